@@ -40,7 +40,8 @@ def scaled(seconds: float) -> float:
 def eventually(predicate: Callable[[], T], seconds: float, what: str | Callable[[], str]) -> T:
     """Poll ``predicate`` until it is true and return its (true) value.
 
-    Arguments: ``seconds`` is the deadline before scaling; ``what`` completes the sentence "waited in vain for ...".
+    Arguments: ``seconds`` is the deadline before scaling; ``what`` completes the sentence "waited in vain for ...", and
+    is called at the end if it is a function.
     An AssertionError of the predicate counts as "not yet", so a predicate may be a block of asserts that returns True.
     Raises AssertionError naming ``what`` and the last value or failure seen; other exceptions pass through at once.
     """
@@ -59,5 +60,6 @@ def eventually(predicate: Callable[[], T], seconds: float, what: str | Callable[
                 return value
             seen, cause = f"last value: {value!r}", None
         if last_try:
-            raise AssertionError(f"waited {limit:g} s in vain for {what}; {seen}") from cause
+            awaited = what() if callable(what) else what
+            raise AssertionError(f"waited {limit:g} s in vain for {awaited}; {seen}") from cause
         pause.wait(_POLL_SECONDS)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, TypeGuard
 
 ConsumerId = NewType("ConsumerId", str)
 """``<group>_<host>-<ms>-<uuid8>`` or ``<group>_<consumer.id>``: the name of a member's node under ``ids``."""
@@ -56,6 +56,11 @@ def partitions_of(values: object) -> list[TopicPartition]:
     if isinstance(values, tuple) and values and isinstance(values[0], str):
         raise TypeError(f"a list of partitions is wanted: write [{partition_of(values)!r}]")
     return [partition_of(value) for value in values]
+
+
+def is_offset(value: object) -> TypeGuard[int]:
+    """Return whether a value of a caller is an offset: a whole number from 0 on that fits 64 bits."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 class OffsetRange(NamedTuple):

@@ -17,7 +17,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ForkedProcessError, OffsetCommitError, PartitionNotOwnedError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.metrics import MetricName, Value
-from zkconsumer.model import PartitionLike, TopicPartition, partition_of, partitions_of
+from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
 from zkconsumer.shutdown import Closing
 from zkconsumer.wiring import GroupMember
 
@@ -153,7 +153,7 @@ class PartitionControl:
             self._position(tp)
             found = self._live().lookup.find({tp: _PLACES[offset]}, deadline)[tp]
             offset = found if found is not None else 0
-        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+        if not is_offset(offset):
             raise ValueError(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
         self._seek({tp: offset}, deadline)
 
@@ -288,8 +288,7 @@ def _checked_offsets(
         raise TypeError(f"a mapping from partitions to offsets is wanted, not {offsets!r}")
     found = {partition_of(tp): offset for tp, offset in offsets.items()}
     for tp, offset in found.items():
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise TypeError(f"{tp}: an offset is a whole number, not {offset!r}")
-        if not 0 <= offset < 1 << 63:
-            raise ValueError(f"{tp}: an offset is at least 0 and fits 64 bits, not {offset!r}")
+        if not is_offset(offset):
+            kind = TypeError if isinstance(offset, bool) or not isinstance(offset, int) else ValueError
+            raise kind(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
     return found

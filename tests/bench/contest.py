@@ -38,7 +38,7 @@ RATE_COLUMNS = (
 
 
 def rated(cost: Cost) -> Measures:
-    """What bulk reading is measured by."""
+    """Return the measures of bulk reading."""
     million = cost.messages / 1e6
     return {
         RATE: cost.messages / cost.seconds,

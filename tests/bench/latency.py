@@ -1,13 +1,13 @@
-"""Latency: how old a message is when it is handed out, at 1,000 messages a second.
+"""Latency: the age of a message when it is handed out, at 1,000 messages a second.
 
-A process of its own produces messages of 100 bytes, one at a time, evenly, to 4 partitions; it stamps each right before
-the producer gets it. Producer and consumers read the same clock of the same machine (CLOCK_MONOTONIC). What is measured
-so includes the producer and the broker, the same for all. Messages of the first seconds, while a JVM is cold, do not
-count.
+A separate process produces messages of 100 bytes, one at a time, evenly, to 4 partitions. It stamps each one right
+before it hands it to the producer. Producer and consumers read the same clock of the same machine (CLOCK_MONOTONIC). So
+the age includes the producer and the broker, which are the same for all peers. Messages of the first seconds, while a
+JVM is cold, do not count.
 
-At this rate a stall of anybody's of 80 ms makes 80 messages late: of 8,000 that are counted in a turn it is the p99 by
-itself, whoever had it (the broker's garbage collector, the producer, another process). So a turn is long, all peers
-have three, and beside the p99 of all there is that of the median second, which a single stall does not touch.
+At this rate one stall of 80 ms makes 80 messages late. That is the p99 of the 8,000 messages in a turn, whether the
+broker's garbage collector stalled, the producer or another process. So turns are long, and each peer has three of them.
+Beside the p99 of all messages stands the p99 of the median second, which a single stall does not change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where and with what a measurement was made, and what a process costs, read from /proc (Linux) as anybody could."""
+"""The machine and versions of a measurement, and the cost of a process, read from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Tree(NamedTuple):
 
 
 def tree(pid: int) -> Tree:
-    """What a process and its descendants cost so far; pages that they share count for each."""
+    """Return the cost so far of a process and its descendants. Pages that they share count for each of them."""
     children: dict[int, list[int]] = {}
     seconds: dict[int, float] = {}
     java: dict[int, float] = {}

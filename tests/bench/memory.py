@@ -1,8 +1,8 @@
 """Resident memory of a member that fetches faster than its application reads: large messages, many partitions.
 
-What is bounded is ``queued.max.bytes``; what must hold is that the whole process stays within that and 80 MB. The
-consuming process is this module itself (``python -m tests.bench.memory '<task as JSON>'``); it is looked at from
-outside, in /proc, while its streams are full most of the time.
+The whole process must stay within ``queued.max.bytes`` and 80 MB more. The consuming process is this module itself
+(``python -m tests.bench.memory '<task as JSON>'``). The bench reads its memory in /proc, while its streams are full
+most of the time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ _READY_S = 60.0
 
 @dataclass(frozen=True)
 class Load:
-    """What is read, and how slowly: ``streams`` threads that pause ``pause`` seconds after each message; ``seconds`` is
-    how long it is watched.
-    """
+    """A slow consumer: ``streams`` threads pause ``pause`` seconds after each message. It runs for ``seconds``."""
 
     name: str
     partitions: int

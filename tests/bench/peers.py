@@ -1,6 +1,6 @@
-"""Peers as seen by who measures them: started, sampled from outside, ended.
+"""The processes of the peers: their start, their samples from outside, their end.
 
-One thread calls; each peer has a thread that reads what it prints. Every process ends with this one.
+One thread calls; each peer has a thread that reads its output. Every process ends with this one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAMPLE_S = 0.02
 OURS = "zkconsumer"
 SCALA = "1.1.1"
 SCALA_HEAP_MB = 512
-# Each peer commits every 5 s; all else is its default but for what is named here.
+# each peer commits every 5 s; all other settings are its defaults
 GROUP = {"auto.offset.reset": "smallest", "auto.commit.interval.ms": "5000"}
 TUNED = {
     "auto.offset.reset": "earliest",
@@ -38,7 +38,7 @@ TUNED = {
 
 
 class Task(NamedTuple):
-    """What a peer consumes: ``total`` messages of ``topic`` as a new ``group``, through so many ``streams``."""
+    """A peer's task: consume ``total`` messages of ``topic`` as a new ``group``, with this number of ``streams``."""
 
     zookeeper: str
     bootstrap: str
@@ -49,9 +49,11 @@ class Task(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What it took, from "ready" to the end: ``cpu`` and ``broker_cpu`` in seconds, ``peak_mib`` resident;
-    ``seconds`` from the first message to the last, ``later_rate`` the messages a second from the middle one on (0: not
-    told), when a JVM is warm; ``ages`` the (stamp, age) of each message in ns where that was asked for.
+    """The cost of a task, from "ready" to the end.
+
+    ``cpu`` and ``broker_cpu`` are in seconds, ``peak_mib`` is resident memory. ``seconds`` is the time from the first
+    message to the last. ``later_rate`` is the rate from the middle message on, when a JVM is warm, in messages a second
+    (0: unknown). ``ages`` has the (stamp, age) of each message in ns, if the task wants them.
     """
 
     messages: int

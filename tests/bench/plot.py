@@ -40,7 +40,7 @@ class Panel(NamedTuple):
 
 
 def panels(results: Sequence[dict[str, Any]]) -> list[Panel]:
-    """What is to be drawn, in the order of the first run that has it."""
+    """Return the panels to draw, in the order of the first run that has each."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in results:
         for scenario in run["scenarios"]:

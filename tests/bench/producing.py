@@ -1,8 +1,8 @@
-"""What peers consume: topics filled beforehand, and a process that produces at a steady pace.
+"""The messages for the peers: topics filled beforehand, and a process that produces at a steady rate.
 
 ``python -m tests.bench.producing '<task as JSON>'`` is that process. It stamps each message with the machine's
-monotonic clock (CLOCK_MONOTONIC in nanoseconds, eight bytes, big-endian), which is ``time.monotonic_ns`` here and
-``System.nanoTime`` in a JVM on Linux, so that a consumer on the same machine can tell the age of a message.
+monotonic clock: CLOCK_MONOTONIC in nanoseconds, eight bytes, big-endian. That is ``time.monotonic_ns`` here, and
+``System.nanoTime`` in a JVM on Linux. So a consumer on the same machine knows the age of a message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where a message's time goes: the fetch path taken apart, in CPU time of one thread, ns a message.
+"""The cost of each part of the fetch path, in CPU time of one thread, ns for each message.
 
-What is fetched from a real broker once is put through ever more of the path, again and again; a part's cost is what it
-adds. CPU time of the thread (not the clock's) so that a busy machine disturbs little; the least of some rounds counts.
-What it leaves out is waiting: for the interpreter's lock and for data.
+The bytes of one fetch from a real broker pass through ever more of the path, again and again. The cost of a part is the
+time that it adds. It is CPU time of the thread, not time of the clock, so that a busy machine disturbs little. The
+least of several rounds counts. Waiting for the interpreter's lock and for data is left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MILLION = 1_000_000
 
 
 class Fetched(NamedTuple):
-    """What one fetch brought of one partition."""
+    """The bytes of one fetch of one partition."""
 
     where: TopicPartition
     records: bytes

@@ -1,8 +1,8 @@
 """Our data source beside Spark's own Kafka source, in one session: batches, availableNow, small micro-batches.
 
-The topics are those of ``iterate``; the query adds up the lengths of the values. Bulk times are those of the whole
-query (for availableNow: of its triggers, as Spark reports them), micro-batches the median of what a trigger took. CPU
-time and memory are those of the session's processes: driver, JVM, and with our source Python workers.
+The topics are those of ``iterate``; the query adds up the lengths of the values. The time of a bulk query is that of
+the whole query, and for availableNow that of its triggers, as Spark reports them. The time of micro-batches is the
+median trigger. CPU time and memory are those of the session's processes: driver, JVM, and Python workers of our source.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _LIMIT_S = 150.0
 
 def kafka_source() -> tuple[list[Path], dict[str, str]]:
     """Spark's own source as far as it resolves for the installed PySpark. Returns: the jars that PySpark lacks, and
-    which version of what. Raises JarResolutionError.
+    the versions by name. Raises JarResolutionError.
     """
     source, version = _newest(_SOURCE, [_TOKENS])
     tokens, token_version = _newest(_TOKENS, [])

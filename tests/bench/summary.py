@@ -1,4 +1,4 @@
-"""Several runs of ``scripts/bench`` as one table, for whoever writes figures down. Pure."""
+"""Several runs of ``scripts/bench`` as one table, for the pages of measurements. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A part of a real ZooKeeper in which a test may write what it likes about the cluster."""
+"""A chroot of a real ZooKeeper where a test may change the cluster's nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.cluster.conftest import unique
 
 
 class Chroot:
-    """A part of ZooKeeper with copies of nodes of the real cluster."""
+    """A chroot with copies of the real cluster's nodes."""
 
     def __init__(self, client: KazooClient, connect: str) -> None:
         self._client = client
@@ -17,7 +17,7 @@ class Chroot:
         self.copy("/brokers/ids/0")
 
     def copy(self, path: str) -> None:
-        """Copies one node of the real cluster, over what is there."""
+        """Copy one node of the real cluster, over the present one."""
         self.put(path, self._client.get(path)[0])
 
     def put(self, path: str, data: bytes) -> None:
@@ -28,7 +28,7 @@ class Chroot:
             self._client.create(self._root + path, data, makepath=True)
 
     def get(self, path: str) -> bytes | None:
-        """The content of a node; None where there is none."""
+        """Return the content of a node, or None."""
         return self._client.get(self._root + path)[0] if self._client.exists(self._root + path) else None
 
     def delete(self, path: str) -> None:
@@ -36,7 +36,7 @@ class Chroot:
         self._client.delete(self._root + path)
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Partition -> committed offset."""
+        """Return the committed offsets by partition."""
         base = f"/consumers/{group}/offsets/{topic}"
         return {
             int(name): int(self.get(f"{base}/{name}") or b"") for name in self._client.get_children(self._root + base)

@@ -1,7 +1,7 @@
-"""A real cluster, shared by all tests of a session, and what tests do with it.
+"""The real cluster that all tests of a session share, and the fixtures for it.
 
-Every test uses topics and groups of its own (``new_topic``, ``new_group``); a test that stops, kills or suspends a
-server starts servers of its own.
+Every test uses its own topics and groups (``new_topic``, ``new_group``). A test that stops, kills or suspends a server
+starts its own servers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def cluster() -> Iterator[DevCluster]:
 
 
 def unique(prefix: str) -> str:
-    """A name that no other test has, nor another test process on the same cluster."""
+    """Return a name that no other test uses, even in another test process on the same cluster."""
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
 
 
@@ -65,7 +65,7 @@ class NewTopic(Protocol):
 
 @pytest.fixture
 def new_topic(cluster: DevCluster) -> NewTopic:
-    """Create topics with names of their own; returns the name."""
+    """Create a topic with a new name and return the name."""
 
     def create(partitions: int = 1, *, prefix: str = "topic", config: Mapping[str, str] | None = None) -> str:
         name = unique(prefix)
@@ -77,7 +77,7 @@ def new_topic(cluster: DevCluster) -> NewTopic:
 
 @pytest.fixture
 def new_group() -> Callable[[], str]:
-    """Make up group ids of their own."""
+    """Return new group ids."""
     return lambda: unique("group")
 
 
@@ -90,9 +90,9 @@ def produce_to(
     key: Callable[[int], bytes | str | None] | None = None,
     **config: object,
 ) -> int:
-    """Write messages and waits until all are acknowledged. Returns: how many.
+    """Write messages and wait until all are acknowledged. Return their number.
 
-    Arguments: ``partitions``: message n goes to partition n modulo this, else the key or the producer decides;
+    Arguments: with ``partitions``, message n goes to partition n modulo this, else the key or the producer decides;
     ``key`` of message n; ``config`` of the producer, with underscores.
     """
     from confluent_kafka import Producer
@@ -137,7 +137,7 @@ def produce(cluster: DevCluster) -> Callable[..., int]:
 
 @pytest.fixture
 def zookeeper(cluster: DevCluster) -> Iterator[KazooClient]:
-    """A plain ZooKeeper client on the shared cluster, to look at nodes with other eyes than ours."""
+    """A plain ZooKeeper client on the shared cluster, independent of our code."""
     client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
     client.start(timeout=scaled(10.0))
     yield client
@@ -146,7 +146,7 @@ def zookeeper(cluster: DevCluster) -> Iterator[KazooClient]:
 
 
 def owners_of(client: KazooClient, group: str, topic: str) -> dict[int, str]:
-    """Partition -> thread id as written in ZooKeeper."""
+    """Return the owner nodes in ZooKeeper: partition -> thread id."""
     from kazoo.exceptions import NoNodeError
 
     found = {}
@@ -163,9 +163,9 @@ def owners_of(client: KazooClient, group: str, topic: str) -> dict[int, str]:
 
 @pytest.fixture
 def legacy_member(cluster: DevCluster) -> Iterator[Callable[..., LegacyMember]]:
-    """Start members played by the original connector: ``legacy_member(version, group, topics, ...)``.
+    """Start members of the original connector: ``legacy_member(version, group, topics, ...)``.
 
-    They are started, not yet ready (``wait_ready``), so that several start at once; all end with the test.
+    They are not ready yet (``wait_ready``), so that several can start at once. All end with the test.
     """
     members: list[LegacyMember] = []
 
@@ -181,9 +181,9 @@ def legacy_member(cluster: DevCluster) -> Iterator[Callable[..., LegacyMember]]:
 
 @pytest.fixture
 def our_member(cluster: DevCluster) -> Iterator[Callable[..., OurMember]]:
-    """Start members played by our connector in processes of their own: ``our_member(group, topics, ...)``.
+    """Start members of our connector, each in its own process: ``our_member(group, topics, ...)``.
 
-    They are started, not yet ready; all end with the test.
+    They are not ready yet. All end with the test.
     """
     members: list[OurMember] = []
 

@@ -1,4 +1,4 @@
-"""Our connector inside the test's own process: readers of streams, and looking at ZooKeeper's nodes from outside."""
+"""Our connector inside the test's process: readers of streams, and a look at ZooKeeper's nodes from outside."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from zkconsumer import ConsumerTimeoutException, KafkaStream
 
 
 class Reader:
-    """Reads one stream on a thread of its own and keeps what it got.
+    """A reader of one stream on its own thread. It keeps the messages.
 
-    It keeps the message at offset ``hold_at`` in its hands until ``go_on()``; ``got`` contains a message from the
-    moment it was handed out. It ends with its stream; ``error`` is what ended it otherwise. A timeout of the stream is
-    counted in ``timeouts`` and read over.
+    It holds the message at offset ``hold_at`` until ``go_on()``. ``got`` contains a message from its hand-out on. The
+    reader ends with its stream; ``error`` is the exception that ended it otherwise. A timeout of the stream is counted
+    in ``timeouts``, and the reader goes on.
     """
 
     def __init__(self, stream: KafkaStream[Any, Any], *, hold_at: int | None = None) -> None:
@@ -56,12 +56,12 @@ class Reader:
 
     @property
     def got(self) -> list[Consumed]:
-        """A copy of what was handed out so far."""
+        """Return the messages so far."""
         return self._got.copy()
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """(partition, offset) of what was handed out, in that order."""
+        """Return (partition, offset) of the messages, in the order of hand-out."""
         return [(m.partition, m.offset) for m in self._got]
 
     def go_on(self) -> None:
@@ -69,7 +69,7 @@ class Reader:
         self._may_go_on.set()
 
     def run(self, action: Any) -> None:
-        """Have the reading thread do something while it holds a message, and wait for that."""
+        """Run an action on the reading thread while it holds a message, and wait for its end."""
         done = threading.Event()
         failure: list[BaseException] = []
 
@@ -87,18 +87,18 @@ class Reader:
             raise failure[0]
 
     def wait_for(self, count: int, seconds: float = 20) -> list[Consumed]:
-        """Wait until at least so many messages were handed out."""
+        """Wait until at least ``count`` messages were handed out."""
         eventually(lambda: self.error or len(self._got) >= count, seconds, f"{count} messages: {len(self._got)} so far")
         assert self.error is None, repr(self.error)
         return self.got
 
     def wait_messages(self, count: int) -> list[Any]:
-        """As ``wait_for``; returns the messages themselves."""
+        """Wait as ``wait_for`` and return the messages."""
         self.wait_for(count)
         return self._whole.copy()
 
     def join(self, seconds: float = 10) -> None:
-        """Wait for the end of the stream and raise what ended it otherwise."""
+        """Wait for the end of the stream. Raise the error that ended it, if any."""
         self.thread.join(scaled(seconds))
         assert not self.thread.is_alive(), "the stream did not end"
         if self.error is not None:
@@ -106,7 +106,7 @@ class Reader:
 
 
 def offsets_of(client: KazooClient, group: str, topic: str) -> dict[int, int]:
-    """Partition -> committed offset as written in ZooKeeper."""
+    """Return the offset nodes in ZooKeeper: partition -> committed offset."""
     try:
         names = client.get_children(f"/consumers/{group}/offsets/{topic}")
     except NoNodeError:
@@ -115,8 +115,10 @@ def offsets_of(client: KazooClient, group: str, topic: str) -> dict[int, int]:
 
 
 def by_range(threads: Iterable[str], partitions: Iterable[int]) -> dict[int, str]:
-    """What the original's range strategy gives each thread, worked out here anew: whole threads in the order of
-    Java's strings take runs of the partitions, the first ones one more where it does not divide.
+    """Return the original's range assignment, computed independently of our code.
+
+    The threads, in the order of Java's strings, take runs of the partitions. The first ones take one more if the
+    division leaves a rest.
     """
     order = sorted(threads, key=lambda thread: thread.encode("utf-16-be"))
     left = sorted(partitions)

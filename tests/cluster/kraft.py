@@ -19,7 +19,7 @@ _CLUSTER_ID = "emtjb25zdW1lci1rcmFmdA"
 
 
 def jars() -> list[Path]:
-    """The class path of such a broker. Fetched once."""
+    """Return the class path of a KRaft broker. Fetched once."""
     return resolve(f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-reload4j:1.7.36")
 
 
@@ -34,7 +34,7 @@ class KraftBroker(ServerProcess):
         return f"{LOOPBACK}:{self.port}"
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Start it, unless it runs. Not within the deadline: its jars are fetched the first time."""
+        """Start the broker unless it runs. The deadline does not include the first download of its jars."""
         jars()
         return super().start(deadline)
 

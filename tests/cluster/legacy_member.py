@@ -1,4 +1,4 @@
-"""The original Scala connector as a process of our own: a peer to share a group with.
+"""A member of the original Scala connector, as a peer in a group.
 
 ``LegacyMember`` starts ``legacy/GroupMember.java`` with the jars of one Kafka release.
 """
@@ -34,7 +34,7 @@ log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %m (%c)%n
 
 
 def class_path(version: str, source: Path = _SOURCE) -> list[Path]:
-    """What a member of that Kafka release runs with: its jars and our class, compiled once into the cache."""
+    """Return the class path for a Kafka release: its jars and our class, which is compiled once into the cache."""
     jars = kafka_jars(version)
     key = hashlib.sha256(source.read_bytes() + version.encode()).hexdigest()[:10]
     target = cache_directory() / "legacy" / f"{version}-{key}"
@@ -57,7 +57,7 @@ def _compile(source: Path, jars: list[Path], target: Path) -> None:
 
 
 def _compiler() -> list[str]:
-    """The JDK's compiler; a mere Java runtime has none, so there it is Eclipse's, which is a jar like any other."""
+    """Return the command of the JDK's compiler. A Java runtime has none; then it is Eclipse's, from a jar."""
     modules = subprocess.run([java(), "--list-modules"], capture_output=True, text=True, timeout=30, check=True).stdout
     if "jdk.compiler@" in modules:
         return [str(java()), "-m", "jdk.compiler/com.sun.tools.javac.Main"]
@@ -66,7 +66,7 @@ def _compiler() -> list[str]:
 
 
 class LegacyMember(MemberProcess):
-    """One member of a group, played by the original connector."""
+    """One member of a group, in the original connector."""
 
     _BEGIN = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) .* begin rebalancing consumer ")
     _START = re.compile(r"[ ,]([a-zA-Z0-9._-]+):(\d+): fetched offset = (-?\d+)")
@@ -89,8 +89,8 @@ class LegacyMember(MemberProcess):
         properties: Mapping[str, object] | None = None,
         heap_mb: int = 128,
     ) -> None:
-        """Arguments: as for any member; ``mode`` "lines" reports each message, "count" only totals at a clean end;
-        ``stop_after`` so many messages it leaves.
+        """Arguments: those of any member; ``mode`` "lines" reports each message, "count" only totals at a clean end;
+        after ``stop_after`` messages the member leaves.
         """
         own: dict[str, object] = {"member.mode": mode}
         if stop_after is not None:
@@ -110,8 +110,9 @@ class LegacyMember(MemberProcess):
         self._heap_mb = heap_mb
 
     def attempts(self) -> list[tuple[float, dict[tuple[str, int], int]]]:
-        """What its log tells of its successful attempts to rebalance: when each began (seconds of the clock), and at
-        which offset each partition starts that it owns then.
+        """Return its successful rebalance attempts from its log.
+
+        Each has the time of its begin in seconds, and the start offset of each partition that the member then owns.
         """
         found, began = [], 0.0
         for line in self.log_text().splitlines():

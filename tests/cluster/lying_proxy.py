@@ -1,4 +1,4 @@
-"""A proxy that passes Kafka's requests on to a real broker and changes some of the answers on their way back."""
+"""A proxy to a real broker that changes some of the answers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Answer = dict[str, Any]
 
 
 class Lie(NamedTuple):
-    """A change of an answer to ``api``: of its fields by ``body``, then of all its bytes by ``frame``.
+    """A change of an answer to ``api``: ``body`` changes its fields, then ``frame`` changes its bytes.
 
-    ``body`` returns False for an answer that it leaves as it is, because it does not fit the lie. ``frame`` gets the
-    answer with its length in front.
+    ``body`` returns False if the lie does not fit the answer, which is then unchanged. ``frame`` gets the answer with
+    its length in front.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Lie(NamedTuple):
 
 
 class LyingProxy:
-    """Listens on ``port`` and passes on to the broker at ``target`` until ``close``. A thread for each connection."""
+    """A proxy from ``port`` to the broker at ``target``, until ``close``. Each connection has a thread."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -54,23 +54,23 @@ class LyingProxy:
         self._threads[0].start()
 
     def tell(self, *lies: Lie) -> None:
-        """Change the next answer that each of these fits, in this order."""
+        """Apply each lie once, in this order, to the next answer that it fits."""
         with self._lock:
             self._lies.extend(lies)
 
     def always(self, lie: Lie) -> None:
-        """Change every answer that the lie fits."""
+        """Apply the lie to every answer that it fits."""
         with self._lock:
             self._always = lie
 
     def forget(self) -> None:
-        """Tell the truth from now on."""
+        """Remove all lies."""
         with self._lock:
             self._lies.clear()
             self._always = None
 
     def wait_told(self) -> None:
-        """Wait until no lie is left."""
+        """Wait until all lies were told."""
         eventually(lambda: not self._lies, 20, lambda: f"still to be told: {', '.join(map(str, self._lies))}")
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class LyingProxy:
                     return
 
     def _hold(self, client: socket.socket, said: bytes) -> None:
-        """Let a client wait for what was announced and does not come; one that was told too much hears the end."""
+        """Let the client wait for missing bytes until it closes. If it got too many bytes, close the connection."""
         if len(said) >= _SIZE.size and _SIZE.unpack_from(said)[0] > len(said):
             client.settimeout(_TIMEOUT_S)
             while client.recv(4096):
@@ -144,7 +144,7 @@ def _whole(data: bytes) -> bool:
 
 
 def _frame(sock: socket.socket) -> bytes | None:
-    """One request or answer with its length; None where the other side has closed."""
+    """Return one request or answer with its length, None if the other side has closed."""
     head = _exactly(sock, _SIZE.size)
     body = head and _exactly(sock, _SIZE.unpack(head)[0])
     return None if not head or body is None else head + body
@@ -161,7 +161,7 @@ def _exactly(sock: socket.socket, count: int) -> bytes | None:
 
 
 def partitions(answer: Answer) -> Iterator[Answer]:
-    """The partitions with records in the answer to a fetch."""
+    """Return the partitions with records in the answer to a fetch."""
     for topic in answer["responses"] or ():
         for partition in topic["partitions"] or ():
             if partition["records"]:

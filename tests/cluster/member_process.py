@@ -1,7 +1,7 @@
-"""A member of a group as a process of its own, whoever plays it: started, read, frozen, ended or killed.
+"""A member process of any connector: the test starts it, reads its output, freezes, ends or kills it.
 
-One thread calls it; a thread named after the group reads what the process prints and ends when the process does. The
-process also ends when we do.
+One thread calls it. A thread named after the group reads the output and ends with the process. The process also ends
+with the test process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUICK = {
 
 
 class Consumed(NamedTuple):
-    """One message as a member handed it out. ``at`` is when we read of it (seconds of the clock)."""
+    """One message that a member handed out. ``at`` is the time at which the test read of it, in seconds."""
 
     topic: str
     partition: int
@@ -48,7 +48,7 @@ class Consumed(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What a member says at a clean end; ``seconds`` from its first message to its last."""
+    """The totals of a member at a clean end. ``seconds`` is the time from its first message to its last."""
 
     messages: int
     bytes: int
@@ -58,8 +58,8 @@ class Totals(NamedTuple):
 class MemberProcess:
     """One member of a group. A context manager that leaves cleanly at its end.
 
-    The process prints one line for each thing: ``ready``, ``m TOPIC PARTITION OFFSET KEY VALUE`` (key and value in
-    base64 after an equals sign, or ``-`` for null), ``end MESSAGES BYTES SECONDS``.
+    The process prints lines: ``ready``, ``m TOPIC PARTITION OFFSET KEY VALUE`` (key and value in base64 after an equals
+    sign, or ``-`` for null), ``end MESSAGES BYTES SECONDS``.
     """
 
     who = "member"
@@ -78,7 +78,7 @@ class MemberProcess:
         own: Mapping[str, object] | None = None,
     ) -> None:
         """Arguments: ``topics`` name -> streams, or a filter and the number of ``streams``; ``pause_ms`` after each
-        message; any of the connector's ``properties``, over ``QUICK``; ``own`` are further arguments of the process.
+        message; ``properties`` of the connector, which override ``QUICK``; ``own``, further arguments of the process.
         """
         assert sum(wanted is not None for wanted in (topics, whitelist, blacklist)) == 1
         self.group = group
@@ -99,11 +99,11 @@ class MemberProcess:
         self.totals: Totals | None = None
 
     def command(self) -> list[str]:
-        """What to run, without the arguments."""
+        """Return the command without its arguments."""
         raise NotImplementedError
 
     def start(self) -> Self:
-        """Start the process; ``wait_ready`` waits for its streams."""
+        """Start the process. ``wait_ready`` waits for its streams."""
         self._directory = Path(tempfile.mkdtemp(prefix=f"zkconsumer-{self.who}-"))
         reading, writing = os.pipe()
         try:
@@ -142,46 +142,46 @@ class MemberProcess:
                     self.heard(word, rest)
 
     def heard(self, word: str, rest: list[str]) -> None:
-        """Told of every other line, on the reader's thread."""
+        """Handle every other line. Runs on the reader's thread."""
 
     @property
     def consumer_id(self) -> str:
-        """The consumer id, where ``consumer.id`` was given."""
+        """The consumer id, if ``consumer.id`` was given."""
         return f"{self.group}_{self.arguments['consumer.id']}"
 
     @property
     def log(self) -> Path:
-        """What the process says on its standard error."""
+        """The file of its standard error."""
         assert self._directory is not None, "the member was not started"
         return self._directory / "member.log"
 
     def log_text(self) -> str:
-        """The whole log, for a failure's message."""
+        """Return the whole log, for the message of a failure."""
         return self.log.read_text(errors="replace") if self._directory and self.log.exists() else ""
 
     @property
     def pid(self) -> int | None:
-        """The process id, None while it does not run."""
+        """The process id, None if it does not run."""
         return self._process.pid if self.running and self._process is not None else None
 
     @property
     def running(self) -> bool:
-        """Whether the process exists; a suspended one does."""
+        """Whether the process exists. A suspended process does."""
         return self._process is not None and self._process.running
 
     @property
     def messages(self) -> list[Consumed]:
-        """A copy of what was consumed so far, in the order of printing (that of offsets within a partition)."""
+        """Return the consumed messages so far, in the order of printing. Within a partition it is that of offsets."""
         return self._messages.copy()
 
     def wait_ready(self, seconds: float = READY_S) -> Self:
-        """Wait until the member's streams exist; it is registered then, but need not own anything yet."""
+        """Wait until the member's streams exist. Then it is registered, but may not own a partition yet."""
         eventually(lambda: self._ready.is_set() or not self.running, seconds, f"a ready member:\n{self.log_text()}")
         assert self._ready.is_set(), f"the member ended:\n{self.log_text()}"
         return self
 
     def wait_messages(self, count: int, seconds: float = READY_S) -> list[Consumed]:
-        """Wait until at least ``count`` messages were consumed, and returns all of them."""
+        """Wait until at least ``count`` messages are consumed, and return all of them."""
         try:
             eventually(lambda: len(self._messages) >= count, seconds, f"{count} messages")
         except AssertionError as failure:
@@ -189,7 +189,7 @@ class MemberProcess:
         return self.messages
 
     def wait_end(self, seconds: float = END_S) -> Totals | None:
-        """Wait for the process to end by itself. Returns: the totals, None if it did not end cleanly."""
+        """Wait until the process ends by itself. Return the totals, None if it did not end cleanly."""
         assert self._process is not None
         assert self._reader is not None
         assert self._process.wait(scaled(seconds)), f"the member does not end:\n{self.log_text()}"
@@ -197,7 +197,7 @@ class MemberProcess:
         return self.totals
 
     def stop(self, seconds: float = END_S) -> Totals | None:
-        """Let the member leave the group cleanly (SIGTERM), offsets committed. Returns: its totals."""
+        """Let the member commit and leave the group cleanly (SIGTERM). Return its totals."""
         if self._process is None:
             return None
         self._process.send(signal.SIGCONT)
@@ -205,23 +205,23 @@ class MemberProcess:
         return self.wait_end(seconds)
 
     def kill(self) -> None:
-        """End the process as a crash would; its session in ZooKeeper lives until it times out."""
+        """Kill the process. Its session in ZooKeeper lives until it times out."""
         if self._process is not None:
             self._process.send(signal.SIGKILL)
             self.wait_end()
 
     def suspend(self) -> None:
-        """Freeze the process (SIGSTOP), as a long pause of a garbage collector would."""
+        """Freeze the process (SIGSTOP), as a long garbage collection does."""
         assert self._process is not None
         self._process.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen process go on."""
+        """Resume a frozen process."""
         assert self._process is not None
         self._process.send(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the process in whatever way works and removes its directory. May be called again."""
+        """End the process, by SIGKILL if needed, and remove its directory. May be called again."""
         try:
             if self.running:
                 self.stop()

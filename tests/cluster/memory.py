@@ -1,4 +1,4 @@
-"""The most memory that this process takes while something happens. Linux only, as the cluster tests are."""
+"""The peak of this process's memory during a block. Linux only, as the cluster tests are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEGABYTE = 1 << 20
 
 
 class Growth:
-    """``peak``: bytes that the process took at most beyond what it had at the beginning."""
+    """The measurement. ``peak`` is in bytes above the memory at the beginning."""
 
     def __init__(self) -> None:
         self.peak = 0
@@ -18,7 +18,7 @@ class Growth:
 
 @contextmanager
 def growth() -> Iterator[Growth]:
-    """Measure what happens inside a ``with``; known at its end."""
+    """Measure a ``with`` block. The result is known at its end."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from now on
     before, found = _status("VmRSS"), Growth()
     yield found

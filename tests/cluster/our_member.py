@@ -1,4 +1,4 @@
-"""Our connector as a process of its own: to share a group with the original, to be killed, to be measured."""
+"""A member process of our connector, to share a group with the original, to be killed, and to be measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SCRIPT = Path(__file__).parent / "ours" / "group_member.py"
 
 
 class OurMember(MemberProcess):
-    """One member of a group, played by our connector."""
+    """One member of a group, in our connector."""
 
     who = "ours"
 
@@ -31,8 +31,10 @@ class OurMember(MemberProcess):
         columns: bool = False,
         properties: Mapping[str, object] | None = None,
     ) -> None:
-        """Arguments: as for any member; ``stop_after`` so many messages it leaves; ``commit_each`` message before it is
-        reported; with ``columns`` it takes batches, pauses after each, and ends after the one with that message.
+        """Take the arguments of any member, and more.
+
+        After ``stop_after`` messages the member leaves. With ``commit_each`` it commits each message before it reports
+        it. With ``columns`` it reads batches, pauses after each, and ends after the batch with the last message.
         """
         own: dict[str, object] = {}
         if stop_after is not None:

@@ -1,4 +1,4 @@
-"""Members of groups that the brokers coordinate, played by others: the Java consumer and librdkafka."""
+"""Members of the Java consumer and of librdkafka, for groups that the brokers coordinate."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CLASSES = {"range": "RangeAssignor", "cooperative-sticky": "CooperativeStickyAs
 
 
 class PeerMember(MemberProcess):
-    """A member that also tells what it owns.
+    """A member that also reports its assignments.
 
-    ``owned`` is its last assignment, ``generations`` those in which it got one, if it tells them; ``lost`` says
-    whether it ever lost partitions without being asked.
+    ``owned`` is the last one, ``generations`` are those in which it got one, if it reports them. ``lost`` says whether
+    it ever lost partitions without a revocation.
     """
 
     def __init__(self, bootstrap_servers: str, group: str, topic: str, **properties: str) -> None:
@@ -41,7 +41,7 @@ class PeerMember(MemberProcess):
 
 
 class JavaMember(PeerMember):
-    """The Java consumer. Argument: ``strategy`` as the others call it."""
+    """A member of the Java consumer. Argument: ``strategy`` by its name in our properties."""
 
     who = "java"
 
@@ -57,7 +57,7 @@ class JavaMember(PeerMember):
 
 
 class LibrdkafkaMember(PeerMember):
-    """librdkafka by its Python binding."""
+    """A member of librdkafka, by its Python binding."""
 
     who = "librdkafka"
 

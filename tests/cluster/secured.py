@@ -1,4 +1,4 @@
-"""A ZooKeeper and a broker that want to know who we are: certificates of our own making, names and passwords."""
+"""A ZooKeeper and a broker with security: our own certificates, names and passwords."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ITERATIONS = 4096
 
 
 class Certificates:
-    """Files of an authority and of what it signed; ``other_ca`` is an authority that nobody here trusts."""
+    """The files of a certificate authority and of its certificates. No server or client trusts ``other_ca``."""
 
     def __init__(self, directory: Path) -> None:
         authority, other = trustme.CA(), trustme.CA()
@@ -52,7 +52,7 @@ class Certificates:
 
     @staticmethod
     def _store(issued: trustme.LeafCert) -> bytes:
-        """As Java's brokers before 2.7 read keys: PKCS 12 with a password."""
+        """The key as PKCS 12 with a password, which brokers before 2.7 read."""
         key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
         certificates = [x509.load_pem_x509_certificate(blob.bytes()) for blob in issued.cert_chain_pems]
         encryption = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
@@ -79,9 +79,7 @@ class Certificates:
 
 
 class SecuredZooKeeper(EmbeddedZooKeeper):
-    """Speaks TLS on ``secure_connect``, where certificates of clients are welcome and not demanded; knows ``USER`` by
-    SASL on both ports.
-    """
+    """A ZooKeeper with TLS on ``secure_connect``, where client certificates are optional, and SASL for ``USER``."""
 
     def __init__(self, directory: Path, certificates: Certificates) -> None:
         self.secure_port = free_port()
@@ -104,7 +102,7 @@ class SecuredZooKeeper(EmbeddedZooKeeper):
         )
 
     def admit(self, password: str) -> None:
-        """From the next start on this is the user's password."""
+        """Set the user's password from the next start on."""
         module = "org.apache.zookeeper.server.auth.DigestLoginModule"
         self._jaas.write_text(f'Server {{ {module} required user_{USER}="{password}"; }};\n')
 
@@ -114,7 +112,7 @@ class SecuredZooKeeper(EmbeddedZooKeeper):
 
 
 def secured_broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> EmbeddedKafka:
-    """A broker that wants TLS and a login of everybody but those who come PLAINTEXT, which are the tests' helpers."""
+    """A broker with a listener for TLS and logins, and a PLAINTEXT listener for the tests' helpers."""
     stores = {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": certificates.server,
@@ -126,7 +124,7 @@ def secured_broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> E
 
 
 def older_secured_broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> EmbeddedKafka:
-    """As :func:`secured_broker`, of release 1.1, whose logins last and which reads no PEM."""
+    """A broker as :func:`secured_broker`, but of release 1.1, where logins have no limit and PEM files are unknown."""
     stores = {
         "ssl.keystore.type": "PKCS12",
         "ssl.keystore.location": certificates.server_store,
@@ -165,7 +163,7 @@ def _broker(zookeeper: SecuredZooKeeper, stores: Mapping[str, object], version: 
 
 
 def with_scram(connect: str, user: str = USER, password: str = PASSWORD) -> None:
-    """Make a user known for SCRAM the way kafka-configs does through ZooKeeper: before the brokers start."""
+    """Add a SCRAM user in ZooKeeper before the brokers start, as kafka-configs does."""
     config = {}
     for mechanism, name in (("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")):
         salt = b"salt of a test"

@@ -1,4 +1,4 @@
-"""``scripts/bench --quick``: that it measures, writes and draws. What it measures is nobody's business here."""
+"""``scripts/bench --quick`` measures, writes and draws. The figures themselves are not checked here."""
 
 from __future__ import annotations
 

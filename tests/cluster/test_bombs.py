@@ -1,10 +1,10 @@
-"""Batches on a real broker that are small and expand to much: refused at their offset, and skipped only when told."""
+"""Small batches on a real broker that expand to a large size: refused at their offset, and skipped only on request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import pyarrow as pa  # its first use takes more memory than what is measured here
+import pyarrow as pa  # at the top, because its first use takes more memory than these tests measure
 import pytest
 
 from tests.cluster.conftest import NewTopic
@@ -22,7 +22,7 @@ BESIDE = 80 * MEGABYTE
 
 @pytest.fixture
 def bomb(cluster: DevCluster, new_topic: NewTopic, produce: Callable[..., int]) -> Callable[[str], str]:
-    """Make a topic of three messages, of which the second one expands to much: ``bomb(codec)``."""
+    """Make a topic of three messages, where the second expands to a large size: ``bomb(codec)``."""
 
     def make(codec: str) -> str:
         topic = new_topic(config={"max.message.bytes": str(EXPANDED // 10)})

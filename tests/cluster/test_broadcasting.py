@@ -1,4 +1,4 @@
-"""Members that each take all partitions, on a real cluster, beside the original connector and under its tools."""
+"""Broadcasting members on a real cluster, with the original connector and its tools in the same group."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Broadcast:
         return member, [Reader(s) for s in member.create_message_streams({self.topic: streams})[self.topic]]
 
     def produce(self, rounds: int) -> list[tuple[int, int]]:
-        """Return (partition, offset) of what was written."""
+        """Produce messages and return their (partition, offset)."""
         first = len(self.produced) // PARTITIONS
         values = [str(n) for n in range(rounds * PARTITIONS)]
         produce_to(self._cluster.bootstrap_servers, self.topic, values, partitions=PARTITIONS)
@@ -64,7 +64,7 @@ def broadcast(
 
 
 def everything(readers: list[Reader], expected: list[tuple[int, int]]) -> None:
-    """Wait until these readers together have got exactly this."""
+    """Wait until these readers together have exactly these messages."""
     eventually(lambda: sum(len(reader.places) for reader in readers) >= len(expected), 20, f"{len(expected)} messages")
     assert sorted(place for reader in readers for place in reader.places) == sorted(expected)
 
@@ -211,8 +211,9 @@ def test_old_tools_see_a_broadcasting_member_as_a_group(
 def test_the_old_tool_can_delete_a_topic_from_all_groups(
     broadcast: Broadcast, cluster: DevCluster, zookeeper: KazooClient
 ) -> None:
-    """It fails for every group where one child of ``/consumers`` has no directory of offsets. Tried on a copy, as
-    groups of other tests may have none.
+    """The tool fails if one child of ``/consumers`` has no directory of offsets.
+
+    So it runs on a copy, because groups of other tests may have none.
     """
     a, readers = broadcast.read("a")
     everything(readers, broadcast.produce(1))

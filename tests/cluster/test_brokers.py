@@ -26,7 +26,7 @@ from zkconsumer.zookeeper.node_codecs import decode_broker
 
 
 class Generation(NamedTuple):
-    """A broker, what it must be found to speak, and what its messages can say."""
+    """A broker, its expected request versions, and the features of its messages."""
 
     kafka: str
     node: int  # the version of its node in ZooKeeper
@@ -58,7 +58,7 @@ def soon() -> Deadline:
 
 
 def registered(cluster: DevCluster) -> Endpoint:
-    """The broker's endpoint as it stands in ZooKeeper."""
+    """The broker's endpoint in ZooKeeper."""
     client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
     client.start(timeout=scaled(10.0))
     try:
@@ -86,7 +86,7 @@ def fetch(channel: BrokerChannel, topic: str, offset: int, max_bytes: int = 1 <<
 
 
 def read(channel: BrokerChannel, topic: str, end: int, start: int = 0, isolation_level: int = 0) -> list[Any]:
-    """All records of partition 0 from ``start`` to ``end``."""
+    """Return all records of partition 0 from ``start`` to ``end``."""
     where, offset, records = TopicPartition(topic, 0), start, list[Any]()
     deadline = soon()
     while offset < end and not deadline.expired:
@@ -181,7 +181,7 @@ class TestEveryGeneration:
             assert told.leaders == {where: 0}
 
     def test_where_a_leader_epoch_ends(self, old_or_new: DevCluster, generation: Generation) -> None:
-        """Brokers from 0.11 on tell it; the batches say in which epoch they came."""
+        """Brokers from 0.11 on answer it, and their batches carry their epochs."""
         topic = unique("epochs")
         where = TopicPartition(topic, 0)
         old_or_new.create_topic(topic, 1)
@@ -197,7 +197,7 @@ class TestEveryGeneration:
             assert epochs_in(fetch(channel, topic, 0).records, 0, 0) == ((0, 0),)
 
     def test_a_message_larger_than_the_fetch(self, old_or_new: DevCluster, generation: Generation) -> None:
-        """Brokers before 0.10.1 send its beginning only, newer ones all of it."""
+        """Brokers before 0.10.1 send only the beginning of the batch, newer ones all of it."""
         topic = unique("large")
         where = TopicPartition(topic, 0)
         old_or_new.create_topic(topic, 1)
@@ -217,7 +217,7 @@ class TestEveryGeneration:
 
 @pytest.fixture(scope="module")
 def formats() -> Iterator[DevCluster]:
-    """A broker that keeps topics in whatever format they ask for."""
+    """A broker that stores each topic in the format of its configuration."""
     with DevCluster(kafka_version="1.1.1") as cluster:
         yield cluster
 

@@ -1,5 +1,6 @@
-"""A group whose members take batches of columns, on a real cluster: nothing is lost, and what is repeated is what a
-killed member held.
+"""A group whose members read batches of columns, on a real cluster.
+
+No message is lost, and the only repeated messages are those that a killed member held.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PARTITIONS = 6
 
 @contextmanager
 def producing(cluster: DevCluster, topic: str) -> Iterator[list[bytes]]:
-    """Messages go on being written until the block ends; the list grows with them."""
+    """Produce messages until the block ends, and add them to the list."""
     written: list[bytes] = []
     ended = threading.Event()
 

@@ -1,5 +1,6 @@
-"""Somebody else writes the offset of a partition that a member owns: by hand, as a Scala member does, or with a commit
-of the old kind through a broker, which writes it into ZooKeeper.
+"""Conflicts: another program writes the offset of a partition that a member owns.
+
+It writes it by hand, as a Scala member does, or with an old commit request to a broker, which writes to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MESSAGES, THEIRS = 20, 5
 
 
 def through_a_broker(cluster: DevCluster, group: str, topic: str, offset: int) -> None:
-    """OffsetCommit, version 0: the one that brokers keep in ZooKeeper."""
+    """Send an OffsetCommit of version 0, which brokers write to ZooKeeper."""
 
     def text(value: str) -> bytes:
         return struct.pack(">h", len(value)) + value.encode()
@@ -48,7 +49,7 @@ def test_a_reset_in_kafka_is_dealt_with_as_configured(
     conflict: str,
     dual: str,
 ) -> None:
-    """The member is idle: it wrote its old offset over the reset within one ``auto.commit.interval.ms``."""
+    """An idle member overwrote the reset with its old offset within one ``auto.commit.interval.ms``."""
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Where
 

@@ -1,7 +1,6 @@
-"""What counts as consumed, what is committed when, and how reading ends: on a real cluster.
+"""Consumed messages, the time of commits, and the end of reading, on a real cluster.
 
-A message is finished when the next one is asked for on its stream. A crash may therefore repeat messages, and loses
-none.
+A message is finished when the reader asks its stream for the next one. So a crash may repeat messages, and loses none.
 """
 
 from __future__ import annotations
@@ -315,7 +314,7 @@ def test_a_signal_handler_in_the_reading_thread_may_shut_down(
 
 
 class Tripwire:
-    """A lease that calls a function in the middle of the hand-out of the n-th message, as a signal handler would."""
+    """A lease that calls a function in the middle of the n-th hand-out, as a signal handler does."""
 
     def __init__(self, lease: Any, number: int, call: Callable[[], None]) -> None:
         self._lease, self._left, self._call = lease, number, call
@@ -332,7 +331,7 @@ class Tripwire:
 
 
 def test_a_signal_handler_in_a_hand_out_counts_exactly(connector: NewConnector, place: Place) -> None:
-    """What happened: the message that was on its way was committed and never handed out."""
+    """The message in the interrupted hand-out was committed and never handed out."""
     member = connector(place.group)
     stream = only_stream(member, place.topic)
     eventually(lambda: len(stream.queue), 10, "messages")
@@ -347,7 +346,7 @@ def test_a_signal_handler_in_a_hand_out_counts_exactly(connector: NewConnector, 
 
 
 def test_a_signal_handler_in_the_queue_returns_at_once(connector: NewConnector, place: Place) -> None:
-    """What happened: it waited for threads that waited for the lock below it, until all deadlines had passed."""
+    """The handler waited for threads, which waited for the interrupted code's lock until all deadlines had passed."""
     member = connector(place.group)
     stream = only_stream(member, place.topic)
     assert [stream.get(SECONDS).offset for _ in range(10)] == list(range(10))
@@ -415,7 +414,7 @@ def test_a_commit_before_each_report_loses_at_most_one_report(
 
 
 def place_after(reported: list[int], first: int) -> int:
-    """Where the next member may begin: right after what was committed, which is the last reported or one more."""
+    """Check the next member's start: after the last reported message, or one message later."""
     assert first in (len(reported), len(reported) + 1)
     return first
 
@@ -474,8 +473,8 @@ def test_the_last_message_counts_although_no_other_comes(connector: NewConnector
 def test_the_reset_policy_applies_without_a_valid_offset(
     connector: NewConnector, place: Place, reset: str, stored: int | None
 ) -> None:
-    """An offset behind the log's end belongs to a log that was longer: all that is there now is new, whatever the reset
-    policy. The original goes to the end of it with ``largest``.
+    """An offset beyond the log's end belongs to an older, longer log. All messages are new, so reading starts at the
+    beginning whatever the reset policy. The original starts at the end with ``largest``.
     """
     if stored is not None:
         place.store(stored)
@@ -518,7 +517,7 @@ def test_a_group_goes_on_where_it_stopped(connector: NewConnector, place: Place)
 
 
 def test_an_offset_that_an_operator_writes_is_adopted(connector: NewConnector, place: Place) -> None:
-    """The original goes on from its own position and keeps the operator's value silently from being used."""
+    """The original goes on from its own position and silently ignores the operator's offset."""
     member = connector(place.group, auto_commit_interval_ms=50)
     reader = Reader(only_stream(member, place.topic))
     reader.wait_for(10)

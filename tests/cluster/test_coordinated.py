@@ -1,4 +1,4 @@
-"""Processes of ours in a group that the brokers coordinate: killed, suspended, and restarted while messages come."""
+"""Our member processes in a group that the brokers coordinate: killed, suspended and restarted under load."""
 
 from __future__ import annotations
 

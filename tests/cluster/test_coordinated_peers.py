@@ -1,7 +1,7 @@
 """One group of the Java consumer, librdkafka and ours, which the broker coordinates.
 
-Whoever leads it, members come, leave cleanly and die; every message is consumed, by two members only where the first
-of them died before its commit, and the group rebalances no more often than its members gave reason to.
+With each kind of leader, members join, leave cleanly and are killed. Every message is consumed, and twice only if its
+first member was killed before its commit. The group rebalances once for each change of its members.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Group:
         return True
 
     def duplicates(self) -> Mapping[tuple[int, int], list[MemberProcess]]:
-        """Who consumed what was consumed more than once, in the order of hand-outs."""
+        """Return the members that consumed each repeated message, in the order of hand-outs."""
         takers: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
         for number, (_, member) in enumerate(self.all):
             for m in member.messages:

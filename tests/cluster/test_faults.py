@@ -1,4 +1,4 @@
-"""Servers that go and come back, sessions that end, members that freeze: nothing is lost, and ends are bounded."""
+"""Faults of servers, sessions and members on a real cluster: no message is lost, and shutdowns are bounded."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
 from tests.cluster.in_process import Reader, by_range, offsets_of
+from tests.cluster.internals import kazoo_client_of, session_of
 from tests.cluster.member_process import QUICK
 from tests.cluster.our_member import OurMember
 from tests.sessions import end_session
@@ -53,10 +54,7 @@ def values(count: int, first: int = 0) -> list[bytes]:
 
 def client_id_of(member: ZookeeperConsumerConnector) -> tuple[int, bytes]:
     """The session's id and password, with which another client can take the session over and end it."""
-    parts: Any = member._member
-    client = parts.session._client
-    assert client is not None
-    return client.client_id  # type: ignore[no-any-return]
+    return kazoo_client_of(session_of(member)).client_id  # type: ignore[no-any-return]
 
 
 # ---- sessions ----

@@ -1,4 +1,4 @@
-"""What a member costs and leaves behind: memory while idle, threads and sockets after its end."""
+"""The footprint of a member: its memory while idle, and its threads and sockets, which end with it."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ def test_an_idle_member_takes_less_than_80_megabytes(
 def test_a_slow_reader_of_large_messages_keeps_to_its_budget(
     streams: int, cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
-    """What happened: an answer of 50 MB was received as a whole beside its copies, and neither it nor what readers had
-    in hand counted: 204 MB resident with a budget of 67.
+    """An answer of 50 MB was received as a whole beside its copies.
+
+    Neither it nor the messages in readers' hands counted in the budget: 204 MB were resident with a budget of 67.
     """
     chunks = ("queued.max.message.chunks", "100")  # so that bytes alone are the limit
     load = memory.Load("test", 60, 120, 1_000_000, streams, 0.1, 5.0, (("queued.max.bytes", "33554432"), chunks))

@@ -1,8 +1,7 @@
-"""The requests of groups on real brokers: what a member sends is understood, what is answered is read.
+"""The group requests on real brokers: brokers understand our requests, and we decode their answers.
 
-The coordinator's part is played by the newest broker, the last one of the original connector's time, one that can be
-asked for its versions and knows few of them, and the first that coordinates groups; the other members are ours too,
-each on connections of its own.
+The brokers are the newest, the last with the original connector, one that answers ApiVersions with few versions, and
+the first that coordinates groups. The other members are ours too, each with its own connections.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ QUICK = {"group.initial.rebalance.delay.ms": 0}
 
 @pytest.fixture(scope="module", params=RELEASES)
 def broker(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
-    """A broker of its own for each release, as its group's coordinator."""
+    """One broker for each release, as the group's coordinator."""
     release: str = request.param
     properties = {} if release.startswith("0.") else QUICK
     with DevCluster(
@@ -59,7 +58,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
 
 @pytest.fixture
 def channel(broker: Endpoint) -> Iterator[Callable[[], GroupChannel]]:
-    """Connections to the broker; all are closed with the test."""
+    """Connections to the broker, which end with the test."""
     made: list[GroupChannel] = []
 
     def connect() -> GroupChannel:
@@ -78,7 +77,7 @@ def soon(seconds: float = 30) -> Deadline:
 
 
 class Member:
-    """One member with a connection for its life in the group and one for everything else."""
+    """One member with two connections: one for joining and heartbeats, one for all other requests."""
 
     def __init__(self, connect: Callable[[], GroupChannel], group: str, instance: str | None = None) -> None:
         self.life, self.other = connect(), connect()
@@ -87,7 +86,7 @@ class Member:
         eventually(self._coordinator_is_there, 60, "the topic of offsets")
 
     def _coordinator_is_there(self) -> bool:
-        """Found, and aware of it."""
+        """Wait until the group's coordinator is found and ready."""
         try:
             return self.other.find_coordinator(self.who.group, soon()).broker_id == 0 and bool(self.state())
         except (CoordinatorNotAvailableError, NotCoordinatorError, CoordinatorLoadInProgressError):
@@ -128,7 +127,7 @@ def member(channel: Callable[[], GroupChannel]) -> Callable[..., Member]:
 
 @pytest.fixture
 def aside() -> Iterator[Callable[..., Future[Any]]]:
-    """Run something beside the test, which waits for it at its end."""
+    """Run a function in the background. The test waits for its end."""
     with ThreadPoolExecutor(8, "aside") as pool:
         yield pool.submit
 
@@ -138,7 +137,7 @@ def tps(*numbers: int) -> tuple[TopicPartition, ...]:
 
 
 def stable_pair(member: Callable[..., Member], aside: Callable[..., Future[Any]]) -> tuple[Member, Member]:
-    """A group of two, the leader first: only its joining again makes a stable group rebalance."""
+    """Return a group of two, the leader first. Only its repeated join makes a stable group rebalance."""
     group = unique("group")
     first, second = member(group), member(group)
     first.join()

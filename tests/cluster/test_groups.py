@@ -1,5 +1,6 @@
-"""What a group does: shares, publishes, follows topics as they come and go, waits for what is not there, and lets
-nobody's broken nodes spoil more than what depends on them.
+"""A group on a real cluster: assignments, registrations, new and deleted topics, missing nodes and broken nodes.
+
+A broken node affects only the partitions or members that depend on it.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def test_the_largest_offset_of_a_topic_to_come_is_its_first(
 
 
 class closing_client:  # noqa: N801
-    """A plain client of a cluster's ZooKeeper for a ``with`` block."""
+    """Open a plain client of a cluster's ZooKeeper for a ``with`` block."""
 
     def __init__(self, cluster: DevCluster | str) -> None:
         connect = cluster if isinstance(cluster, str) else cluster.zookeeper_connect
@@ -254,7 +255,7 @@ def test_a_consumer_id_in_use_is_refused_by_name(
 
 
 def ours_left() -> list[str]:
-    """The threads of connectors and of their ZooKeeper client."""
+    """Return the threads of connectors and of their ZooKeeper client."""
     return [
         t.name
         for t in threading.enumerate()
@@ -304,7 +305,7 @@ def test_an_unreachable_zookeeper_raises_within_its_timeout(server: str, new_gro
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[DevCluster]:
-    """A cluster whose brokers' nodes may be spoilt."""
+    """A cluster for tests that damage its brokers' nodes."""
     with DevCluster(tick_ms=500) as made:
         yield made
 
@@ -444,7 +445,7 @@ def test_a_lost_registration_and_lost_ownership_come_back(
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
-    """The original never registers again after its node was deleted: a zombie that peers do not count."""
+    """After its id node was deleted, the original never registers again and becomes a zombie that its peers ignore."""
     topic, group = new_topic(2), new_group()
     member = connector(group)
     (reader,) = read(member, {topic: 1})

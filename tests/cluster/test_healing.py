@@ -1,4 +1,4 @@
-"""What nobody else brings back: members that gave up, a ZooKeeper that lost its data, a session used twice."""
+"""Self-healing: members that gave up, a ZooKeeper that lost its data, and a session that two clients use."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kazoo.exceptions import KazooException
 
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader
+from tests.cluster.internals import kazoo_client_of, session_of
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
 from tests.timing import eventually, scaled
@@ -41,8 +42,8 @@ def test_a_scala_member_that_used_up_its_attempts_is_woken(
     cluster: DevCluster,
     zookeeper: KazooClient,
 ) -> None:
-    """It tries twice, 0.3 s apart, while a message of ours is held for longer; then it owns nothing and hears of
-    nothing (KAFKA-4228). We release, look 1.6 s later, and make our id node anew.
+    """The Scala member tries twice, 0.3 s apart, while our reader holds a message for longer. Then it owns nothing and
+    gets no more events (KAFKA-4228). Our member releases, looks 1.6 s later, and writes its id node again.
     """
     topic, name = new_topic(7), new_group()
     tries = {"rebalance.max.retries": 2, "rebalance.backoff.ms": 300}
@@ -75,7 +76,7 @@ def test_a_scala_member_that_used_up_its_attempts_is_woken(
 
 @pytest.fixture
 def lonely(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
-    """A ZooKeeper of its own, to mistreat."""
+    """A ZooKeeper for tests that damage it."""
     with EmbeddedZooKeeper(tmp_path / "zookeeper", tick_ms=200) as server:
         yield server
 
@@ -116,8 +117,8 @@ SETTINGS = {
 
 
 def test_a_zookeeper_that_lost_its_data_is_joined_anew(lonely: EmbeddedZooKeeper) -> None:
-    """Its transactions are numbered from the start again, so it refuses every client that has seen later ones, and
-    such a client stays suspended for ever.
+    """Its transaction ids start again, so it refuses every client that has seen later ones. Without healing such a
+    client stays suspended for ever.
     """
     make_topic(lonely, "t", p0=b"5")
     for number in range(20):
@@ -134,15 +135,14 @@ def test_a_zookeeper_that_lost_its_data_is_joined_anew(lonely: EmbeddedZooKeeper
 
 
 def test_a_session_that_two_clients_use_is_given_up(lonely: EmbeddedZooKeeper) -> None:
-    """As after a fork: each connection of one ends that of the other, several times a second, for ever."""
+    """As after a fork: each connection of one client ends that of the other, several times a second, for ever."""
     make_topic(lonely, "t", p0=b"5")
     with ZookeeperConsumerConnector({**SETTINGS, "zookeeper.connect": lonely.connect}) as member:
         member.create_message_streams({"t": 1})
         eventually(lambda: len(owned(lonely, "t")) == 2, 20, "ownership")
-        session = member._member.session  # type: ignore[union-attr]
+        session = session_of(member)
         contested = session.session_id
-        assert session._client is not None
-        twin = KazooClient(lonely.connect, client_id=session._client.client_id, timeout=2.0)
+        twin = KazooClient(lonely.connect, client_id=kazoo_client_of(session).client_id, timeout=2.0)
         twin.start_async()  # it may lose the session again before it knows that it has it
         try:
             eventually(lambda: session.session_id not in (0, contested), 30, "another session")

@@ -1,7 +1,7 @@
-"""Garbage in the nodes of a real ZooKeeper, beside a real broker: it harms no more than what it stands for.
+"""Garbage in the nodes of a real ZooKeeper: it affects only the partition or member of the node.
 
-Members see ZooKeeper below a chroot of the test's own, with copies of the real broker's and topics' nodes in it. So the
-real controller never meets the garbage.
+Members use the test's own chroot, with copies of the nodes of the real broker and topics. So the real controller never
+reads the garbage.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_an_unreadable_offset_waits_until_it_is_repaired(chroot: Chroot, topic: 
 def test_an_offset_that_becomes_unreadable_while_owned(
     garbage: bytes, chroot: Chroot, topic: str, produce: Callable[..., int], join: Join
 ) -> None:
-    """Nobody can go on from such a node, so its partition waits for a repair, whatever was handed out meanwhile."""
+    """No member can start from such a node, so its partition waits for a repair."""
     group = unique("group")
     path = f"/consumers/{group}/offsets/{topic}/1"
     connector, reader = join(group, topic)
@@ -105,7 +105,7 @@ def test_an_offset_that_becomes_unreadable_while_owned(
 
 
 def test_an_unreadable_owner_is_waited_for(chroot: Chroot, topic: str, join: Join) -> None:
-    """Whose a partition is nobody can tell, but it is somebody's: it is not taken."""
+    """The owner of such a partition is unknown, but it has one. So no member claims it."""
     group = unique("group")
     base = f"/consumers/{group}/owners/{topic}"
     written = {0: b"", 1: b"\xff\xfe", 2: LARGE}
@@ -122,7 +122,7 @@ def test_an_unreadable_owner_is_waited_for(chroot: Chroot, topic: str, join: Joi
 
 
 def test_unreadable_brokers_are_left_out(chroot: Chroot, topic: str, produce: Callable[..., int], join: Join) -> None:
-    """Registrations of others that are garbage, and then the only readable one becomes garbage for a while."""
+    """Other members' registrations are garbage. Then the only readable one becomes garbage for a while."""
     for number, data in enumerate(GARBAGE):
         chroot.put(f"/brokers/ids/{77 + number}", data)
     for name in ("-1", "x", "9" * 30, "007"):
@@ -144,7 +144,7 @@ def test_unreadable_brokers_are_left_out(chroot: Chroot, topic: str, produce: Ca
 
 
 def test_an_unreadable_topic_is_waited_for(chroot: Chroot, topic: str, produce: Callable[..., int], join: Join) -> None:
-    """At the start, and while the topic is read: nothing is lost or comes twice."""
+    """At the start and during reading, no message is lost or repeated."""
     group = unique("group")
     chroot.put(f"/brokers/topics/{topic}", b"\xff\xfe")
     connector, reader = join(group, topic)

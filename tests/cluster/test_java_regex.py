@@ -98,7 +98,7 @@ def ask_java(cases: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def ours(expression: str, names: Sequence[str]) -> str:
-    """What we make of it, in the words of the Java program; "untranslatable" besides."""
+    """Return our result in the format of the Java program, or "untranslatable"."""
     try:
         compiled = regex.compile(translate(expression), regex.VERSION1)
     except UntranslatableTopicFilterError:

@@ -41,7 +41,7 @@ def topic(broker: KraftBroker) -> str:
 
 
 class Group:
-    """Members in this process; all that they were handed, whoever of them it was."""
+    """Members in this process, with all their messages together."""
 
     def __init__(self, broker: KraftBroker, topic: str, ends: ExitStack) -> None:
         self.broker, self.topic, self._ends = broker, topic, ends
@@ -80,7 +80,7 @@ class Group:
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_members_share_commit_and_start_again(broker: KraftBroker, topic: str, strategy: str) -> None:
-    """Nothing is lost or comes twice through a join, a leave, and a restart of the whole group."""
+    """No message is lost or repeated by a join, a leave, and a restart of the whole group."""
     with ExitStack() as ends:
         group = Group(broker, topic, ends)
         first = group.join(partition_assignment_strategy=strategy)
@@ -108,7 +108,7 @@ def test_members_share_commit_and_start_again(broker: KraftBroker, topic: str, s
 
 
 class AiokafkaMember:
-    """A member of another kind, on a thread with a loop of its own; ``owned`` are its partitions."""
+    """A member of aiokafka, on a thread with its own event loop. ``owned`` are its partitions."""
 
     def __init__(self, broker: KraftBroker, group: str, topic: str) -> None:
         self.owned: Collection[TopicPartition] = frozenset()
@@ -148,7 +148,7 @@ class AiokafkaMember:
 
 @pytest.mark.parametrize("leader", ["ours", "aiokafka"])
 def test_sticky_shares_a_group_with_aiokafka(broker: KraftBroker, topic: str, leader: str) -> None:
-    """Whoever leads: all partitions are shared out, none twice, and what a third member leaves goes where it was."""
+    """With each leader, every partition has one owner. A third member's partitions go back after it leaves."""
     with ExitStack() as ends:
         group = Group(broker, topic, ends)
         peer = AiokafkaMember(broker, group.name, topic)
@@ -160,7 +160,7 @@ def test_sticky_shares_a_group_with_aiokafka(broker: KraftBroker, topic: str, le
             ends.enter_context(peer)
 
         def shares(least: int) -> list[Collection[TopicPartition]]:
-            """Those of all members, once they are settled and each has at least so many."""
+            """Return the partitions of all members, once they are settled and each has at least so many."""
             found = [peer.owned, *(member.assignment() for member in members)]
             settled = sum(map(len, found)) == len(frozenset().union(*found)) == PARTITIONS
             return found if settled and min(map(len, found)) >= least else []

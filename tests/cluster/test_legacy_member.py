@@ -1,4 +1,4 @@
-"""The original connector as a peer: it can be started, read, stopped, killed."""
+"""The original connector as a peer: tests can start, read, stop and kill it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A live member on a real cluster: moved, paused, told of its partitions, subscribed anew, beside Scala members."""
+"""A live member beside Scala members: seeks, pauses, listener calls and changed subscriptions, on a real cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_strategy_of_the_users_choice_shares_a_real_group(
 def test_lag_leaves_out_what_an_open_transaction_holds_back(
     connector: Make, new_topic: NewTopic, new_group: NewGroup, cluster: DevCluster
 ) -> None:
-    """After a seek as well: its end is told by the session, and not by an answer of its own."""
+    """After a seek as well, where the fetch session reports the log's end without an answer for the partition."""
     from confluent_kafka import Producer
 
     topic = new_topic(1)
@@ -126,7 +126,7 @@ def test_starting_at_a_time(connector: Make, new_topic: NewTopic, new_group: New
 
 
 class Listening(ConsumerRebalanceListener):
-    """Writes down what it is told, and commits and starts where the test says."""
+    """A listener that records its calls, and commits and returns start offsets as the test wants."""
 
     def __init__(self, connector: ZookeeperConsumerConnector, starts: Mapping[TopicPartition, int]) -> None:
         self.connector = connector

@@ -1,6 +1,6 @@
-"""Lies in the headers and the content of a broker's answers, told by a proxy before a real broker.
+"""Lies in the headers and the content of a broker's answers, made by a proxy in front of a real broker.
 
-Every lie is told once, to a member that reads. It must neither lose nor repeat a message, nor end a stream or a thread.
+Each lie is told once to a reading member, which must neither lose nor repeat a message, nor end a stream or a thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOT_LEADER = 6
 
 
 class Member:
-    """A connector whose connections to the broker all go through the proxy, and the stream it reads."""
+    """A connector whose broker connections go through the proxy, and its stream."""
 
     def __init__(self, cluster: DevCluster, proxy: LyingProxy, partitions: int = 1, **properties: Any) -> None:
         self.cluster = cluster
@@ -52,11 +52,11 @@ class Member:
 
     @cached_property
     def stream(self) -> KafkaStream[bytes | None, bytes | None]:
-        """The one stream; joins the group."""
+        """The only stream. Its creation joins the group."""
         return self.connector.create_message_streams({self.topic: 1})[self.topic][0]
 
     def produce(self, count: int = BUNCH) -> None:
-        """Write messages past the proxy."""
+        """Produce messages without the proxy."""
         values = [b"%d" % (self.count + n) for n in range(count)]
         produce_to(self.cluster.bootstrap_servers, self.topic, values, partitions=self._partitions)
         self.count += count
@@ -87,7 +87,7 @@ def join(cluster: DevCluster, proxy: LyingProxy) -> Iterator[Join]:
 
 
 def see_nothing_lost(member: Member) -> None:
-    """Write a bunch and read it, each message once and in order."""
+    """Produce messages and read them, each once and in order."""
     begin = member.count
     member.produce()
     got = [member.stream.get(timeout=scaled(20)) for _ in range(BUNCH)]
@@ -96,7 +96,7 @@ def see_nothing_lost(member: Member) -> None:
 
 
 def costs_of(lies: Sequence[Lie], proxy: LyingProxy, join: Join, tell: Callable[[Lie], None]) -> dict[str, str]:
-    """Return what went wrong with each lie; a member that went wrong is replaced by a new one."""
+    """Return the failure of each lie. A failed member is replaced by a new one."""
     failures = {}
     member = join()
     for lie in lies:
@@ -156,7 +156,7 @@ def put(at: int, form: str, value: int) -> Callable[[bytes], bytes]:
 
 
 def signed(change: Callable[[bytes], bytes]) -> Callable[[Answer], object]:
-    """Change the records, and make their checksum right."""
+    """Change the records and correct their checksum."""
 
     def resigned(data: bytes) -> bytes:
         data = change(data)
@@ -166,7 +166,7 @@ def signed(change: Callable[[bytes], bytes]) -> Callable[[Answer], object]:
 
 
 def elsewhere(answer: Answer) -> bool:
-    """Say that the records are another topic's."""
+    """Give the records to another topic."""
     found = bool(list(partitions(answer)))
     for topic in answer["responses"]:
         topic["topic"] = "somebody-elses"
@@ -174,7 +174,7 @@ def elsewhere(answer: Answer) -> bool:
 
 
 def twice(answer: Answer) -> bool:
-    """Say everything twice."""
+    """Repeat the whole answer."""
     found = bool(list(partitions(answer)))
     answer["responses"] = answer["responses"] * 2
     return found
@@ -229,7 +229,7 @@ RECORDS = [
 
 
 def read_on_after_refusals(member: Member) -> None:
-    """Read what was written last. Where that is refused, seek to the same place and read what the broker really has."""
+    """Read the last messages. If they are refused, seek to the same offset and read the broker's real messages."""
     begin = member.count - BUNCH
     got: list[tuple[int, bytes | None]] = []
     for _ in range(2 * BUNCH):  # a refusal at most for each message
@@ -246,7 +246,7 @@ def read_on_after_refusals(member: Member) -> None:
 
 
 def read_or_refusal(member: Member) -> MessageAndMetadata[bytes | None, bytes | None] | InvalidMessageException:
-    """Return the next message, or why it cannot be read."""
+    """Return the next message, or the error that refuses it."""
     try:
         return member.stream.get(timeout=scaled(20))
     except InvalidMessageException as refusal:
@@ -254,7 +254,7 @@ def read_or_refusal(member: Member) -> MessageAndMetadata[bytes | None, bytes | 
 
 
 def test_changed_records_are_refused_and_can_be_read_again(proxy: LyingProxy, join: Join) -> None:
-    """The stream raises at each ask where the first record is that cannot be read."""
+    """Each read raises with the position of the first unreadable record."""
     member = join()
     found = {}
     for lie in RECORDS:
@@ -275,7 +275,7 @@ def test_changed_records_are_refused_and_can_be_read_again(proxy: LyingProxy, jo
 
 
 def large_records(data: bytes) -> bytes:
-    """Say that the answer and its records have nearly 2 GB."""
+    """Announce nearly 2 GB for the answer and its records."""
     (name,) = struct.unpack_from(">h", data, 22)
     at = 24 + name + 4 + 4 + 2 + 3 * 8 + 4 + 4
     return put(0, ">i", MOST)(put(at, ">i", MOST - 1000)(data))
@@ -291,7 +291,7 @@ LARGE = [
 
 @pytest.mark.parametrize("lie", LARGE, ids=str)
 def test_a_length_of_2_gb_takes_no_memory(lie: Lie, proxy: LyingProxy, join: Join) -> None:
-    """The bytes that were announced do not come; the member waits for them as long as ``socket.timeout.ms``."""
+    """The announced bytes do not arrive, and the member waits for ``socket.timeout.ms``."""
     member = join(socket_timeout_ms=1000)
     see_nothing_lost(member)
     first = {"Metadata": [MOVED], "ApiVersions": [HUNG_UP]}.get(lie.api, [])
@@ -376,7 +376,7 @@ STARTS = [
 
 
 def test_lies_about_the_start_of_a_log_cost_no_message(proxy: LyingProxy, join: Join) -> None:
-    """A new member starts by ``auto.offset.reset``, where the leader says that the log begins."""
+    """A new member starts by ``auto.offset.reset`` at the log start that the leader reports."""
     members = []
     for lie in STARTS:
         members.append(join())
@@ -396,7 +396,7 @@ def test_lies_about_the_start_of_a_log_cost_no_message(proxy: LyingProxy, join: 
 
 
 class Pair(NamedTuple):
-    """A member to which two brokers lead a partition each: 0 that of the honest one, 1 that of the liar."""
+    """A member with two brokers: the honest one leads partition 0, the liar partition 1."""
 
     member: Member
     liar: LyingProxy
@@ -404,7 +404,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture
 def pair(cluster: DevCluster, zookeeper: KazooClient) -> Iterator[Pair]:
-    """Both are the one real broker. The first changes the leader of partition 1 in what it says to the second."""
+    """Make the pair. Both are proxies of the one real broker. The first names the second as leader of partition 1."""
     host, port = cluster.bootstrap_servers.split(":")
     chroot = Chroot(zookeeper, cluster.zookeeper_connect)
 

@@ -1,5 +1,6 @@
-"""A group leaves ZooKeeper for the brokers' coordinator and comes back, member by member, under load; and its offsets,
-moved by the command while nobody lives.
+"""The migration of a group from ZooKeeper to the brokers' coordinator and back, member by member and under load.
+
+The command moves the offsets of a group without live members.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ UNHURRIED = {"rebalance.drain.timeout.ms": "10000"}
 
 
 class Load:
-    """Produces to all partitions until told to stop; ``sent`` are the messages of each."""
+    """A load on all partitions. ``sent`` are the messages of each."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._bootstrap, self._topic = bootstrap_servers, topic
@@ -55,7 +56,7 @@ class Load:
             self.error = error
 
     def stop(self) -> Counter[tuple[int, int]]:
-        """End it; returns what was sent, each once."""
+        """End the load. Return the sent messages."""
         self._stop.set()
         self._thread.join(scaled(60))
         assert not self._thread.is_alive()
@@ -64,7 +65,7 @@ class Load:
 
 
 class RollingGroup:
-    """Members in this process, each of two streams with a reader of its own, restarted one after the other."""
+    """Members in this process, each with two streams and their readers, which restart one after the other."""
 
     def __init__(self, cluster: DevCluster, group: str, topic: str) -> None:
         self._base = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, **QUICK, **UNHURRIED}
@@ -74,7 +75,7 @@ class RollingGroup:
         self._all: list[Reader] = []
 
     def stop(self, name: str) -> None:
-        """As a user does: shut down, and the readers end."""
+        """Shut a member down. Its readers end."""
         self.members.pop(name).shutdown()
         for reader in self._readers.pop(name):
             reader.join()
@@ -89,14 +90,14 @@ class RollingGroup:
         self._all += self._readers[name]
 
     def roll(self, properties: dict[str, str], load: Load) -> None:
-        """Every member restarted, one after the other: each has its share, and reads it, before the next one goes."""
+        """Restart the members one after the other. Each owns and reads its partitions before the next one restarts."""
         for name in NAMES:
             self.restart(name, properties)
             eventually(lambda: self.shared(len(self.members)), 60, f"an even share after {name} became {properties}")
             self.await_all(list(load.sent), f"everything to flow after {name} became {properties}")
 
     def shared(self, members: int) -> bool:
-        """Whether every partition is owned once, and evenly."""
+        """Return whether every partition has one owner, and the owners have equal numbers."""
         shares = [member.assignment() for member in self.members.values()]
         owned = [tp for share in shares for tp in share]
         assert sorted(owned) == [TopicPartition(self._topic, p) for p in range(PARTITIONS)], shares
@@ -197,7 +198,7 @@ def test_a_scala_member_keeps_its_partitions_until_it_leaves(
     with pytest.raises(ConsumerRebalanceFailedException, match=f"ZooKeeper alone coordinates: {name}_c; both kinds"):
         group.restart("d", KAFKA)
     del group.members["d"]
-    assert _members(cluster, name) == []  # else the coordinator would refuse the commits of who is no member
+    assert _members(cluster, name) == []  # otherwise the coordinator would refuse commits from outside the group
     assert scala.stop() is not None, scala.log_text()
     eventually(lambda: _members(cluster, name) == [f"{name}_a", f"{name}_b"], 30, "the bridges in the brokers' group")
     eventually(lambda: group.shared(2), 30, "all partitions with the bridges")
@@ -211,7 +212,7 @@ def test_a_scala_member_keeps_its_partitions_until_it_leaves(
 
 
 def _members(cluster: DevCluster, group: str) -> list[str]:
-    """The names in the brokers' group, as Kafka's own client sees it."""
+    """Return the names in the brokers' group, from Kafka's own client."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})

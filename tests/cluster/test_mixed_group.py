@@ -1,8 +1,8 @@
-"""The original Scala connector and ours in one group: the proof that it is the same protocol.
+"""The original Scala connector and ours in one group, which proves that they follow the same protocol.
 
-Who owns what is worked out here anew after each step (``by_range``), every acknowledged message must be consumed, and
-every message that was consumed twice must be explained: by a crash, or by the original, which hands out what it had
-fetched before it noticed a rebalance.
+After each step the test computes the owners itself (``by_range``). Every acknowledged message must be consumed. Every
+message that was consumed twice needs a cause: a crash, or the original, which hands out fetched messages before it
+notices a rebalance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTLED_S = 25.0
 
 
 class Load:
-    """Produces numbered messages to all partitions of a topic, round and round, until it is stopped."""
+    """A load of numbered messages on all partitions of a topic in turn, until it is stopped."""
 
     def __init__(self, bootstrap_servers: str, topic: str, *, rounds_per_second: int = 50) -> None:
         from confluent_kafka import Producer
@@ -62,7 +62,7 @@ class Load:
             self._producer.poll(0)
 
     def stop(self) -> set[tuple[int, int]]:
-        """Return (partition, offset) of all that the broker has acknowledged."""
+        """Return (partition, offset) of all acknowledged messages."""
         self._stop.set()
         self._thread.join(scaled(10))
         assert self._producer.flush(scaled(30)) == 0
@@ -84,7 +84,7 @@ def load(cluster: DevCluster) -> Iterator[Callable[[str], Load]]:
 
 
 class Group:
-    """The members of one group over its life, and who owned what after each step."""
+    """The members of one group over its life, and its owners after each step."""
 
     def __init__(self, zookeeper: KazooClient, name: str, topic: str) -> None:
         self.zookeeper, self.name, self.topic = zookeeper, name, topic
@@ -111,7 +111,7 @@ class Group:
         self.settle(f"killed: {member.consumer_id}")
 
     def settle(self, what: str, *, under_load: bool = True) -> None:
-        """Owners become what the range over all sorted threads says, and under load all of them consume."""
+        """Wait until the owners are those of the range assignment and, under load, all of them consume."""
         threads = {
             f"{consumer_id}-{number}": consumer_id
             for consumer_id in self.present
@@ -138,8 +138,9 @@ class Group:
         return found
 
     def lost_by_the_original(self) -> set[tuple[int, int]]:
-        """What a killed member of the original may have lost: it commits a message when it hands it out, and so the one
-        that it had not reported yet.
+        """Return the messages that a killed member of the original may have lost.
+
+        It commits a message at its hand-out, so it may have committed one that it had not reported yet.
         """
         lost = set()
         for consumer_id in self.killed:
@@ -158,7 +159,7 @@ class Group:
         eventually(nothing_missing, SETTLED_S, "the consumption of every produced message")
 
     def circumstances(self, place: tuple[int, int]) -> str:
-        """Who had the messages around a missing one, for a failure's message."""
+        """Return the members that had the messages around a missing one, for the message of a failure."""
         partition, offset = place
         around = {
             o: consumers
@@ -168,7 +169,7 @@ class Group:
         return f"{place}, around it {around}, owners {[step.get(partition) for step in self.steps]}"
 
     def explain(self, place: tuple[int, int], consumers: list[str]) -> str:
-        """Whose doing it is that a message was consumed more than once."""
+        """Return the cause of a repeated message."""
         ours = [c for c in consumers if isinstance(self.members[c], OurMember)]
         if self.killed.intersection(consumers):
             return "crash"
@@ -183,11 +184,11 @@ class Group:
         return "OURS"
 
     def read_too_early(self, giver: str, taker: str, place: tuple[int, int]) -> bool:
-        """Whether a member of the original read a partition's offset while one of ours still owned it.
+        """Return whether a member of the original read a partition's offset while one of ours still owned it.
 
-        In an attempt the original reads the offsets first, claims afterwards, and does not look again. Whoever gives a
-        partition up in between has committed and released in order, and yet the original begins at the commit before.
-        An attempt that begins later, after a conflict and its pause, is no such excuse.
+        In an attempt the original first reads the offsets, then claims, and does not read again. If our member commits
+        and releases in between, the original still begins at the previous commit. An attempt that begins later, after
+        a conflict and its pause, is no such excuse.
         """
         partition, offset = place
         given_up = max(message.at for message in self.members[giver].messages if message.partition == partition)
@@ -287,7 +288,7 @@ def test_nothing_is_repeated_while_members_of_ours_come_and_go(
 
 
 def form_of(data: bytes, *names: str) -> str:
-    """A node's text with what differs from member to member blotted out; everything else to the byte."""
+    """Return a node's text with placeholders for the member's own names. All other bytes stay."""
     text = data.decode()
     for number, name in enumerate(names):
         text = text.replace(name, f"<{number}>")
@@ -355,7 +356,7 @@ def test_an_expression_of_ours_is_understood_by_the_original(
     new_group: Callable[[], str],
     zookeeper: KazooClient,
 ) -> None:
-    """1.0.1 to 1.1.1 escape an expression twice when they write it, and read what we write correctly."""
+    """Releases 1.0.1 to 1.1.1 escape an expression twice when they write it. They read our expressions correctly."""
     topic, name = new_topic(4), new_group()
     ours = our_member(name, whitelist=re.escape(topic) + r"|a\.b/c\"\u00fc", streams=2)
     ours.wait_ready()
@@ -373,7 +374,7 @@ def test_a_backslash_at_scala_1_1_1_matches_nothing(
     new_group: Callable[[], str],
     zookeeper: KazooClient,
 ) -> None:
-    """It reads its own doubled escapes back. All agree that it owns nothing, and it can own with no backslash."""
+    """Such a member reads its own doubled escapes, so by all rules it owns nothing, except without backslashes."""
     topic, name = new_topic(4), new_group()
     expression = topic.replace("-", r"\-")
     old = legacy_member("1.1.1", name, whitelist=expression, properties={"consumer.id": "b"}).wait_ready()

@@ -1,6 +1,4 @@
-"""Offsets outside ZooKeeper: a mixed group moves to Kafka and back, a coordinator goes away, a user has a store of his
-own.
-"""
+"""Offsets outside ZooKeeper: a mixed group moves to Kafka and back, a coordinator fails, a user has another store."""
 
 from __future__ import annotations
 

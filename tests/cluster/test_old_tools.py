@@ -24,7 +24,7 @@ Connect = Callable[..., ZookeeperConsumerConnector]
 
 
 def tool(version: str, name: str, *arguments: str) -> list[str]:
-    """The lines that a tool of that release prints."""
+    """Return the output lines of a tool of that release."""
     command = [
         str(java()),
         "-Xmx128m",
@@ -41,15 +41,16 @@ def tool(version: str, name: str, *arguments: str) -> list[str]:
 
 
 def table(lines: Sequence[str], first: str) -> list[dict[str, str]]:
-    """The rows of a printed table by the names in its head, which begins with ``first``."""
+    """Return the rows of a printed table by the names in its head, which begins with ``first``."""
     start = next(n for n, line in enumerate(lines) if line.startswith(first))
     names = lines[start].split()
     return [dict(zip(names, line.split(), strict=True)) for line in lines[start + 1 :] if line.strip()]
 
 
 class Group:
-    """Two members of ours that share a topic, and a third for which no partition is left; what they own is committed,
-    and one message more is in every partition.
+    """A group of ours: two members that share a topic, and a third without a partition.
+
+    All messages but the last one in each partition are committed.
     """
 
     def __init__(self, cluster: DevCluster, group: str, topic: str, connect: Connect) -> None:

@@ -1,4 +1,4 @@
-"""What went wrong in the original and shows itself on a real ZooKeeper only; see ``zkconsumer/REGRESSIONS.md``."""
+"""Bugs of the original that only a real ZooKeeper shows; see ``zkconsumer/REGRESSIONS.md``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from zkconsumer.devcluster import DevCluster
 def test_kafka_1103_a_member_has_one_session_also_with_a_filter(
     cluster: DevCluster, connector: Callable[..., ZookeeperConsumerConnector], new_group: Callable[[], str]
 ) -> None:
-    """The watcher of topics had a session of its own; it could expire while the consumer's lived, and the other way
-    round.
-    """
+    """The original's watcher of topics had its own session. It could expire while the consumer's lived, or live on."""
 
     def connections() -> int:
         return sum(line.startswith(" /") for line in cluster.zookeeper.ask("cons").splitlines())

@@ -1,7 +1,7 @@
 """Round robin beside the original, in both of its forms: the group settles and stays settled.
 
-Releases up to 0.11 and from 1.0 on order partitions by the hash of different texts, so a group that mixes them never
-settles; ours takes the form of the members it is beside (``scala.compat.version``).
+Releases up to 0.11 and from 1.0 on order partitions by the hashes of different texts. A group that mixes them never
+settles. Our member uses the form of its Scala peers (``scala.compat.version``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def java_hash(text: str) -> int:
 
 
 def by_round_robin(topic: str, threads: list[str], form: str) -> dict[int, str]:
-    """Worked out here anew: partitions in the order of their text's hash, dealt out to the sorted threads."""
+    """Return the round-robin assignment, computed here: the sorted threads take partitions by the order of hashes."""
     ordered = sorted(range(PARTITIONS), key=lambda number: java_hash(form.format(topic=topic, number=number)))
     return dict(zip(ordered, cycle(sorted(threads)), strict=False))
 

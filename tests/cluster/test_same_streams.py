@@ -1,4 +1,4 @@
-"""A group that leaves ZooKeeper under ``zkconsumer``: every stream reads what it read before."""
+"""A group that leaves ZooKeeper under the strategy ``zkconsumer``: every stream keeps its partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_stream_reads_what_it_read_under_zookeeper(
     topic, group, rounds = new_topic(PARTITIONS), new_group(), count()
 
     def partitions_of_streams(**properties: str) -> dict[tuple[str, int], set[int]]:
-        """Which partitions each stream of each member reads, once all are read by somebody and no two by the same."""
+        """Return the partitions of each stream, once each partition is read by one stream."""
         members = {name: connector(group, consumer_id=name, consumer_timeout_ms="300", **properties) for name in NAMES}
         streams = {
             (name, number): stream

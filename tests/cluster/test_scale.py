@@ -1,4 +1,4 @@
-"""The measurement of ``scripts/scale --real``, at a small size: what stays is left alone on real processes too."""
+"""The measurement of ``scripts/scale --real`` at a small size: real processes do not touch partitions that stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both securities together, on a real ZooKeeper with TLS, SASL and rights, and a real broker with SASL_SSL."""
+"""The security of both sides: a real ZooKeeper with TLS, SASL and access lists, and a real broker with SASL_SSL."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> Iterator[
 
 @pytest.fixture
 def admin(zookeeper: SecuredZooKeeper) -> Iterator[KazooClient]:
-    """Somebody who never logged in, with ZooKeeper's own view of rights."""
+    """A client without a login. It shows the rights that ZooKeeper gives to everybody."""
     client = KazooClient(zookeeper.connect)
     client.start(timeout=scaled(10))
     yield client
@@ -186,7 +186,7 @@ def test_with_a_certificate_the_rights_are_its_holders(
 def test_a_member_that_may_not_own_says_so_and_the_others_go_on(
     connect: Connect, topic: str, login: dict[str, str]
 ) -> None:
-    """ZooKeeper takes any digest password: it makes another identity, which shows only in what one may do."""
+    """ZooKeeper accepts any digest password as another identity. Only its missing rights show the mistake."""
     group = unique("intruder")
     owner = connect(group, DIGEST, {"zookeeper.set.acl": "true"})
     owner.create_message_streams({topic: 1})
@@ -216,7 +216,7 @@ def test_a_member_that_may_not_make_its_nodes_does_not_join(connect: Connect, ad
 
 
 def test_parents_that_exist_need_no_rights_to_make_them(zookeeper: SecuredZooKeeper, admin: KazooClient) -> None:
-    """KAFKA-5691: servers look at the rights on the parent before they see that the node is there already."""
+    """KAFKA-5691: servers check the rights on the parent before they see that the node exists."""
     from kazoo.security import READ_ACL_UNSAFE, make_digest_acl
 
     top = f"/{unique('top')}"
@@ -256,7 +256,7 @@ def test_a_refused_login_is_one_clear_error_and_no_storm(
 def test_no_password_is_logged_at_any_level(
     connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kazoo writes each request to its log, logins included."""
+    """Kazoo logs each request, also logins."""
     caplog.set_level(1)
     connector = connect(unique("silent"), DIGEST, sasl_ssl(certificates))
     next(connector.create_message_streams({topic: 1})[topic][0])
@@ -267,7 +267,7 @@ def test_no_password_is_logged_at_any_level(
 def test_a_session_logs_in_again_after_its_server_was_away(
     certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With kazoo alone a login that fails once ends all further attempts, whatever it failed of."""
+    """With kazoo alone, one failed login ends all further attempts, whatever its cause."""
     with SecuredZooKeeper(tmp_path, certificates) as server:
         one = session(server, {**SASL, "zookeeper.set.acl": "true"})
         one.open(Deadline(scaled(10)))
@@ -331,7 +331,7 @@ def test_plain_speech_on_a_tls_port_ends_in_time(zookeeper: SecuredZooKeeper) ->
 
 
 def test_many_answers_at_once_all_arrive_at_once(zookeeper: SecuredZooKeeper, certificates: Certificates) -> None:
-    """Answer that share a TLS record lie in no socket; they must not wait for the next heartbeat."""
+    """If answers share a TLS record, the socket has no bytes for the second. It must not wait for a heartbeat."""
     one = session(zookeeper, tls(zookeeper, certificates))
     one.open(Deadline(scaled(10)))
     try:
@@ -368,7 +368,7 @@ def test_consuming_with_both_securities(
 
 
 def secure_server(zookeeper: SecuredZooKeeper) -> str:
-    """Where the broker wants a login."""
+    """The broker's listener with a login."""
     looking = session(zookeeper, {})
     looking.open(Deadline(scaled(10)))
     try:
@@ -425,7 +425,7 @@ def test_the_data_source_reads_and_is_a_member_with_a_login(
 
 
 def _values(options: ReadOptions, schema: Any, tasks: Sequence[Any]) -> Iterator[bytes]:
-    """What tasks read, which travel to where they run."""
+    """Return the values that Spark tasks read. The tasks are pickled, as for another machine."""
     for task in pickle.loads(pickle.dumps(tasks)):
         for batch in read_partition(options, schema, task):
             yield from batch.column("value").to_pylist()
@@ -445,7 +445,7 @@ def test_a_broker_that_wants_certificates(connect: Connect, topic: str, certific
 def test_a_broker_refuses_a_client_certificate_in_clear_words(
     which: str, connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It wants one, and gets none, somebody else's, or one that is too old."""
+    """The broker requires a certificate and gets none, a foreign one, or an expired one."""
     properties = {"security.protocol": "SSL", "ssl.truststore.location": certificates.ca}
     if which != "none":
         properties["ssl.keystore.location"] = getattr(certificates, which)

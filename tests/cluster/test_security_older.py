@@ -1,4 +1,4 @@
-"""Logins and certificates on a real broker of release 1.1; ``test_security.py`` has them on a new one."""
+"""Logins and certificates on a real broker of release 1.1. ``test_security.py`` uses a new one."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_consuming_with_a_certificate(connect: Connect, topic: str, certificates
 def test_a_refused_client_certificate_is_one_clear_error(
     which: str, connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker wants one, and gets none, somebody else's, or one that is too old."""
+    """The broker requires a certificate and gets none, a foreign one, or an expired one."""
     properties = {"security.protocol": "SSL", "ssl.truststore.location": certificates.ca}
     if which != "none":
         properties["ssl.keystore.location"] = getattr(certificates, which)

@@ -1,4 +1,4 @@
-"""All streams of a real member in one loop: worker threads, one thread, sessions of fetches, a pace, memory."""
+"""``run`` on all streams of a real member: worker threads, one thread, fetch sessions, a rate limit, memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NewGroup = Callable[[], str]
 
 
 class Taken:
-    """A handler that writes down what it gets, and on which thread; ``at`` decides what else happens there."""
+    """A handler that records its messages and threads. ``at`` adds actions at chosen messages."""
 
     def __init__(self, at: Callable[[Any], None] = lambda _: None) -> None:
         self.places: list[tuple[str, int, int]] = []
@@ -50,7 +50,7 @@ class Taken:
 
 
 class Running:
-    """``run`` on a thread of its own, and how it ended."""
+    """A call of ``run`` on its own thread, and its end."""
 
     def __init__(self, connector: ZookeeperConsumerConnector, *arguments: Any, **options: Any) -> None:
         self.error: BaseException | None = None
@@ -291,7 +291,7 @@ else:
 
 
 class Service:
-    """A process that ends on a signal; ``lines`` are the messages that it has handled."""
+    """A process that ends on a signal. ``lines`` are its handled messages."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-c", _SERVICE, *arguments]
@@ -321,7 +321,7 @@ class Service:
 def test_signals_lose_and_repeat_nothing(
     cluster: DevCluster, new_topic: NewTopic, new_group: NewGroup, produce: Produce, coordination: str, reading: str
 ) -> None:
-    """Services that are replaced one after the other, each in the middle of its messages."""
+    """Replace services one after the other, each in the middle of its messages."""
     topic, group = new_topic(4), new_group()
     produced = 0
     arguments = (cluster.zookeeper_connect, group, topic, coordination, reading)

@@ -1,4 +1,4 @@
-"""Broadcasting members beside each other, beside a namesake, and beside clustering members."""
+"""Broadcasting members, each with all partitions: several at once, restarted ones, and beside clustering members."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def offset(server: FakeZooKeeper, name: str, tp: TopicPartition) -> int:
 
 
 def shown(server: FakeZooKeeper) -> set[str]:
-    """The nodes that show broadcasting members."""
+    """Return the consumer ids of the broadcasting members in ZooKeeper."""
     return {path.rpartition("/")[2] for path in server.tree(paths.broadcast_members(GROUP))}
 
 
@@ -94,8 +94,8 @@ def test_it_goes_on_at_its_own_offsets_after_a_restart(server: FakeZooKeeper) ->
     assert b.owned[P1].consumed == 10
 
 
-def test_another_consumer_id_is_another_member(server: FakeZooKeeper) -> None:
-    """Its offsets are found by its name alone. The former ones wait for the next member of that name."""
+def test_another_consumer_id_makes_another_member(server: FakeZooKeeper) -> None:
+    """Its offsets are found by its name alone. Those of the former name wait for the next member of that name."""
     a = broadcasting(server, "a")
     settle([a])
     a.finish(P1, 5)
@@ -110,8 +110,7 @@ def test_another_consumer_id_is_another_member(server: FakeZooKeeper) -> None:
     assert back.owned[P1].consumed == 15
 
 
-def test_a_broadcasting_member_has_no_node_under_ids(server: FakeZooKeeper) -> None:
-    """Nothing of it stands where members of the group are looked for."""
+def test_its_nodes_stand_apart_from_the_groups_members(server: FakeZooKeeper) -> None:
     a = broadcasting(server, "a")
     settle([a])
     a.finish(P0)
@@ -191,8 +190,7 @@ def test_deleted_nodes_are_made_again(server: FakeZooKeeper) -> None:
 # ---- beside members that share ----
 
 
-def test_a_broadcasting_member_refuses_a_clustering_group(server: FakeZooKeeper) -> None:
-    """It refuses a group with clustering members until they are gone."""
+def test_it_refuses_a_group_with_clustering_members(server: FakeZooKeeper) -> None:
     c = SteppedMember(server, "c")
     settle([c])
     a = broadcasting(server, "a")
@@ -212,10 +210,9 @@ def test_a_broadcasting_member_refuses_a_clustering_group(server: FakeZooKeeper)
     assert a.rebalancer.state.detail == ""
 
 
-def test_a_clustering_member_refuses_a_broadcasting_group(
+def test_a_clustering_member_refuses_broadcasting_members(
     server: FakeZooKeeper,
 ) -> None:
-    """A clustering member refuses a group with broadcasting members until they are gone."""
     a = broadcasting(server, "a")
     settle([a])
     c = SteppedMember(server, "c")
@@ -243,10 +240,10 @@ def test_of_two_that_come_at_once_the_later_gives_way(server: FakeZooKeeper) -> 
     assert not a.owned
 
 
-def test_of_two_that_come_at_once_the_later_withdraws(
+def test_the_later_of_two_at_once_gives_way(
     server: FakeZooKeeper,
 ) -> None:
-    """Of two that come at once the later gives way also where it is the clustering one."""
+    """Also if the later one is the clustering member."""
     a, c = broadcasting(server, "a"), SteppedMember(server, "c")
     before_creating(c, c.membership.path, lambda: settle([a]))
     settle([c])

@@ -57,7 +57,7 @@ def own_as_scala(server: FakeZooKeeper, *partitions: int) -> None:
 # ---- partitions that nobody owns ----
 
 
-def test_a_scala_member_that_gave_up_is_woken_by_our_id_node(server: FakeZooKeeper) -> None:
+def test_our_id_node_made_anew_wakes_a_stuck_scala_member(server: FakeZooKeeper) -> None:
     """It claims only when it hears of a change under ``ids``; ours must never be absent from there meanwhile."""
     member = SteppedMember(server, "a", patience=0.0)
     settle([member])
@@ -99,8 +99,8 @@ def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
     assert czxid(server, member) - made < 20
 
 
-def test_the_reconciliation_finds_orphaned_partitions(server: FakeZooKeeper) -> None:
-    """The member that gave it up is gone, so nobody else looks."""
+def test_the_reconciliation_finds_a_partition_without_owner(server: FakeZooKeeper) -> None:
+    """The member that gave it up is gone, and no watch tells the others."""
     join_as_scala(server)
     member = SteppedMember(server, "a", patience=0.0)
     settle([member], rounds=2)
@@ -168,7 +168,7 @@ def test_whoever_gave_up_is_woken_also_after_tries_that_failed(
     assert czxid(server, member) > before
 
 
-def test_the_state_names_orphans_only_after_a_look(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """They had been taken in time, and nobody could be asked."""
     member = given_up(server)
     own_as_scala(server, 2, 3)
@@ -182,8 +182,7 @@ def test_the_state_names_orphans_only_after_a_look(server: FakeZooKeeper, monkey
 # ---- members that cannot be read ----
 
 
-def test_an_unreadable_member_keeps_its_partitions(server: FakeZooKeeper) -> None:
-    """The threads of an unreadable member keep their partitions."""
+def test_threads_of_an_unreadable_member_keep_their_partitions(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     join_as_scala(server)
@@ -247,10 +246,10 @@ def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper,
 
 
 @pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
-def test_a_stopped_partition_keeps_the_offset_of_somebody_else(
+def test_a_stopped_partition_is_released_at_the_foreign_offset(
     server: FakeZooKeeper, conflicted: SteppedMember
 ) -> None:
-    """A stopped partition is given up with the offset that somebody wrote."""
+    """It is released with the offset that somebody else wrote."""
     conflicted.stop()
     assert (offsets(server)[0], owners(server), str(conflicted.rebalancer.state)) == (3, {}, "closed")
 
@@ -274,7 +273,7 @@ def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, confl
 # ---- newer events ----
 
 
-def test_changes_during_a_drain_supersede_the_claim(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The round gave up two and was to claim one; whoever should have the rest is gone by the time of the claim."""
     first, second = SteppedMember(server, "b"), SteppedMember(server, "a")
     settle([first, second])
@@ -300,7 +299,7 @@ def test_changes_during_a_drain_supersede_the_claim(server: FakeZooKeeper, monke
 # ---- what was done to our nodes, and what faults left behind ----
 
 
-def test_partitions_dropped_with_the_lease_are_released_later(server: FakeZooKeeper) -> None:
+def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -> None:
     """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
     first = SteppedMember(server, "a")
     settle([first])
@@ -318,7 +317,6 @@ def test_partitions_dropped_with_the_lease_are_released_later(server: FakeZooKee
 
 
 def test_an_overwritten_registration_is_made_again(server: FakeZooKeeper) -> None:
-    """Our registration is made again where somebody wrote into it."""
     member = SteppedMember(server, "a")
     settle([member])
     path = paths.member(GROUP, member.consumer)
@@ -329,7 +327,6 @@ def test_an_overwritten_registration_is_made_again(server: FakeZooKeeper) -> Non
 
 
 def test_an_overwritten_owner_node_is_made_again(server: FakeZooKeeper) -> None:
-    """Our owner node is made again where somebody wrote into it."""
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.owner(GROUP, tp(0)), b"nobody")
@@ -340,10 +337,8 @@ def test_an_overwritten_owner_node_is_made_again(server: FakeZooKeeper) -> None:
     assert offsets(server)[0] == 12
 
 
-def test_a_foreign_owner_node_is_not_deleted_in_place_of_ours(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A foreign owner node is not deleted even where it was ours a moment ago."""
+def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the node was ours a moment ago."""
     member = SteppedMember(server, "a")
     settle([member])
     member.session.suspend()
@@ -387,8 +382,7 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
     assert member.rebalancer.state.phase is Phase.OWNING
 
 
-def test_the_reconciliation_finds_a_connection_without_event(server: FakeZooKeeper) -> None:
-    """A connection whose event was lost is found by the reconciliation."""
+def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     member.session.suspend()
@@ -450,7 +444,6 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
 
 
 def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A waking counts although nothing can be looked at after it."""
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.member(GROUP, SCALA), SCALA_NODE)
@@ -480,7 +473,7 @@ def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     assert czxid(server, member) == before
 
 
-def test_a_foreign_offset_is_found_on_an_idle_partition(server: FakeZooKeeper) -> None:
+def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -> None:
     """An operator who has an idle partition consumed again saw nothing happen until something new came."""
     member = SteppedMember(server, "a")
     settle([member])
@@ -529,7 +522,7 @@ def reconnect(member: SteppedMember, *, answers: bool) -> None:
     member.step()
 
 
-def test_a_session_whose_connections_stay_silent_is_given_up(
+def test_a_session_is_given_up_if_new_connections_stay_silent(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each connection renewed it at the server, so its partitions were nobody else's, and it could consume none."""
@@ -571,7 +564,7 @@ def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> Non
     assert len(member.owned) == 4
 
 
-def test_a_session_whose_one_connection_is_silent_is_given_up(
+def test_a_session_is_given_up_if_its_connection_stays_silent(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked like owning, handed out nothing, and its requests kept the session alive until somebody reconnected."""

@@ -94,8 +94,8 @@ def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKe
 def test_starts_committed_elsewhere_meanwhile_are_read_again(
     server: FakeZooKeeper, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing reported them a second time, so they never started. Later they were given back and claimed
-    anew where the read failed, so that a pause was forgotten.
+    """They never started: no event came for them a second time. After the first repair a failed read gave them back and
+    claimed them anew, and so forgot a pause.
     """
     member = SteppedMember(server, "a")
     settle([member])
@@ -119,10 +119,10 @@ def test_starts_committed_elsewhere_meanwhile_are_read_again(
     assert not any("release" in event for event, _ in member.delivery.log)
 
 
-def test_a_forbidden_start_is_reported_and_holds_up_no_other(
+def test_a_start_that_may_not_be_written_is_reported_and_retried(
     server: FakeZooKeeper,
 ) -> None:
-    """A start that may not be written is told of and tried again and keeps no other waiting."""
+    """It keeps no other start waiting."""
     server.refuse(paths.offset(GROUP, tp(2)), "create", "write")
     member = SteppedMember(server, "a")
     settle([member])
@@ -140,11 +140,9 @@ def test_a_forbidden_start_is_reported_and_holds_up_no_other(
 
 
 @pytest.mark.parametrize("denied", [True, False])
-def test_a_waiting_start_is_not_stored_over_a_users_commit(
+def test_a_waiting_start_is_not_stored_over_the_users_commit(
     server: FakeZooKeeper, denied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start that waits is not stored over what the user commits meanwhile."""
-
     def away(*_: Any, **__: Any) -> None:
         raise RegistryUnavailableError("away for a moment")
 
@@ -322,8 +320,7 @@ def test_a_deleted_registration_is_made_again(server: FakeZooKeeper) -> None:
     assert len(member.owned) == 4
 
 
-def test_a_deleted_owner_node_stops_and_is_claimed_again(server: FakeZooKeeper) -> None:
-    """A deleted owner node stops the partition and is claimed again."""
+def test_a_deleted_owner_node_is_claimed_again(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     old = member.owned[tp(1)]
@@ -492,7 +489,7 @@ def _unavailable() -> Exception:
     return RegistryUnavailableError("staged")
 
 
-def test_partitions_of_a_leaver_are_read_during_the_last_commit(
+def test_a_leavers_partitions_are_looked_at_during_a_last_commit(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over a slow link each question that waits for another's answer counts."""

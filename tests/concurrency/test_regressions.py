@@ -1,6 +1,7 @@
-"""Failures of the original's groups, and of ours, each staged on a ZooKeeper in memory.
+"""Failures of the original's groups (and one of ours), each staged on a ZooKeeper in memory.
 
-A test is named for its report and opens with the failure and its cause. ``zkconsumer/REGRESSIONS.md`` lists them all.
+Each test has the name of its report, and its docstring says what happened and why. ``zkconsumer/REGRESSIONS.md`` lists
+them all.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def test_kafka_265_a_burst_of_changes_is_one_rebalance(server: FakeZooKeeper) ->
 
 @pytest.mark.parametrize("last", [False, True])
 def test_kafka_989_and_4409_no_round_begins_during_a_shutdown(server: FakeZooKeeper, last: bool) -> None:
-    """A shutdown that met a rebalance or a topic's event left a thread that fetched on without a client, or the two
-    waited for each other's locks. Here both are events of one thread, in any order.
+    """A shutdown during a rebalance or a topic's event left a thread that fetched without a client, or a deadlock. Here
+    both are events of one thread, in either order.
     """
     member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
     settle([member, other])
@@ -172,8 +173,8 @@ def test_kafka_2169_a_session_that_does_not_come_back_is_told(server: FakeZooKee
 
 
 def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> None:
-    """A connection that broke while the first start was being stored made a second fetcher ask as well. The partition
-    jumped to the start that this one got: back, or with ``largest`` forward over messages.
+    """A connection broke while the first start was being stored, so a second fetcher asked for the start as well. The
+    partition jumped to the second answer: back, or with ``largest`` forward over messages.
     """
     member = SteppedMember(server, "a")
     settle([member])
@@ -190,7 +191,7 @@ def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> 
 
 
 @pytest.mark.parametrize("away", ["ZooKeeper", "our registration"])
-def test_a_reconciliation_that_cannot_run_does_not_spin(server: FakeZooKeeper, away: str) -> None:
+def test_a_due_reconciliation_does_not_spin_while_it_cannot_run(server: FakeZooKeeper, away: str) -> None:
     """The time of the next reconciliation moved on only after a round that succeeded. With ZooKeeper away for longer
     than its interval the group's thread took a whole core; with a round that failed each time it came again at once,
     however long the pause was to be.

@@ -1,4 +1,4 @@
-"""Changes of a group's nodes at the worst moment, and how a member repairs them."""
+"""Foreign changes of a group's nodes at the worst moment, and the member's repairs."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def raced(
 # ---- the look at everything, every rebalance.interval.ms ----
 
 
-def test_a_waiting_member_reconciles_too(server: FakeZooKeeper) -> None:
-    """Every round put the reconciliation off, and a waiting member has a round every other second. So while a stranger
-    held one partition, no lost watch and no operator's rewind was found.
+def test_a_waiting_member_reconciles_all_the_same(server: FakeZooKeeper) -> None:
+    """Every round put the reconciliation off, and a member that waits for a partition has a round every other second.
+    While a foreign process held one partition, the member found no lost watch and no operator's rewind.
     """
     server.put(own(3), b"stranger")
     member = SteppedMember(server, "a", interval=0.2)
@@ -158,9 +158,9 @@ def test_of_members_that_left_nothing_is_kept(server: FakeZooKeeper) -> None:
 def test_a_deletion_that_is_told_late_is_not_believed(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture, whose: str
 ) -> None:
-    """Watches and answers come on different threads. We deleted and made our registration in one transaction, and heard
-    of the deletion when the node stood again. It counted as gone, making it failed, and the node there counted as
-    somebody else's. So it was made again, and so on.
+    """Watches report on another thread than responses. The member deleted and created its registration in one
+    transaction, and heard of the deletion when the node existed again. It took the node for gone, failed to create it,
+    took the existing one for a foreign node, created it anew, and so on.
     """
     member = SteppedMember(server, "a")
     settle([member])
@@ -176,7 +176,7 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_an_overwritten_owner_node_of_a_moving_partition_goes(server: FakeZooKeeper) -> None:
+def test_an_overwritten_owner_node_leaves_with_its_partition(server: FakeZooKeeper) -> None:
     """It was lost and in no list any more, so it stood until our session ended, and the next owner waited."""
     first = SteppedMember(server, "a")
     settle([first])
@@ -186,10 +186,9 @@ def test_an_overwritten_owner_node_of_a_moving_partition_goes(server: FakeZooKee
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_an_owner_node_overwritten_during_its_release_goes(
+def test_an_owner_node_overwritten_during_a_release_is_released(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An owner node that is overwritten while it is released is released."""
     first = SteppedMember(server, "a")
     settle([first])
     raced(monkeypatch, first.coordinator.rounds.owner_nodes, "release", lambda: server.put(own(3), b"garbage"))
@@ -210,7 +209,7 @@ def test_what_a_commit_found_lost_is_released_where_it_moves_on(server: FakeZooK
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_a_release_between_claim_and_watch_is_noticed_at_once(
+def test_a_release_between_claim_and_watch_is_seen_at_once(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No watch tells of it: it was made after the first look, and gone before the second."""
@@ -221,7 +220,7 @@ def test_a_release_between_claim_and_watch_is_noticed_at_once(
     assert set(owners(server)) == {0, 1, 2, 3}
 
 
-def test_a_forbidden_release_keeps_nothing_else_from_moving(
+def test_a_refused_release_keeps_nothing_else_from_moving(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every round failed at it, for ever: no other partition was claimed or released any more."""
@@ -239,8 +238,7 @@ def test_a_forbidden_release_keeps_nothing_else_from_moving(
     assert caplog.text.count("t-3 cannot be released") == 1
 
 
-def test_a_huge_owner_node_does_not_fill_state_and_log(server: FakeZooKeeper) -> None:
-    """A hostile owner node does not fill the state and the log."""
+def test_a_hostile_owner_node_fills_neither_state_nor_log(server: FakeZooKeeper) -> None:
     server.put(own(2), b"x" * 1_000_000)
     server.put(own(3), b"two\nlines\x00")
     member = SteppedMember(server, "a")
@@ -254,7 +252,9 @@ def test_a_huge_owner_node_does_not_fill_state_and_log(server: FakeZooKeeper) ->
 # ---- registrations ----
 
 
-def test_of_two_starts_with_one_consumer_id_one_waits(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_with_one_id_at_the_same_moment_one_waits(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither saw the other, and who came second took the first's registration for its own, with its partitions."""
     member = SteppedMember(server, "a")
     mine = paths.member(GROUP, member.consumer)
@@ -268,8 +268,8 @@ def test_of_two_starts_with_one_consumer_id_one_waits(server: FakeZooKeeper, mon
 
 
 def test_who_cannot_register_gives_up_what_it_owns(server: FakeZooKeeper) -> None:
-    """An operator deletes our node, and another process with our consumer.id makes its own before us. The group then
-    gives our partitions to others, and we released nothing, for no round of ours got that far.
+    """An operator deletes our node, and another process with our consumer.id creates its own before us. The group then
+    assigns our partitions to others. We released nothing, because no round of ours got that far.
     """
     member = SteppedMember(server, "a")
     settle([member])
@@ -288,10 +288,10 @@ def test_who_cannot_register_gives_up_what_it_owns(server: FakeZooKeeper) -> Non
 
 
 @pytest.mark.parametrize("way", ["create", "transact"])
-def test_a_registration_overwritten_meanwhile_is_made_again(
+def test_an_overwritten_registration_without_answer_is_made_anew(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """We did not know our own content then, and took the stranger's number of streams for ours."""
+    """The member did not know its own text, and took the foreign number of streams for its own."""
     member = SteppedMember(server, "a")
     if way == "transact":
         settle([member])
@@ -306,10 +306,7 @@ def test_a_registration_overwritten_meanwhile_is_made_again(
     assert set(owners(server).values()) == {f"{member.consumer}-0"}
 
 
-def test_many_unreadable_members_do_not_fill_state_and_log(
-    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A thousand unreadable members fill neither the state nor the log."""
+def test_unreadable_members_fill_neither_state_nor_log(server: FakeZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(1000):
         server.put(paths.member(GROUP, f"{GROUP}_bad{number:04}"), b"")
     member = SteppedMember(server, "a")
@@ -326,9 +323,9 @@ def test_many_unreadable_members_do_not_fill_state_and_log(
 # ---- what a member says of itself ----
 
 
-def test_the_state_names_the_holders_and_since_when(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state says where a member stands and what it waits for since when."""
-
+def test_the_state_says_what_a_member_waits_for_and_since_when(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def says() -> str:
         return str(member.rebalancer.state)
 
@@ -383,7 +380,6 @@ def test_a_round_that_fails_is_tried_for_ever(server: FakeZooKeeper, monkeypatch
 
 
 def test_a_release_without_a_watch_is_found_at_the_next_look(server: FakeZooKeeper) -> None:
-    """A release that no watch tells of is found at the next look."""
     server.put(own(3), b"stranger", ephemeral_owner=5)
     member = SteppedMember(server, "a", backoff_max=0.2)
     settle([member])
@@ -411,8 +407,8 @@ def test_a_member_whose_node_we_may_not_read_harms_nobody(server: FakeZooKeeper)
     assert "left to unreadable members: t-1" in str(member.rebalancer.state)
 
 
-def test_a_forbidden_offset_is_not_guessed(server: FakeZooKeeper) -> None:
-    """An offset that we may not read is not guessed and harms only its partition."""
+def test_an_offset_without_read_rights_harms_only_its_partition(server: FakeZooKeeper) -> None:
+    """It is not guessed."""
     server.refuse(paths.offset(GROUP, tp(2)), "read")
     member = SteppedMember(server, "a")
     settle([member])
@@ -424,8 +420,8 @@ def test_a_forbidden_offset_is_not_guessed(server: FakeZooKeeper) -> None:
     assert member.owned[tp(2)].consumed == 10
 
 
-def test_an_offset_that_becomes_forbidden_stops_its_partition(server: FakeZooKeeper) -> None:
-    """An offset whose rights are taken while it is consumed stops its partition only."""
+def test_lost_rights_to_an_offset_stop_its_partition_only(server: FakeZooKeeper) -> None:
+    """The rights are taken away while the partition is consumed."""
     member = SteppedMember(server, "a")
     settle([member])
     before = {n: member.owned[tp(n)] for n in (0, 1, 3)}
@@ -489,7 +485,7 @@ def test_offsets_whose_directory_was_deleted_are_made_again(server: FakeZooKeepe
     assert offsets(server)[0] == 15
 
 
-def test_a_second_write_does_not_free_a_stopped_partition(server: FakeZooKeeper) -> None:
+def test_a_second_foreign_write_frees_no_stopped_partition(server: FakeZooKeeper) -> None:
     """With ``offset.conflict=raise`` the partition flowed again, from wherever somebody wrote next."""
     member = SteppedMember(server, "a", conflict="raise")
     settle([member])
@@ -531,7 +527,7 @@ def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.M
     assert owners(server) == {}
 
 
-def test_a_failed_step_of_leaving_ends_the_thread_all_the_same(server: FakeZooKeeper) -> None:
+def test_a_failing_step_of_leaving_still_ends_the_thread(server: FakeZooKeeper) -> None:
     """It was tried again for ever, by a thread that nobody could end."""
     member = SteppedMember(server, "a")
     settle([member])

@@ -81,11 +81,10 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> tuple[GroupStrategy, Failing]:
 CIRCLE = {"strategy": "average-by-circle"}
 
 
-def test_our_strategy_needs_the_whole_groups_advertisement(
+def test_our_strategy_needs_the_advertisement_of_the_whole_group(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A strategy of ours is in effect once the whole group advertises it."""
-    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.strategy")
+    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.rebalance_round")
     first = SteppedMember(server, "a", strategy=strategy("average-by-circle"), extra=CIRCLE)
     settle([first])
     old = SteppedMember(server, "b")
@@ -141,10 +140,9 @@ def test_a_strategy_that_raises_leaves_the_assignment_in_force(
     assert member.rebalancer.state.detail == ""
 
 
-def test_lost_partitions_are_taken_again_by_a_failed_strategy(
+def test_lost_partitions_come_back_while_the_strategy_fails(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Partitions that are lost while the strategy fails are claimed again as before."""
     made, chosen = failing(monkeypatch)
     member = SteppedMember(server, "a", strategy=made)
     settle([member])
@@ -191,8 +189,8 @@ def test_an_impossible_assignment_is_refused_as_a_whole(
     assert "the strategy range failed" in member.rebalancer.state.detail
 
 
-def test_racks_are_read_if_wanted_and_moved_leaders_count(server: FakeZooKeeper) -> None:
-    """Racks are read for strategies that want them and a moved leader counts."""
+def test_racks_are_read_for_strategies_that_want_them(server: FakeZooKeeper) -> None:
+    """A moved leader counts."""
     lead(server, {0: 1, 1: 2, 2: 1, 3: 2}, {1: "east", 2: "west"})
     members = [
         SteppedMember(
@@ -246,7 +244,7 @@ def test_the_rooms_and_the_table_are_properties(server: FakeZooKeeper) -> None:
 def test_members_that_subscribe_differently_are_reported_once(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.strategy")
+    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.rebalance_round")
     make_topic(server, 2, "other")
     first, second = SteppedMember(server, "a"), SteppedMember(server, "b", topic="other")
     settle([first, second])
@@ -302,9 +300,7 @@ def _changed() -> Any:
     return NodeChanged("/")
 
 
-def test_a_strategy_that_exits_does_not_end_the_member(server: FakeZooKeeper) -> None:
-    """A strategy that wants to end the process does not end the member."""
-
+def test_a_strategy_that_raises_systemexit_ends_no_member(server: FakeZooKeeper) -> None:
     class Quitting(GroupStrategy):
         def __call__(self, view: object, threads: object) -> Assignment:
             raise SystemExit(3)

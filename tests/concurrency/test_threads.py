@@ -1,7 +1,7 @@
-"""Members on threads of their own, each with its committer and a reader, under random faults.
+"""Members on their own threads, each with a committer and a reader, under random faults.
 
-No thread stumbles, everything is owned in the end, and every thread ends. Other tests check single steps; here they
-come in orders that nobody thought of.
+No thread fails, all partitions are owned in the end, and every thread ends. The steps that other tests check one by one
+come here in unforeseen orders.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Running:
 
 
 class Mischief:
-    """Events from outside the group."""
+    """Random faults from outside the group."""
 
     def __init__(self, server: FakeZooKeeper, chance: Random) -> None:
         self._server = server
@@ -183,7 +183,6 @@ class Mischief:
 def test_members_on_threads_share_everything_in_the_end(
     seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Members on threads share all partitions in the end, after any faults."""
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(members_module, "InlineCommitter", Committer)
     monkeypatch.setattr(members_module, "RecordingDelivery", DrainingDelivery)

@@ -250,16 +250,16 @@ class Member:
 
     def joins(self, **fields: Any) -> Pending:
         """Send a JoinGroup; where a member id is wanted first, the second one."""
-        pending = self.connection.send("JoinGroup", self._join(fields))
+        pending = self.connection.send("JoinGroup", self.join_request(fields))
         gets_id = self.connection.versions["JoinGroup"] >= 4
         if gets_id and not self.member_id and self.instance is None and not fields:
             answer = pending.answer()
             assert answer["error_code"] == 79
             self.member_id = answer["member_id"]
-            return self.connection.send("JoinGroup", self._join(fields))
+            return self.connection.send("JoinGroup", self.join_request(fields))
         return pending
 
-    def _join(self, fields: Mapping[str, Any]) -> Body:
+    def join_request(self, fields: Mapping[str, Any]) -> Body:
         return {
             "group_id": self.target.group,
             "session_timeout_ms": round(self.session * 1000),
@@ -288,19 +288,19 @@ class Member:
     def syncs(self, assignments: Mapping[str, bytes] | None = None, **fields: Any) -> Pending:
         told = [{"member_id": member_id, "assignment": data} for member_id, data in (assignments or {}).items()]
         named = {"protocol_type": "consumer", "protocol_name": self.protocol}
-        return self.connection.send("SyncGroup", self._who(assignments=told, **{**named, **fields}))
+        return self.connection.send("SyncGroup", self.identity(assignments=told, **{**named, **fields}))
 
     def heartbeat(self, **fields: Any) -> int:
-        return int(self.connection.ask("Heartbeat", self._who(**fields))["error_code"])
+        return int(self.connection.ask("Heartbeat", self.identity(**fields))["error_code"])
 
     def leave(self) -> int:
         """Leave; on a connection of its own, since this member's may have a request that waits."""
         return leave(self.target, self.member_id, self.instance)
 
     def commit(self, offsets: Mapping[tuple[str, int], int], **fields: Any) -> list[int]:
-        return self.target.commit(offsets, **self._who(**fields))
+        return self.target.commit(offsets, **self.identity(**fields))
 
-    def _who(self, **fields: Any) -> Body:
+    def identity(self, **fields: Any) -> Body:
         return {
             "group_id": self.target.group,
             "generation_id": self.generation,

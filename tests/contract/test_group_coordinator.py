@@ -167,7 +167,7 @@ def test_a_new_member_is_sent_away_once_with_an_id(coordinator: Target) -> None:
     if not coordinator.modern:
         pytest.skip("since 2.2")
     member = coordinator.member()
-    answer = member.connection.send("JoinGroup", member._join({})).answer()
+    answer = member.connection.send("JoinGroup", member.join_request({})).answer()
     assert answer["error_code"] == MEMBER_ID_REQUIRED
     assert answer["member_id"].startswith("contract-")
     assert (coordinator.state(), coordinator.described()["members"]) == ("Empty", [])
@@ -177,7 +177,7 @@ def test_a_new_member_is_sent_away_once_with_an_id(coordinator: Target) -> None:
 
 def test_older_versions_join_at_once(coordinator: Target) -> None:
     member = coordinator.member()
-    answer = member.connection.ask("JoinGroup", member._join({}), version=2)
+    answer = member.connection.ask("JoinGroup", member.join_request({}), version=2)
     assert (answer["error_code"], answer["generation_id"]) == (0, 1)
     assert answer["member_id"].startswith("contract-")
 
@@ -299,7 +299,7 @@ def test_an_id_that_was_only_given_out_can_leave(coordinator: Target) -> None:
     if not coordinator.modern:
         pytest.skip("since 2.2")
     member = coordinator.member()
-    member_id = member.connection.ask("JoinGroup", member._join({}))["member_id"]
+    member_id = member.connection.ask("JoinGroup", member.join_request({}))["member_id"]
     assert leave(coordinator, member_id) == 0
     assert codes(member.joins(member_id=member_id).answer()) == [UNKNOWN_MEMBER]
 
@@ -309,7 +309,7 @@ def test_an_id_that_was_only_given_out_holds_up_the_join(coordinator: Target) ->
         pytest.skip("since 2.2")
     first, second, third = (coordinator.member() for _ in range(3))
     coordinator.stable(first)
-    third_id = third.connection.ask("JoinGroup", third._join({}))["member_id"]
+    third_id = third.connection.ask("JoinGroup", third.join_request({}))["member_id"]
     waiting = second.joins()
     coordinator.until("PreparingRebalance")
     again = first.joins()

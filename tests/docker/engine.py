@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
 import subprocess
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,15 +31,25 @@ class UnavailableError(Exception):
 @contextmanager
 def engine() -> Iterator[docker.DockerClient]:
     """A client of the engine, closed at the end. Raises UnavailableError where no engine answers."""
+    client, refusal = None, ""
     try:
         client = docker.from_env(timeout=60)
         client.ping()
     except (docker.errors.DockerException, OSError) as error:
-        raise UnavailableError(f"no Docker engine answers: {error}") from error
+        refusal = f"no Docker engine answers: {error}"
     try:
-        yield client
+        if client is not None and not refusal:
+            yield client
+            return
     finally:
-        client.close()
+        if client is not None:
+            client.close()
+    # A client that cannot be made leaves its socket to the garbage collector, whose warning would fail another test.
+    # So the error does not live on as the cause of this one.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    raise UnavailableError(refusal)
 
 
 def need_image(client: docker.DockerClient, image: str) -> None:
@@ -79,7 +91,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Compose:
-    """What docker-compose.yml started."""
+    """The containers of docker-compose.yml."""
 
     project: str
     zookeeper_connect: str

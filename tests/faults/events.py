@@ -49,7 +49,7 @@ class Tail:
         self._about: Event = {}
 
     def look(self) -> list[Event]:
-        """Return all events so far, each with ``who`` and ``pid`` of the last process that wrote this file."""
+        """Return all events so far, each with ``who`` and ``pid`` of its process (the last writer of this file)."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._position)

@@ -1,4 +1,4 @@
-"""I5, a part of the checker: the time from each fault, or from its healing, until every partition flows. Pure."""
+"""I5: the time of recovery from each fault, or from its healing, until every partition flows. Pure."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.interrupts.world import (
 )
 from zkconsumer.decoded_messages import message_class
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.streams import RateLimitedLease
+from zkconsumer.streams.rate_limit import RateLimitedLease
 from zkconsumer.zookeeper.lease import Lease
 
 

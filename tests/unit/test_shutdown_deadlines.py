@@ -19,8 +19,8 @@ from zkconsumer.connector import CLOSE_WITHIN
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError, SessionLostError
 from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import Event, StopRequested
-from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets import committer as committers

@@ -56,12 +56,12 @@ def check_message(data: dict[str, Any], written: bytes) -> None:
     version = data["version"]
     if data["side"] == "request":
         values = with_bytes(message.request, data["values"])
-        assert message.write_request(version, values) == written
-        assert message.read_request(version, written) == values
+        assert message.write(message.request, version, values) == written
+        assert message.read(message.request, version, written) == values
     else:
         values = with_bytes(message.response, data["values"])
-        assert message.write_response(version, values) == written
-        assert message.read_response(version, written) == values
+        assert message.write(message.response, version, values) == written
+        assert message.read(message.response, version, written) == values
 
 
 def check_subscription(data: dict[str, Any], written: bytes) -> None:
@@ -111,4 +111,4 @@ def test_members_write_what_java_s_write(case: Case) -> None:
 def test_no_version_beyond_the_described_ones_is_written(message: Any) -> None:
     for version in (message.lowest - 1, message.highest + 1):
         with pytest.raises(ValueError, match="is not described"):
-            message.write_request(version, {})
+            message.write(message.request, version, {})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hashlib import md5
 
 from zkconsumer.assignors.assignor import NO_RACKS, Members, Partitions, Racks
-from zkconsumer.assignors.rocketmq import MessageQueue, assign_by_topic
+from zkconsumer.assignors.rocketmq import MessageQueue, QueueAllocator, assign_by_topic
 from zkconsumer.model import ThreadId, TopicPartition
 
 
@@ -16,7 +16,7 @@ def md5_hash(text: str) -> int:
     return int.from_bytes(md5(text.encode("utf-8", "replace"), usedforsecurity=False).digest()[:4], "big")
 
 
-class ConsistentHashAssignor:
+class ConsistentHashAssignor(QueueAllocator):
     """Places each client at several points of a ring. A queue goes to the first point at or after its own hash.
 
     Nothing bounds the balance: with ten points and few queues some members own nothing.
@@ -68,7 +68,7 @@ class ConsistentHashAssignor:
         return assign_by_topic(_CachedRings(self), members, partitions)
 
 
-class _CachedRings:
+class _CachedRings(QueueAllocator):
     """Makes one ring for all topics with the same clients, because a ring of thousands takes a while."""
 
     def __init__(self, strategy: ConsistentHashAssignor) -> None:

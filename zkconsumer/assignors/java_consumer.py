@@ -9,9 +9,9 @@ Java's text.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from zkconsumer.assignors.range import blocks
 from zkconsumer.assignors.sticky import (
@@ -35,53 +35,38 @@ COOPERATIVE = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 """A cooperative strategy can also run eagerly: this is how a group changes over to it (KIP-429)."""
 
 
-class GroupAssignor(Protocol):
+class GroupAssignor(ABC):
     """A strategy of a brokers' group. Members offer it; the leader uses it."""
 
-    @property
-    def name(self) -> str:
-        """The name of the strategy in the members' votes."""
-        ...  # pragma: no cover
-
-    @property
-    def protocols(self) -> tuple[RebalanceProtocol, ...]:
-        """The rebalance protocols that work with this strategy."""
-        ...  # pragma: no cover
+    name: str
+    """The name of the strategy in the members' votes."""
+    protocols: tuple[RebalanceProtocol, ...] = EAGER
+    """The rebalance protocols that work with this strategy."""
 
     def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """Return a member's user data for the leader's strategy.
+        """Return a member's user data for the leader's strategy, None without any.
 
         Arguments: ``topics`` are the subscribed ones; ``previous`` is the last assignment, in ``generation`` (-1:
         none).
         """
-        ...  # pragma: no cover
+        return None
 
+    @abstractmethod
     def assign(self, partitions: Mapping[str, int], members: GroupMembers) -> Mapping[str, MemberAssignment]:
         """Return the assignment of each member. Raises AssignmentError, MalformedMemberError.
 
         Arguments: ``partitions`` has the number of partitions of each existing topic.
         """
-        ...  # pragma: no cover
 
 
-class _FunctionAssignor:
-    """A strategy made of a function of members and partitions; it needs no user data."""
+class _FunctionAssignor(GroupAssignor):
+    """A strategy made of a function of members and partitions."""
 
     def __init__(self, name: str, assign: Callable[[SubscribedMembers, Mapping[str, int]], MemberPartitions]) -> None:
         self.name = name
         self._assign = assign
 
-    @property
-    def protocols(self) -> tuple[RebalanceProtocol, ...]:
-        """The eager protocol alone."""
-        return EAGER
-
-    def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """Return None."""
-        return None
-
     def assign(self, partitions: Mapping[str, int], members: GroupMembers) -> dict[str, MemberAssignment]:
-        """Return the assignment of each member; raises nothing."""
         found = self._assign({member: self._subscribed_member(said) for member, said in members.items()}, partitions)
         return {member: MemberAssignment(tuple(given)) for member, given in found.items()}
 
@@ -129,13 +114,10 @@ class CooperativeStickyGroupAssignor(_FunctionAssignor):
     user data, where Java's class still writes it.
     """
 
+    protocols = COOPERATIVE
+
     def __init__(self) -> None:
         super().__init__("cooperative-sticky", cooperative_sticky)
-
-    @property
-    def protocols(self) -> tuple[RebalanceProtocol, ...]:
-        """Both protocols."""
-        return COOPERATIVE
 
     def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
         """Return the generation of the last assignment, -1 before the first."""

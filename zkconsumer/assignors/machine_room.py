@@ -22,7 +22,7 @@ def _room_in(broker: str) -> str | None:
     return parts[0] if len(parts) == 2 else None
 
 
-class MachineRoomAssignor:
+class MachineRoomAssignor(QueueAllocator):
     """MACHINE_ROOM: all clients consume the queues in the given rooms; no client consumes the others.
 
     Clients get contiguous blocks of equal size. The remaining queues go to the first clients, one each.
@@ -61,7 +61,7 @@ class MachineRoomAssignor:
         return assign_by_topic(self, members, partitions, lambda partition: f"{racks.get(partition, '')}@kafka")
 
 
-class MachineRoomNearbyAssignor:
+class MachineRoomNearbyAssignor(QueueAllocator):
     """MACHINE_ROOM_NEARBY: queues go to clients in their own room, and queues of rooms without clients to all clients.
 
     Arguments: ``inner`` is the strategy inside a room. ``room_of_queue`` and ``room_of_client`` return None for an

@@ -7,8 +7,9 @@ name is empty, or made of the leader's rack for strategies that need it: leaders
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from zkconsumer.assignors.assignor import NO_RACKS, AssignmentError, Members, Partitions, Racks, threads_by_topic
 from zkconsumer.assignors.range import blocks
@@ -26,12 +27,18 @@ class MessageQueue(NamedTuple):
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.number}]"
 
 
-class QueueAllocator(Protocol):
+class QueueAllocator(ABC):
     """A strategy of RocketMQ, for all clients of one topic at once."""
 
+    @abstractmethod
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """Return the queues of the client at each position. Both arguments are sorted and not empty."""
-        ...  # pragma: no cover
+
+    def assign(
+        self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
+    ) -> dict[TopicPartition, ThreadId]:
+        """Return the assignment. Raises the errors of :meth:`allocate_all`."""
+        return assign_by_topic(self, members, partitions)
 
 
 def allocate(
@@ -72,32 +79,20 @@ def assign_by_topic(
     return assignment
 
 
-class AverageAssignor:
+class AverageAssignor(QueueAllocator):
     """RocketMQ's default (AVG): contiguous blocks, the first ones larger by one, as in ``range``."""
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """Return the queues of the client at each position."""
         return [list(block) for block in blocks(queues, len(clients))]
 
-    def assign(
-        self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
-    ) -> dict[TopicPartition, ThreadId]:
-        """Return the assignment; raises nothing."""
-        return assign_by_topic(self, members, partitions)
 
-
-class AverageByCircleAssignor:
+class AverageByCircleAssignor(QueueAllocator):
     """RocketMQ's AVG_BY_CIRCLE: queues in turn, like cards."""
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """Return the queues of the client at each position."""
         return [list(queues[position :: len(clients)]) for position in range(len(clients))]
-
-    def assign(
-        self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
-    ) -> dict[TopicPartition, ThreadId]:
-        """Return the assignment; raises nothing."""
-        return assign_by_topic(self, members, partitions)
 
 
 def pop_queues(

@@ -98,6 +98,7 @@ class TopicFilter:
 
     pattern: ClassVar[str]
     """``white_list`` or ``black_list``, as it stands in the registration."""
+    _allows_matches: ClassVar[bool]
 
     def __init__(self, text: str, *, match_seconds: float = MATCH_SECONDS) -> None:
         self.regex = normalised(text)
@@ -122,16 +123,11 @@ class TopicFilter:
         """
         if exclude_internal_topics and topic in INTERNAL_TOPICS:
             return False
-        return self._selects(self._matches(topic))
-
-    def _selects(self, matched: bool) -> bool:
-        raise NotImplementedError
-
-    def _matches(self, topic: str) -> bool:
         try:
-            return self._compiled.match(topic, timeout=self._match_seconds) is not None
+            matched = self._compiled.match(topic, timeout=self._match_seconds) is not None
         except TimeoutError:
             raise TopicFilterTimeoutError(self.regex, topic, self._match_seconds) from None
+        return matched is self._allows_matches
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and isinstance(other, TopicFilter) and other.regex == self.regex
@@ -148,9 +144,7 @@ class Whitelist(TopicFilter):
 
     __slots__ = ()
     pattern = WHITE_LIST
-
-    def _selects(self, matched: bool) -> bool:
-        return matched
+    _allows_matches = True
 
 
 class Blacklist(TopicFilter):
@@ -158,6 +152,4 @@ class Blacklist(TopicFilter):
 
     __slots__ = ()
     pattern = BLACK_LIST
-
-    def _selects(self, matched: bool) -> bool:
-        return not matched
+    _allows_matches = False

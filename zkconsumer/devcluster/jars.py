@@ -85,7 +85,7 @@ def resolve(
     excluded = sorted(exclude)
     deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
     root = cache_directory() / "jars"
-    target = root / _directory_name(coordinates, excluded)
+    target = root / directory_name(coordinates, excluded)
     known = _known(target)
     if known is None:
         report = progress or on_stderr()
@@ -105,7 +105,7 @@ def _known(target: Path) -> Mapping[str, Checksum] | None:
     return checksums.expected(target) if target.is_dir() else None
 
 
-def _directory_name(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
+def directory_name(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
     """Return a readable name, unique for its contents. The order of coordinates does not matter."""
     key = "|".join([_LAYOUT, *sorted(coordinates), *(f"-{name}" for name in excluded)])
     _, artifact, version = coordinates[0].split(":")
@@ -257,7 +257,7 @@ def _share_disk(jars: Path, cache: Path) -> None:
 
 def forget(*coordinates: str, exclude: Iterable[str] = ()) -> None:
     """Remove a set of jars from the cache. The next ``resolve`` fetches it again."""
-    shutil.rmtree(cache_directory() / "jars" / _directory_name(coordinates, sorted(exclude)), ignore_errors=True)
+    shutil.rmtree(cache_directory() / "jars" / directory_name(coordinates, sorted(exclude)), ignore_errors=True)
 
 
 def on_stderr() -> Progress:

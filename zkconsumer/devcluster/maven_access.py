@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-_SYSTEM_KEY_STORE = Path("/etc/ssl/certs/java/cacerts")
+SYSTEM_KEY_STORE = Path("/etc/ssl/certs/java/cacerts")
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 _PASSWORD = "changeit"  # noqa: S105 - Java's own default: it only guards against damage
 _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
@@ -103,7 +103,7 @@ def _text(text: str) -> bytes:
 
 def trust_options(directory: Path) -> list[str]:
     """Return the JVM options for this machine's trusted certificates. May write a file into ``directory``."""
-    store = _SYSTEM_KEY_STORE
+    store = SYSTEM_KEY_STORE
     if not store.is_file():
         bundle = system_bundle()
         if bundle is None:

@@ -215,8 +215,8 @@ class ServerProcess:
             return self
         deadline = as_deadline(deadline)
         self._before_start(deadline)
-        atexit.unregister(self._close_at_exit)  # one that was stopped before is registered still
-        atexit.register(self._close_at_exit, os.getpid())
+        atexit.unregister(self.close_at_exit)  # one that was stopped before is registered still
+        atexit.register(self.close_at_exit, os.getpid())
         if self._directory is None:
             if self._given_directory is not None:
                 self._given_directory.mkdir(parents=True, exist_ok=True)
@@ -299,12 +299,13 @@ class ServerProcess:
     def close(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
         """Stop the server and remove its directory, unless it is kept. May be called again."""
         self.stop(deadline)
-        atexit.unregister(self._close_at_exit)
+        atexit.unregister(self.close_at_exit)
         if self._directory is not None and not self._keep:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
-    def _close_at_exit(self, owner: int) -> None:
+    def close_at_exit(self, owner: int) -> None:
+        """Close the server at the exit of the process that started it."""
         if os.getpid() == owner:  # otherwise the exit of a forked child would end its parent's servers
             self.close()
 

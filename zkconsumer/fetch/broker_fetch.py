@@ -20,7 +20,7 @@ from typing import NamedTuple
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.fetch.fetch_session import FetchRange, FetchSession
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, UnlimitedBudget
+from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch
 from zkconsumer.kafka import (
     EpochEndResponse,
     FetchRequest,
@@ -38,13 +38,20 @@ log = logging.getLogger(__name__)
 _SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH)
 
 
-class FetchResult(NamedTuple):
-    """The response to one fetch: each partition with its request and its part of the response.
+class FetchedPart(NamedTuple):
+    """One partition of a fetch: its request and its part of the response."""
 
-    ``turned`` are the partitions whose turn it was; None stands for all that got messages.
+    fetch: PartitionFetch
+    request: FetchRange
+    response: PartitionResponse
+
+
+class FetchResult(NamedTuple):
+    """The response to one fetch. ``turned`` are the partitions whose turn it was; None stands for all that got
+    messages.
     """
 
-    parts: list[tuple[PartitionFetch, FetchRange, PartitionResponse]]
+    parts: list[FetchedPart]
     turned: list[PartitionFetch] | None
 
 
@@ -109,12 +116,12 @@ class FetchConnection:
         self,
         endpoint: Endpoint,
         settings: FetchSettings,
-        budget: Budget | None = None,
-        metrics: Metrics | None = None,
+        budget: Budget,
+        metrics: Metrics,
     ) -> None:
         self.endpoint = endpoint
-        self.budget = budget or UnlimitedBudget()
-        self.metrics = FetchMetrics(metrics or Metrics(), settings.client_id, endpoint)
+        self.budget = budget
+        self.metrics = FetchMetrics(metrics, settings.client_id, endpoint)
         self._settings = settings
         self._channel = settings.channel(endpoint)
         self._session = FetchSession()
@@ -178,14 +185,12 @@ class FetchConnection:
             tp = TopicPartition(part.topic, part.partition)
             found = asked.get(tp)
             if found is not None:
-                parts.append((found, wanted[tp], part))
+                parts.append(FetchedPart(found, wanted[tp], part))
         return FetchResult(parts, None if plan.turns == 1 else [fetch for fetch, _ in plan.asked])
 
     def _know_ends(self, asked: Mapping[TopicPartition, PartitionFetch], answer: FetchResponse) -> None:
-        """Store the log ends that the response names.
-
-        In a session the broker names a log's end only when it has changed. A new position, after a seek, takes the end
-        that was named before.
+        """Store the log ends that the response names. In a session the broker names a log's end only when it has
+        changed. A new position, after a seek, takes the end that was named before.
         """
         ends, level = self._ends, self._settings.isolation_level
         for part in answer.partitions:

@@ -59,13 +59,13 @@ class Fetcher:
         *,
         give_back: Callable[[Sequence[PartitionFetch]], None],
         resolved: Callable[[Mapping[PartitionPosition, int]], None],
-        logins: RefusedLogins | None = None,
-        failures: FailureLog | None = None,
+        logins: RefusedLogins,
+        failures: FailureLog,
     ) -> None:
         self.endpoint = broker.endpoint
         self.metrics = broker.metrics
-        self._logins = logins or RefusedLogins()
-        self._failures = failures or FailureLog()
+        self._logins = logins
+        self._failures = failures
         self._settings = settings
         self._give_back = give_back
         self._resolved = resolved
@@ -106,8 +106,7 @@ class Fetcher:
         with self._lock:
             for fetch in fetches:
                 self._fetches[fetch.tp] = fetch
-            self._woken = True
-            self._changed.notify_all()
+            self.wake()
 
     def wake(self) -> None:
         """Look at the partitions again: a stream has room, or a position was resolved."""
@@ -185,9 +184,8 @@ class Fetcher:
             self._logins.accepted(self)
 
     def _sorted(self, fetches: Sequence[PartitionFetch]) -> tuple[list[PartitionFetch], list[PartitionFetch]]:
-        """Return the partitions that can be fetched, and those whose start offset must be looked up.
-
-        Ended partitions are dropped.
+        """Return the partitions that can be fetched, and those whose start offset must be looked up. Ended partitions
+        are dropped.
         """
         ready, unresolved, ended = [], [], False
         for fetch in fetches:
@@ -273,8 +271,8 @@ class Fetcher:
             self._answered = True
             self._failures.over(self._name)
         outcomes = Outcomes()
-        for fetch, asked, part in answered.parts:
-            self._handler.handle(fetch, asked, part, outcomes)
+        for part in answered.parts:
+            self._handler.handle(part, outcomes)
         self._truncation_check.settle(outcomes)
         self._rotate(outcomes.served if answered.turned is None else answered.turned)
         if outcomes.corrupt:
@@ -283,9 +281,8 @@ class Fetcher:
             self._return(outcomes.moved)
 
     def _rotate(self, served: Sequence[PartitionFetch]) -> None:
-        """Move served partitions to the end of the next request, so that a capped response starves none (KIP-74).
-
-        In a session the broker does the same with the partitions that it remembers.
+        """Move served partitions to the end of the next request, so that a capped response starves none (KIP-74). In a
+        session the broker does the same with the partitions that it remembers.
         """
         with self._lock:
             for fetch in served:

@@ -23,7 +23,7 @@ from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryEr
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import Fetcher
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, Sink, UnlimitedBudget
+from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, Sink
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
@@ -67,11 +67,11 @@ class FetcherManager:
         fetchers_per_broker: int = 1,
         resolved: Callable[[Mapping[PartitionPosition, int]], None],
         refused: Callable[[BrokerAuthenticationError | None], None] = lambda _: None,
-        metrics: Metrics | None = None,
-        budget: Budget | None = None,
+        metrics: Metrics,
+        budget: Budget,
     ) -> None:
-        self._budget = budget or UnlimitedBudget()
-        self._metrics = metrics or Metrics()
+        self._budget = budget
+        self._metrics = metrics
         self._logins = RefusedLogins()
         self._failures = FailureLog()
         self._refused = refused
@@ -110,9 +110,7 @@ class FetcherManager:
         with self._lock:
             for tp in [tp for tp, fetch in self._leaderless.items() if fetch.position.revoked]:
                 del self._leaderless[tp]
-            fetchers = list(self._fetchers.values())
-        for fetcher in fetchers:
-            fetcher.wake()
+        self.wake()
 
     def wake(self) -> None:
         """Wake the fetchers: a stream has room again, or a start position is known."""
@@ -197,9 +195,8 @@ class FetcherManager:
                 self._changed.wait(self._settings.backoff)
 
     def _on_refusal(self, error: BrokerAuthenticationError) -> None:
-        """Handle the refusal of our login by every broker.
-
-        The user hears of it, unless partitions are still fetched over older connections.
+        """Handle the refusal of our login by every broker. The user hears of it, unless partitions are still fetched
+        over older connections.
         """
         pause = self._logins.refused(self, error)
         self._trouble = str(error)
@@ -357,9 +354,8 @@ class FetcherManager:
         self._stop(fetchers)
 
     def _stop(self, fetchers: Iterable[Fetcher]) -> None:
-        """End fetchers that are no longer in the table.
-
-        The metrics of a broker without any fetcher left are removed; in the original they stay.
+        """End fetchers that are no longer in the table. The metrics of a broker without any fetcher left are removed;
+        in the original they stay.
         """
         with self._lock:
             live = {fetcher.endpoint for fetcher in self._fetchers.values()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from zkconsumer.core.backoff import backoff
@@ -12,9 +12,11 @@ from zkconsumer.errors import LogTruncatedError, UnreadableMessageError
 from zkconsumer.fetch.fetch_session import FetchRange
 from zkconsumer.kafka import BrokerChannel, Security
 from zkconsumer.kafka.broker_channel import LARGEST_ANSWER
-from zkconsumer.model import Endpoint
+from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
+
+_NO_RANGE = FetchRange(-1, 0)
 
 EARLIEST, LATEST = -2, -1
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.5, 30.0
@@ -66,21 +68,6 @@ class Budget(Protocol):
         """Count these bytes no more: they have arrived, or will not come."""
 
 
-class UnlimitedBudget:
-    """A budget without a limit, for fetching outside of a member."""
-
-    def free(self) -> int:
-        """Return more than any fetch needs."""
-        return 1 << 62
-
-    def reserve(self, wanted: int) -> int:
-        """Grant all of it."""
-        return wanted
-
-    def release(self, count: int) -> None:
-        """Do nothing: no bytes are counted."""
-
-
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
     """The configuration of fetching, in seconds and bytes.
@@ -115,6 +102,7 @@ class FetchSettings:
         )
 
 
+@dataclass(slots=True, eq=False)
 class PartitionFetch:
     """A partition being fetched: its position, its stream's queue, and the state of the last tries.
 
@@ -128,36 +116,22 @@ class PartitionFetch:
     - ``reached``: offset up to which the log is known to have been, by a chunk or by the leader's word; -1 for none
     """
 
-    __slots__ = (
-        "_range",
-        "cut_off",
-        "epoch",
-        "least",
-        "parked",
-        "position",
-        "reached",
-        "refusals",
-        "resolving",
-        "retry_at",
-        "sink",
-        "tp",
-        "trouble",
-    )
+    position: PartitionPosition
+    sink: Sink
+    tp: TopicPartition = field(init=False)
+    least: int = 0
+    cut_off: int = -1
+    resolving: bool = False
+    parked: bool = False
+    retry_at: float = 0.0
+    refusals: int = 0
+    epoch: bytes = b""
+    reached: int = -1
+    trouble: str = ""
+    _range: FetchRange = _NO_RANGE
 
-    def __init__(self, position: PartitionPosition, sink: Sink) -> None:
-        self.position = position
-        self.tp = position.tp
-        self.sink = sink
-        self.least = 0
-        self.cut_off = -1
-        self.resolving = False
-        self.parked = False
-        self.retry_at = 0.0
-        self.refusals = 0
-        self.epoch = b""
-        self.reached = -1
-        self.trouble = ""
-        self._range = FetchRange(-1, 0)
+    def __post_init__(self) -> None:
+        self.tp = self.position.tp
 
     def note(self, trouble: str) -> None:
         """Note why fetching failed. It is logged once, not at every try that fails alike."""

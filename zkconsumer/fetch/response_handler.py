@@ -7,13 +7,13 @@ the chunk's own batch headers.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
+from zkconsumer.fetch.broker_fetch import FetchedPart
 from zkconsumer.fetch.fetch_session import FetchRange
 from zkconsumer.fetch.partition_fetch import FetchSettings, PartitionFetch
-from zkconsumer.kafka import CorruptRecordsError, PartitionResponse
+from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.message_set_extent import (
     EPOCH_AT,
@@ -30,22 +30,17 @@ log = logging.getLogger(__name__)
 NOTHING = Extent(None, False)
 
 
-class SuspectResponse(NamedTuple):
-    """A chunk of another leader epoch than the chunk before it; its log may be another one."""
-
-    fetch: PartitionFetch
-    request: FetchRange
-    response: PartitionResponse
-    epoch: int
-
-
 class Outcomes:
-    """The partitions of a fetch response, sorted by the next step."""
+    """The partitions of a fetch response, sorted by the next step.
+
+    ``suspects`` are chunks of another leader epoch than the chunk before, with that epoch; their log may be another
+    one.
+    """
 
     __slots__ = ("corrupt", "moved", "out_of_range", "served", "suspects")
 
     def __init__(self) -> None:
-        self.suspects: list[SuspectResponse] = []
+        self.suspects: list[tuple[FetchedPart, int]] = []
         self.served: list[PartitionFetch] = []
         self.moved: list[PartitionFetch] = []
         self.out_of_range: list[PartitionFetch] = []
@@ -59,25 +54,18 @@ class ResponseHandler:
         self._broker_id = broker_id
         self._settings = settings
 
-    def handle(
-        self,
-        fetch: PartitionFetch,
-        request: FetchRange,
-        response: PartitionResponse,
-        outcomes: Outcomes,
-        *,
-        follows: bool = False,
-    ) -> None:
+    def handle(self, part: FetchedPart, outcomes: Outcomes, *, follows: bool = False) -> None:
         """Queue one partition's chunk, or note in ``outcomes`` what else to do.
 
         Arguments: ``follows`` says that the leader's log is known to be the one that was read before.
         """
+        fetch, request, response = part
         position = fetch.position
         if position.revoked or position.fetched != request.offset or position.fetch_from is not None:
             return  # the partition left, or moved, during the request
         if response.error == codes.NONE:
             try:
-                if self._take(fetch, request, response, outcomes, follows=follows):
+                if self._take(part, outcomes, follows=follows):
                     outcomes.served.append(fetch)
             except CorruptRecordsError as e:
                 outcomes.corrupt.append((fetch, e))
@@ -90,58 +78,43 @@ class ResponseHandler:
             fetch.note(f"{fetch.tp}: broker {self._broker_id} answered {codes.name(response.error)}")
             outcomes.moved.append(fetch)
 
-    def _take(
-        self,
-        fetch: PartitionFetch,
-        request: FetchRange,
-        response: PartitionResponse,
-        outcomes: Outcomes,
-        *,
-        follows: bool,
-    ) -> bool:
-        """Queue one partition's chunk; returns whether there was any.
-
-        Raises: CorruptRecordsError if not even the first batch can be read, or if it is cut off.
+    def _take(self, part: FetchedPart, outcomes: Outcomes, *, follows: bool) -> bool:
+        """Queue one partition's chunk; returns whether there was any. Raises: CorruptRecordsError if not even the first
+        batch can be read, or if it is cut off.
         """
+        fetch, request, response = part
         position = fetch.position
         position.log_end = response.end(self._settings.isolation_level)
         log_end = response.high_watermark if response.high_watermark >= 0 else NO_END
-        reach = extent(response.records, fetch.tp, request.offset, log_end) if response.records else NOTHING
+        records = response.records
+        reach = extent(records, fetch.tp, request.offset, log_end) if records else NOTHING
         # nearly always the epochs of the first and the last batch are that of the last chunk
         known, last = fetch.epoch, reach.last + EPOCH_AT
-        follows = follows or (known != b"" and response.records[EPOCH_AT:EPOCH_END] == known)
-        read = (
-            ()
-            if follows and response.records[last : last + 4] == known
-            else epochs_in(response.records, request.offset, reach.last)
-        )
+        follows = follows or (known != b"" and records[EPOCH_AT:EPOCH_END] == known)
+        same = follows and records[last : last + 4] == known
+        read = () if same else epochs_in(records, request.offset, reach.last)
         if read and not follows and NO_EPOCH < epoch_before(position.epochs, request.offset) != read[0][1]:
-            outcomes.suspects.append(SuspectResponse(fetch, request, response, read[0][1]))
+            outcomes.suspects.append((part, read[0][1]))
             return False
         fetch.trouble, fetch.refusals = "", 0
         if reach.next_offset is None:
             if reach.wanted:
-                self._grow(fetch, request, reach.wanted, response.records)
+                self._grow(fetch, request, reach.wanted, records)
             return False
         if read:
             position.epochs = with_epochs(position.epochs, read)
-            fetch.epoch = response.records[last : last + 4]
-        fetch.sink.deliver(
-            position, response.records, (request.offset, reach.next_offset), response.aborted, reach.messages
-        )
+            fetch.epoch = records[last : last + 4]
+        fetch.sink.deliver(position, records, (request.offset, reach.next_offset), response.aborted, reach.messages)
         # only now: an interruption before this line fetches the chunk again, and after it nothing is lost (KAFKA-154)
         position.fetched = fetch.reached = reach.next_offset
-        fetch.least = min(
-            fetch.least, self._settings.partition_bytes
-        )  # after one huge message the next are of normal size
+        # after one huge message the next are of normal size
+        fetch.least = min(fetch.least, self._settings.partition_bytes)
         return True
 
     def _grow(self, fetch: PartitionFetch, request: FetchRange, wanted: int, records: bytes) -> None:
         """Ask for more bytes if only a part of a message came, because it is larger than the request (KAFKA-160,
-        KAFKA-994).
-
-        Raises: CorruptRecordsError if the whole message would have fitted and did not come twice: more of it will not
-        come.
+        KAFKA-994). Raises: CorruptRecordsError if the whole message would have fitted and did not come twice: more of
+        it will not come.
         """
         offset = request.offset
         if wanted <= request.max_bytes:

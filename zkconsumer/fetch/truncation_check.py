@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from zkconsumer.core.leader_epochs import NO_EPOCH, EpochEnd, completed, cut_at, epoch_before, first_divergence
 from zkconsumer.errors import LogTruncatedError
-from zkconsumer.fetch.broker_fetch import FetchConnection
+from zkconsumer.fetch.broker_fetch import FetchConnection, FetchedPart
 from zkconsumer.fetch.partition_fetch import EARLIEST, LATEST, FetchSettings, PartitionFetch
-from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, SuspectResponse, park
+from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.kafka import ListedOffset
 from zkconsumer.kafka import error_codes as codes
 
@@ -39,7 +39,7 @@ class _DoubtfulLog(NamedTuple):
 
     fetch: PartitionFetch
     end: EpochEnd | None
-    suspect: SuspectResponse | None = None
+    suspect: FetchedPart | None = None
 
 
 class TruncationCheck:
@@ -70,30 +70,28 @@ class TruncationCheck:
     # ---- an epoch that does not follow ----
 
     def _doubts_of_epochs(self, outcomes: Outcomes) -> list[_DoubtfulLog]:
-        ends = self._ends([suspect.fetch for suspect in outcomes.suspects], outcomes)
+        ends = self._ends([part.fetch for part, _ in outcomes.suspects], outcomes)
         doubts = []
-        for suspect in outcomes.suspects:
+        for suspect, epoch in outcomes.suspects:
             fetch, reached = suspect.fetch, suspect.request.offset
             if fetch.tp not in ends:
                 continue
             end, epochs = ends[fetch.tp], fetch.position.epochs
-            backwards = suspect.epoch < epoch_before(epochs, reached)
+            backwards = epoch < epoch_before(epochs, reached)
             if end is None and not backwards:
-                self._handler.handle(
-                    fetch, suspect.request, suspect.response, outcomes, follows=True
-                )  # most likely only a new leader
+                # most likely only a new leader
+                self._handler.handle(suspect, outcomes, follows=True)
             elif end is None or first_divergence(reached, epochs, end, later_epochs=True, log_start=0) is not None:
                 doubts.append(_DoubtfulLog(fetch, end, suspect))
             elif backwards:
-                self._contradicts(fetch, f"epoch {suspect.epoch} at offset {reached}, after a later one", outcomes)
+                self._contradicts(fetch, f"epoch {epoch} at offset {reached}, after a later one", outcomes)
             else:
-                self._handler.handle(fetch, suspect.request, suspect.response, outcomes, follows=True)
+                self._handler.handle(suspect, outcomes, follows=True)
         return doubts
 
     def _ends(self, fetches: Sequence[PartitionFetch], outcomes: Outcomes) -> dict[object, EpochEnd | None]:
-        """Return the end of the epoch in which each partition was read last, None if the broker does not tell it.
-
-        A partition that another broker must be asked about is left out.
+        """Return the end of the epoch in which each partition was read last, None if the broker does not tell it. A
+        partition that another broker must be asked about is left out.
         """
         epochs = {fetch.tp: epoch_before(fetch.position.epochs, fetch.position.fetched or 0) for fetch in fetches}
         answers = self._broker.epoch_ends({tp: epoch for tp, epoch in epochs.items() if epoch > NO_EPOCH})
@@ -176,7 +174,7 @@ class TruncationCheck:
         end = _KNOWS_NOTHING if doubt.end is None else doubt.end
         differs = first_divergence(reached, position.epochs, end, later_epochs=later_epochs, log_start=start)
         if differs is None and doubt.suspect is not None:
-            self._handler.handle(fetch, doubt.suspect.request, doubt.suspect.response, outcomes, follows=True)
+            self._handler.handle(doubt.suspect, outcomes, follows=True)
         elif differs is None:
             self._contradicts(fetch, f"offset {reached} out of range, and that its log goes on there", outcomes)
         else:

@@ -11,7 +11,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -287,11 +287,3 @@ class ColumnBuilder:
 
 def _expressible(stamp: int | None) -> int | None:
     return None if stamp is None or stamp == -1 or abs(stamp) > _LARGEST_MS else stamp
-
-
-def read_columns(batches: Iterable[RecordBatch], names: Sequence[str] = NAMES, *, end: int | None = None) -> list[Any]:
-    """Return all columns of some batches at once, for small amounts. Raises CorruptRecordsError."""
-    builder = ColumnBuilder(names)
-    for batch in batches:
-        builder.add_batch(batch, end)
-    return builder.take()

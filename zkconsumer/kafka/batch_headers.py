@@ -50,10 +50,7 @@ count of records. A plain tuple, because one is made for each message if produce
 
 
 def read_head(records: bytes, at: int) -> Head | None:
-    """Return the head of the batch at ``at``; None if nothing is left, or nothing whole.
-
-    Raises: MalformedSetError.
-    """
+    """Return the head of the batch at ``at``; None if nothing is left, or nothing whole. Raises: MalformedSetError."""
     left = len(records) - at
     if left < START.size:
         return None

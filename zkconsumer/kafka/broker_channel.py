@@ -200,10 +200,7 @@ class BrokerChannel:
         return requests.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
 
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
-        """Send a fetch and return its correlation id; several may be outstanding.
-
-        Raises: BrokerUnavailableError.
-        """
+        """Send a fetch and return its correlation id; several may be outstanding. Raises: BrokerUnavailableError."""
         version = self._version(requests.FETCH)
         correlation_id = self._next(deadline)
         data = fetch_request.encode(version, request, correlation_id, self._client_name)
@@ -381,9 +378,8 @@ class BrokerChannel:
         )
 
     def _receive_head(self, deadline: Deadline) -> tuple[_PendingResponse, int, int]:
-        """Return the request that the next response answers, its size, and how many of its bytes have come.
-
-        They are in the buffer. A small response is received together with its head, if no other can follow it.
+        """Return the request that the next response answers, its size, and how many of its bytes have come. They are in
+        the buffer. A small response is received together with its head, if no other can follow it.
         """
         expected = self._expected[0]
         alone = len(self._expected) == 1

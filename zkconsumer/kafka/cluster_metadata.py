@@ -85,9 +85,8 @@ class BootstrapBrokers:
         self._known: Sequence[Endpoint] = ()
 
     def __call__(self, deadline: Deadline) -> Sequence[Endpoint]:
-        """Return the present brokers, asked of a known broker or of one of the servers.
-
-        Raises: BrokerAuthenticationError if one refuses our login; BrokerUnavailableError if none answers.
+        """Return the present brokers, asked of a known broker or of one of the servers. Raises:
+        BrokerAuthenticationError if one refuses our login; BrokerUnavailableError if none answers.
         """
         trouble: BrokerError | None = None
         for endpoint in (*self._known, *self._servers):

@@ -148,9 +148,8 @@ def read_fields(blocks: Sequence[Block]) -> RecordFields:
 
 
 def _pass_headers(buffer: Any, at: Any, ends: Any) -> None:
-    """Go through the headers of records, which begin ``at`` with their number.
-
-    Raises: StrangeBytesError if they do not end at ``ends``; the reader of single records calls that corrupt.
+    """Go through the headers of records, which begin ``at`` with their number. Raises: StrangeBytesError if they do not
+    end at ``ends``; the reader of single records calls that corrupt.
     """
     left, at = _sizes(buffer, at)
     for _ in range(_MANY_HEADERS):
@@ -224,10 +223,8 @@ def column(fields: RecordFields, name: str, largest_timestamp: int) -> Any:
 
 
 def _together(blocks: Sequence[Block]) -> tuple[bytes | memoryview, list[int]]:
-    """Return bytes that hold all blocks, and where each begins in them.
-
-    If the blocks are parts of the fetched bytes, these are returned as they are. A copy of their size would cost more
-    than all else.
+    """Return bytes that hold all blocks, and where each begins in them. If the blocks are parts of the fetched bytes,
+    these are returned as they are. A copy of their size would cost more than all else.
     """
     whole = blocks[0].data.obj
     if len(blocks) == 1 and not isinstance(whole, bytes):
@@ -252,9 +249,8 @@ def _spans(blocks: Sequence[Block], begins: Sequence[int]) -> list[Span]:
 
 
 def _leading(data: bytes | memoryview, starts: Any) -> tuple[Any, Any, Any, Any] | None:
-    """Return the first fields of records that begin there, None if one of their numbers takes more than two bytes.
-
-    The fields are the timestamp and offset differences, the size of the key and the key's beginning. They take at most
+    """Return the first fields of records that begin there, None if one of their numbers takes more than two bytes. The
+    fields are the timestamp and offset differences, the size of the key and the key's beginning. They take at most
     seven bytes, so one word is read for each record. Longer numbers are read the slow way.
     """
     last = len(data) - 8

@@ -118,9 +118,8 @@ def _too_large(limit: int) -> ValueError:
 
 
 def _room(head: Bytes, size: int, compressed: int) -> memoryview:
-    """Return memory for ``head``, which is put there, and ``size`` bytes.
-
-    If ``size`` is much more than was ``compressed``, memory is taken only as it is filled.
+    """Return memory for ``head``, which is put there, and ``size`` bytes. If ``size`` is much more than was
+    ``compressed``, memory is taken only as it is filled.
     """
     size += len(head)
     if size <= _RATIO * compressed + _SMALL_ROOM:

@@ -196,10 +196,9 @@ class Connection:
         return BrokerUnavailableError(f"{self.name}: {reason}")
 
     def _resolve(self, deadline: Deadline) -> list[tuple[Any, ...]]:
-        """Return the addresses of the host name.
-
-        A number needs no look-up. A name is looked up on a thread of its own, because the system's look-up has no time
-        limit. The thread ends when the system gives up, and is waited for only until the deadline.
+        """Return the addresses of the host name. A number needs no look-up. A name is looked up on a thread of its own,
+        because the system's look-up has no time limit. The thread ends when the system gives up, and is waited for only
+        until the deadline.
         """
         host = self._host or None  # an empty host in the broker's node: Java connects to the loopback address then
         with suppress(socket.gaierror):

@@ -24,7 +24,6 @@ _PARTITION = Struct(">ihq")  # partition, error code, high watermark
 _PARTITION_4 = Struct(">ihqq")  # + last stable offset
 _PARTITION_5 = Struct(">ihqqq")  # + log start offset
 
-MAX_VERSION = 11
 _HEAD = 64
 """Bytes that hold any of the parts of fixed size."""
 _MOST_ABORTED = 500_000
@@ -144,18 +143,11 @@ class ResponseReader:
         return len(self.view) - self.at + self._left
 
 
-def parse(view: memoryview, version: int, who: str) -> FetchResponse:
-    """Return the response in ``view`` (after the correlation id). Arguments: ``who`` names the broker in errors.
-
-    Raises: BrokerError for bytes that are no response of this version.
-    """
-    return read(ResponseReader.over(view), version, who)
-
-
 def read(reader: ResponseReader, version: int, who: str, partitions: int | None = None) -> FetchResponse:
-    """As :func:`parse`, of a response that is still being received. Raises errors of receiving as well.
+    """Return the response, from behind its correlation id on; ``reader`` may still be receiving it.
 
-    Arguments: ``partitions`` is the most that there may be, as requested; None does not check it.
+    Arguments: ``who`` names the broker in errors; ``partitions`` is the most that there may be, None does not check it.
+    Raises: BrokerError for bytes that are no response of this version; errors of receiving.
     """
     try:
         answer = _read(reader, version, partitions)

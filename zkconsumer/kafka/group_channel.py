@@ -210,17 +210,8 @@ class GroupChannel:
         0 if it is written. An error of the group, which the answer repeats for each partition, is raised: nothing is
         written then.
         """
-        values = {
-            **self._values(who),
-            "topics": [
-                {
-                    "name": topic,
-                    "partitions": [{"partition_index": p, **_committed(offset)} for p, offset in parts],
-                }
-                for topic, parts in _by_topic(offsets.items()).items()
-            ],
-        }
-        codes = _codes(self._ask(OFFSET_COMMIT, values, deadline))
+        topics = _by_topic("partitions", {tp: _committed(tp, offset) for tp, offset in offsets.items()})
+        codes = _codes(self._ask(OFFSET_COMMIT, {**self._values(who), "topics": topics}, deadline))
         self._check_complete(offsets, codes, "OffsetCommit")
         for code in codes.values():
             if code in _OF_THE_GROUP:
@@ -238,8 +229,7 @@ class GroupChannel:
         wanted = None if partitions is None else list(partitions)
         if wanted is None and self._versions.get(OFFSET_FETCH, 0) < 2:
             raise BrokerError(f"{self._channel.name} cannot tell all offsets of a group: it is older than 0.10.2")
-        listed = None if wanted is None else _by_topic((tp, None) for tp in wanted)
-        topics = listed and [{"name": t, "partition_indexes": [p for p, _ in parts]} for t, parts in listed.items()]
+        topics = None if wanted is None else _by_topic("partition_indexes", {tp: tp.partition for tp in wanted})
         values = {"group_id": group, "topics": topics, "require_stable": True}
         answer = self._ask(OFFSET_FETCH, values, deadline)
         self._check(answer.get("error_code", error_codes.NONE), f"offsets of group {group!r}")
@@ -287,10 +277,7 @@ class GroupChannel:
     ) -> Mapping[TopicPartition, int]:
         """Delete offsets of a group (brokers from 2.4 on). Returns the error code of each partition."""
         wanted = list(partitions)
-        topics = [
-            {"name": topic, "partitions": [{"partition_index": p} for p, _ in parts]}
-            for topic, parts in _by_topic((tp, None) for tp in wanted).items()
-        ]
+        topics = _by_topic("partitions", {tp: {"partition_index": tp.partition} for tp in wanted})
         answer = self._ask(OFFSET_DELETE, {"group_id": group, "topics": topics}, deadline)
         self._check(answer["error_code"], f"deleting offsets of group {group!r}")
         codes = _codes(answer)
@@ -335,18 +322,22 @@ class GroupChannel:
             raise BrokerError(f"{self._channel.name}: its answer to {what} says nothing of {missing[0]}")
 
 
-def _by_topic(parts: Iterable[tuple[TopicPartition, Any]]) -> dict[str, list[tuple[int, Any]]]:
-    topics: dict[str, list[tuple[int, Any]]] = {}
-    for tp, part in parts:
-        topics.setdefault(tp.topic, []).append((tp.partition, part))
-    return topics
+def _by_topic(field: str, parts: Mapping[TopicPartition, Any]) -> list[dict[str, Any]]:
+    topics: dict[str, list[Any]] = {}
+    for tp, part in parts.items():
+        topics.setdefault(tp.topic, []).append(part)
+    return [{"name": topic, field: those} for topic, those in topics.items()]
 
 
-def _committed(offset: int | StoredOffset) -> dict[str, Any]:
+def _committed(tp: TopicPartition, offset: int | StoredOffset) -> dict[str, Any]:
     if not isinstance(offset, StoredOffset):
-        return {"committed_offset": offset}
-    beside = {"committed_metadata": offset.metadata, "committed_leader_epoch": offset.leader_epoch}
-    return {"committed_offset": offset.offset, **beside}
+        return {"partition_index": tp.partition, "committed_offset": offset}
+    return {
+        "partition_index": tp.partition,
+        "committed_offset": offset.offset,
+        "committed_metadata": offset.metadata,
+        "committed_leader_epoch": offset.leader_epoch,
+    }
 
 
 def _codes(answer: Values) -> dict[TopicPartition, int]:

@@ -214,9 +214,8 @@ class WrapperBatch(RecordBatch):
 
 
 def _inner_offsets(content: bytes, magic: int, check_crc: bool) -> tuple[int, int, list[InnerHead]]:
-    """Return the first and last offset as inner messages write them, and the heads of all if these are few.
-
-    All messages must be whole, and offsets must grow.
+    """Return the first and last offset as inner messages write them, and the heads of all if these are few. All
+    messages must be whole, and offsets must grow.
     """
     heads: list[InnerHead] = []
     view = memoryview(content)

@@ -117,9 +117,8 @@ def _batch(
     transactions: _Transactions | None,
     expansion: Expansion,
 ) -> RecordBatch:
-    """Return a batch of format 2.
-
-    Raises: MalformedSetError for a wrong checksum, a wrong count or an unreadable transaction marker.
+    """Return a batch of format 2. Raises: MalformedSetError for a wrong checksum, a wrong count or an unreadable
+    transaction marker.
     """
     if check_crc and not checksum_is_right(view):
         raise MalformedSetError("the checksum of a batch is wrong")
@@ -174,10 +173,9 @@ def corrupt_at(records: bytes, at: int, where: TopicPartition, reached: int, rea
 
 
 class _Transactions:
-    """Tells which producers' records belong to an aborted transaction, while the batches go by in order.
-
-    A broker sends with a read_committed response the (producer id, first offset) of its aborted transactions. Each ends
-    at its producer's next abort marker.
+    """Tells which producers' records belong to an aborted transaction, while the batches go by in order. A broker sends
+    with a read_committed response the (producer id, first offset) of its aborted transactions. Each ends at its
+    producer's next abort marker.
     """
 
     def __init__(self, aborted: Sequence[tuple[int, int]], expansion: Expansion) -> None:

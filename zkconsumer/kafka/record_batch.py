@@ -180,9 +180,8 @@ class RecordBatch:
         return view
 
     def _slabs(self, view: memoryview, before: Exception | None = None) -> Iterator[list[Any]]:
-        """Return the records in lists, the last cut short before an unreadable record; then raise the error.
-
-        Arguments: ``before`` is the error of a quicker try. If all records can be read, a signal handler raised it.
+        """Return the records in lists, the last cut short before an unreadable record; then raise the error. Arguments:
+        ``before`` is the error of a quicker try. If all records can be read, a signal handler raised it.
         """
         first = self._first if self._first > self.base_offset else 0
         unread = self.base_offset

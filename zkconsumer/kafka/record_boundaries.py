@@ -123,10 +123,9 @@ def _chain_others(data: bytes | memoryview, buffer: Any, others: Sequence[tuple[
 
 
 def _on_the_way(likely: Any, following: Any, begins: Any, ends: Any) -> tuple[Any, Any]:
-    """Return likely places, and the ends of the records there, without wrong ones.
-
-    Places between the spans are left out, and places that the place before them leads past, to a later one. Any of the
-    others may still be right or wrong, but for the beginnings, which stay: the chain decides.
+    """Return likely places, and the ends of the records there, without wrong ones. Places between the spans are left
+    out, and places that the place before them leads past, to a later one. Any of the others may still be right or
+    wrong, but for the beginnings, which stay: the chain decides.
     """
     astray = (following[:-1] != likely[1:]).nonzero()[0]
     target = following[astray]
@@ -215,9 +214,8 @@ def _following(buffer: Any, at: Any) -> Any:
 
 
 def _walk(data: bytes | memoryview, at: int, count: int) -> tuple[Any, int]:
-    """Return where the lengths of the next records stand, one by one, and where the last one ends.
-
-    Raises: IndexError beyond the data.
+    """Return where the lengths of the next records stand, one by one, and where the last one ends. Raises: IndexError
+    beyond the data.
     """
     found = [0] * count
     for number in range(count):

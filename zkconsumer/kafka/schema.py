@@ -155,30 +155,16 @@ class ApiSchema:
         """Return whether this version has compact fields, tags, and the headers that go with them."""
         return version >= self.flexible
 
-    def write_request(self, version: int, values: Values) -> bytes:
-        """Return the body of a request.
+    def write(self, fields: Sequence[Field], version: int, values: Values) -> bytes:
+        """Return the body of the ``request`` or ``response`` with these fields.
 
         Raises: ValueError for a version out of range, KeyError for a missing value.
         """
-        return self._write(self.request, version, values)
-
-    def read_request(self, version: int, data: bytes) -> dict[str, Any]:
-        """Return the fields of a request's body by name. Raises ValueError for bytes that are none."""
-        return self._read(self.request, version, data)
-
-    def write_response(self, version: int, values: Values) -> bytes:
-        """Return the body of a response. Raises as :meth:`write_request`."""
-        return self._write(self.response, version, values)
-
-    def read_response(self, version: int, data: bytes) -> dict[str, Any]:
-        """Return the fields of a response's body by name. Raises ValueError for bytes that are none."""
-        return self._read(self.response, version, data)
-
-    def _write(self, fields: Sequence[Field], version: int, values: Values) -> bytes:
         self._check(version)
         return _write_structure(fields, version, self.compact(version), values)
 
-    def _read(self, fields: Sequence[Field], version: int, data: bytes) -> dict[str, Any]:
+    def read(self, fields: Sequence[Field], version: int, data: bytes) -> dict[str, Any]:
+        """Return the values in a body of the ``request`` or ``response``. Raises ValueError for bytes that are none."""
         self._check(version)
         reader = BodyReader(data, self.compact(version))
         found = _read_structure(fields, version, reader)
@@ -254,7 +240,7 @@ class ApiRequest:
 
     def encode(self) -> bytes:
         """Return the body."""
-        return self._message.write_request(self.API_VERSION, self._values)
+        return self._message.write(self._message.request, self.API_VERSION, self._values)
 
     def decode(self, payload: bytes) -> dict[str, Any]:
         """Return the response, from behind its correlation id on. Raises ValueError for bytes that are none."""
@@ -262,7 +248,7 @@ class ApiRequest:
             reader = BodyReader(payload, compact=True)
             reader.tags()
             payload = reader.take(reader.left)
-        return self._message.read_response(self.API_VERSION, payload)
+        return self._message.read(self._message.response, self.API_VERSION, payload)
 
 
 @dataclass(frozen=True, slots=True)

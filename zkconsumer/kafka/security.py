@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -33,8 +33,6 @@ from zkconsumer.kafka.connection import PeerClosedError
 from zkconsumer.tls import PemFile, client_context
 
 _MOST_STEPS = 16  # steps of a login; the longest real one takes four
-
-
 _ROUNDS = range(4096, 1_000_001)
 """Fewer would let a false broker guess the password soon (RFC 7677); more would only keep this thread busy."""
 
@@ -43,15 +41,11 @@ _PROVIDER = "sasl.oauthbearer.token.provider"
 TokenSource = Callable[[], str]
 """Returns a token for OAUTHBEARER, a new one for each login."""
 
+LoginStep = Callable[[bytes | None], tuple[bytes, bool] | None]
+"""Returns the next token and whether an answer is due, or None at the end; takes the last answer, None at first.
 
-class SaslMechanism(Protocol):
-    """The client's side of one login."""
-
-    def step(self, answer: bytes | None) -> tuple[bytes, bool] | None:
-        """Return the next token and whether an answer is due, or None at the end; ``answer`` is None at first.
-
-        Raises: any error for a wrong answer.
-        """
+Raises any error for a wrong answer.
+"""
 
 
 class SaslLogin:
@@ -76,33 +70,22 @@ class SaslLogin:
         known = self._credentials if self.mechanism in PASSWORD_MECHANISMS else None
         return f"sasl.mechanism {self.mechanism}" + (f", user {known.username!r}" if known is not None else "")
 
-    def begin(self, host: str) -> SaslMechanism:
+    def begin(self, host: str) -> LoginStep:
         """Return a new login on the broker at ``host``."""
         if self._token is not None:
-            return _BearerMechanism(self._token)
+            return _BearerMechanism(self._token).step
+        authenticator: Any
         if self.mechanism == "GSSAPI":
-            return _LibraryMechanism(conn.SaslGSSAPIAuthenticator(loop=None, principal=f"{self._service}@{host}"))
-        assert self._credentials is not None
-        name, password = self._credentials
-        if self.mechanism == "PLAIN":
-            return _LibraryMechanism(
-                conn.SaslPlainAuthenticator(loop=None, sasl_plain_username=name, sasl_plain_password=password)
-            )
-        return _LibraryMechanism(
-            _ScramMechanism(
-                loop=None, sasl_plain_username=name, sasl_plain_password=password, sasl_mechanism=self.mechanism
-            )
-        )
-
-
-class _LibraryMechanism:
-    """One of the library's authenticators, without its event loop."""
-
-    def __init__(self, authenticator: Any) -> None:
-        self._step = authenticator._step
-
-    def step(self, answer: bytes | None) -> tuple[bytes, bool] | None:
-        step: tuple[bytes, bool] | None = self._step(answer)
+            authenticator = conn.SaslGSSAPIAuthenticator(loop=None, principal=f"{self._service}@{host}")
+        else:
+            assert self._credentials is not None
+            name, password = self._credentials
+            given = {"loop": None, "sasl_plain_username": name, "sasl_plain_password": password}
+            if self.mechanism == "PLAIN":
+                authenticator = conn.SaslPlainAuthenticator(**given)
+            else:
+                authenticator = _ScramMechanism(**given, sasl_mechanism=self.mechanism)
+        step: LoginStep = authenticator._step  # without the library's event loop
         return step
 
 
@@ -240,10 +223,10 @@ class _ChannelSecurity:
         lifetime: float | None = None
         answer: bytes | None = None
         refused = f"{channel.name}: the login failed ({login}): "
-        conversation = login.begin(channel.endpoint.host)
+        next_token = login.begin(channel.endpoint.host)
         for _ in range(_MOST_STEPS):
             try:
-                step = conversation.step(answer)
+                step = next_token(answer)
             except BrokerAuthenticationError as failure:
                 raise BrokerAuthenticationError(f"{refused}{failure}") from None
             except Exception as failure:

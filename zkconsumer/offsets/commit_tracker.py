@@ -139,19 +139,19 @@ class CommitTracker:
             for tp, found in self._tracked.items()
             if found.position.committed is not None and found.undecided is None
         }
-        looked = self._store.looked(known, deadline or Deadline(self._settings.timeout))
-        for tp, offset in looked.ours.items():
+        differences = self._store.compare(known, deadline or Deadline(self._settings.timeout))
+        for tp, offset in differences.ours.items():
             self._mark(known[tp], offset)
-        for tp, offset in looked.theirs.items():
+        for tp, offset in differences.theirs.items():
             known[tp].position.committed = known[tp].undecided = offset
             known[tp].ahead = False
-        if looked.forgotten:
-            forgotten = ", ".join(map(str, sorted(looked.forgotten)))
+        if differences.forgotten:
+            forgotten = ", ".join(map(str, sorted(differences.forgotten)))
             log.warning("nothing is stored of %s any more; it is written again", forgotten)
-            self.level([known[tp].position for tp in looked.forgotten])
-        if looked.theirs:
-            self._moved({known[tp].position: offset for tp, offset in looked.theirs.items()})
-        return looked.untold
+            self.level([known[tp].position for tp in differences.forgotten])
+        if differences.theirs:
+            self._moved({known[tp].position: offset for tp, offset in differences.theirs.items()})
+        return differences.untold
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Let the next commit write over ``known``, which somebody else wrote (None: elsewhere than in ZooKeeper)."""

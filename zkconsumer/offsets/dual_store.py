@@ -4,7 +4,7 @@ Called by one thread (the committer's); any may ``close``. ZooKeeper fences ever
 a fence says right before each try which partitions are still ours. With ``dual.commit.enabled`` offsets are written
 elsewhere and then to ZooKeeper, and a partition starts at the larger of both.
 
-Kafka keeps no version with an offset, so a write by somebody else shows only in its value. :meth:`DualStore.looked`
+Kafka keeps no version with an offset, so a write by somebody else shows only in its value. :meth:`DualStore.compare`
 compares the stored offset with the one we last read or wrote. A commit of ours between the other write and that look
 writes over it unseen.
 
@@ -60,7 +60,7 @@ class Fence(Protocol):
         """Return the partitions, none of them ours, that have an owner now."""
 
 
-class Looked(NamedTuple):
+class Differences(NamedTuple):
     """Stored offsets that differ from those we knew.
 
     Somebody else wrote ``theirs``. A commit of ours whose answer was lost wrote ``ours``. The store lost the offsets of
@@ -196,16 +196,16 @@ class DualStore:
         """Return partitions of ours whose offset nodes somebody else wrote, if nodes are used. Raises RegistryError."""
         return () if self._nodes is None else self._nodes.moved(deadline)
 
-    def looked(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Looked:
+    def compare(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Differences:
         """Compare a store that forgets with the offsets we know there. Never raises; tells a difference once.
 
         With ``zookeeper_first`` it does not look: ZooKeeper alone decides, and the other store has a copy.
         """
-        found = Looked({}, {}, set(), set())
+        found = Differences({}, {}, set(), set())
         wanted = [tp for tp in partitions if tp in self._stored]
         if self._elsewhere is None or not self.forgets or self._zookeeper_first or not wanted:
             return found
-        stored, untold = self._fetch_what_is_told(wanted, deadline)
+        stored, untold = self._fetch_known(wanted, deadline)
         found.untold.update(untold)
         for tp in wanted:
             offset = stored.get(tp, -1)
@@ -220,7 +220,7 @@ class DualStore:
             (found.ours if lowest <= offset <= highest else found.theirs)[tp] = offset
         return found
 
-    def _fetch_what_is_told(
+    def _fetch_known(
         self, wanted: Sequence[TopicPartition], deadline: Deadline
     ) -> tuple[Mapping[TopicPartition, int], frozenset[TopicPartition]]:
         """Return offsets, and the unknown partitions. A topic that is refused to us must not hide the others."""
@@ -234,8 +234,8 @@ class DualStore:
                 log.info("whether somebody else wrote our offsets could not be seen: %s", e)
                 return {}, frozenset(wanted)
         half = set(topics[: len(topics) // 2])
-        stored, untold = self._fetch_what_is_told([tp for tp in wanted if tp.topic in half], deadline)
-        more, also_untold = self._fetch_what_is_told([tp for tp in wanted if tp.topic not in half], deadline)
+        stored, untold = self._fetch_known([tp for tp in wanted if tp.topic in half], deadline)
+        more, also_untold = self._fetch_known([tp for tp in wanted if tp.topic not in half], deadline)
         return {**stored, **more}, untold | also_untold
 
     def close(self) -> None:

@@ -4,15 +4,6 @@ from zkconsumer.streams.byte_budget import QueueBudget
 from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.merged_streams import MergedStreams
 from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.rate_limit import RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk, StreamQueue
 
-__all__ = [
-    "Chunk",
-    "KafkaStream",
-    "MergedStreams",
-    "MessageAndMetadata",
-    "QueueBudget",
-    "RateLimitedLease",
-    "StreamQueue",
-]
+__all__ = ["Chunk", "KafkaStream", "MergedStreams", "MessageAndMetadata", "QueueBudget", "StreamQueue"]

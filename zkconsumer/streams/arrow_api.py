@@ -86,7 +86,6 @@ class ColumnStream(MessageIterator[K, V]):
         self._columns = ColumnReader(reader)
         self._ended = ended
         self._asking: GeneratorType[Any, None, None] | None = None
-        self._holder = 0
 
     @property
     def _decodes(self) -> bool:
@@ -253,9 +252,8 @@ class ColumnStream(MessageIterator[K, V]):
                     raise error from error.__cause__
 
     def _ask(self, ask: Callable[[], T]) -> T:
-        """Finish the rows or message in hand, and return the next rows.
-
-        They count as handed out when the caller sets ``handed_out``. Until then the next read takes them back.
+        """Finish the rows or message in hand, and return the next rows. They count as handed out when the caller sets
+        ``handed_out``. Until then the next read takes them back.
         """
         made: list[T] = []
         self._asking = as_generator(self._turn(ask, made))

@@ -243,10 +243,8 @@ class ChunkReader:
         return None
 
     def _fails_again(self, chunk: Chunk, cause: Exception) -> bool:
-        """Return whether data that looked corrupt is corrupt.
-
-        Libraries raise errors of any kind, and so do signal handlers. An error of a signal handler, or missing memory,
-        must not be taken for data that may be skipped.
+        """Return whether data that looked corrupt is corrupt. Libraries raise errors of any kind, and so do signal
+        handlers. An error of a signal handler, or missing memory, must not be taken for data that may be skipped.
         """
         if isinstance(cause, MemoryError):
             return False
@@ -266,9 +264,8 @@ class ChunkReader:
         return self._give_up(chunk, error)
 
     def _give_up(self, chunk: Chunk, error: UnreadableMessageError) -> int:
-        """Go on after the unreadable place; returns the offset to read on.
-
-        Nothing is given up of a partition that has left: its next owner decides.
+        """Go on after the unreadable place; returns the offset to read on. Nothing is given up of a partition that has
+        left: its next owner decides.
         """
         self._unreadable = None
         position = chunk.position
@@ -335,9 +332,8 @@ class ChunkReader:
                 raise ConsumerTimeoutException(self._why_closed())
 
     def _wait_before(self, deadline: Deadline, wait_for_token: WaitForToken | None) -> bool:
-        """Wait for the lease or a token; returns whether there is time left.
-
-        It waits no longer than it may take to see a change that wakes nobody.
+        """Wait for the lease or a token; returns whether there is time left. It waits no longer than it may take to see
+        a change that wakes nobody.
         """
         pace = self._pace
         if wait_for_token is not None and pace is not None and pace.lease.valid:

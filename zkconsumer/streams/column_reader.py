@@ -206,10 +206,8 @@ class ColumnReader:
     def _next_part(
         self, schema: pa.Schema, limits: BatchLimits, ask: ReadDeadline, reached: Mapping[PartitionPosition, int]
     ) -> ChunkPart | None:
-        """Return the next rows of the chunk being read, or of the next one.
-
-        Returns None at the end of the stream, and before a chunk that moves a partition in ``reached``, of which rows
-        were read already.
+        """Return the next rows of the chunk being read, or of the next one. Returns None at the end of the stream, and
+        before a chunk that moves a partition in ``reached``, of which rows were read already.
         """
         reader, queue = self._reader, self._queue
         while not queue.closed:

@@ -9,9 +9,9 @@ see :class:`KafkaStream`.
 
 The hand-out path runs for each message and is written for speed. One generator per stream keeps everything in local
 names. The stream's iterator is ``map(MessageAndMetadata, generator)``, which makes the message object in C. An error
-for the user, such as a timeout, is yielded as a :class:`_Raise`, which raises when the map unpacks it. So neither the
-generator nor the iterator ends by an error. A request for columns throws :class:`SwitchToColumns` into the generator,
-which lets go of its chunk and begins anew there. This costs messages nothing.
+for the user, such as a timeout, is yielded as a :class:`RaiseInstead`, which raises when the map unpacks it. So neither
+the generator nor the iterator ends by an error. A request for columns throws :class:`SwitchToColumns` into the
+generator, which lets go of its chunk and begins anew there. This costs messages nothing.
 
 The order of single statements matters here: it relies on CPython's GIL, under which one assignment is atomic.
 """
@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator
 from threading import get_native_id
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any
 
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -33,6 +33,7 @@ from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline, WaitForTo
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.message_iterator import (
     NotReturned,
+    RaiseInstead,
     as_generator,
     busy_text,
     log_in_hand,
@@ -54,18 +55,6 @@ _FOR_MEMBERS = (
     "wait_at_gate",
 )
 """Public methods for other parts of the member. They are hidden from the user's tab completion."""
-
-
-class _Raise:
-    """An error, yielded in place of a message. It raises when the iterator tries to make a message of it."""
-
-    __slots__ = ("_error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def __iter__(self) -> NoReturn:
-        raise self._error
 
 
 class KafkaStream(ColumnStream[K, V]):
@@ -147,18 +136,10 @@ class KafkaStream(ColumnStream[K, V]):
         """Return whether that thread (by its native identifier) read this stream last, and is not reading it now."""
         return self._holder == thread and not self._asked and not self._withheld
 
-    def returning(self, thread: int) -> bool:
-        """Return whether that thread is in a read whose message, or rows, have not reached its caller yet."""
-        return self._holder == thread and self._withheld
-
     @property
     def _withheld(self) -> bool:
         """Whether the last message or rows have not reached their caller."""
         return not self._returned or self._columns.withheld
-
-    def interrupted(self, thread: int) -> bool:
-        """Return whether the calling thread interrupts its own read here, as a signal handler does."""
-        return self._holder == thread and self._asked
 
     def left_to_parent(self, error: Exception) -> None:
         """Raise ``error`` from each read on, in a forked process."""
@@ -200,7 +181,7 @@ class KafkaStream(ColumnStream[K, V]):
         try:
             self._columns.settle()
             while not queue.closed:
-                failure: _Raise | None = None
+                failure: RaiseInstead | None = None
                 try:
                     # ``ask`` is set if this read has gone through a chunk without a message already
                     chunk = (
@@ -263,7 +244,7 @@ class KafkaStream(ColumnStream[K, V]):
                         continue
                     # raised through the map: it ends this loop, and neither the generator nor the stream
                     ends = self._ends and isinstance(error, ConsumerTimeoutException)
-                    failure = _Raise(StopIteration() if ends else error)
+                    failure = RaiseInstead(StopIteration() if ends else error)
                 position = message = None
                 self._turned = True
                 yield failure

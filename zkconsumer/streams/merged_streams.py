@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import get_native_id
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
@@ -22,7 +22,14 @@ from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import MessageIterator, NotReturned, as_generator, busy_text, public_names
+from zkconsumer.streams.message_iterator import (
+    MessageIterator,
+    NotReturned,
+    RaiseInstead,
+    as_generator,
+    busy_text,
+    public_names,
+)
 
 TURN = 0.05
 """Seconds. A return to the middle of a chunk costs up to a millisecond, because its batch is decoded anew."""
@@ -31,18 +38,6 @@ LOOK_AGAIN = 0.5
 
 Streams = Callable[[], Sequence[KafkaStream[K, V]]]
 """Returns the streams to read now; ended streams may be among them."""
-
-
-class _Raise:
-    """An error, yielded in place of a message. It raises when the filter over the generator asks for its truth."""
-
-    __slots__ = ("_error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def __bool__(self) -> NoReturn:
-        raise self._error
 
 
 class MergedStreams(MessageIterator[K, V]):
@@ -74,7 +69,6 @@ class MergedStreams(MessageIterator[K, V]):
         self._stopped = False
         self._watched: Sequence[KafkaStream[K, V]] = ()
         self._last: KafkaStream[K, V] | None = None
-        self._holder = 0
         self._messages = as_generator(self._hand_out())
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
@@ -103,14 +97,6 @@ class MergedStreams(MessageIterator[K, V]):
         """End the iteration at the next read, or at once if a read is waiting. The streams stay usable."""
         self._stopped = True
         self._wake.set()
-
-    def interrupted(self, thread: int) -> bool:
-        """Return whether the calling thread interrupts its own read here, as a signal handler does."""
-        return self._holder == thread and self._messages.gi_running
-
-    def returning(self, thread: int) -> bool:
-        """Return whether that thread is in a read whose message has not reached its caller yet."""
-        return self._holder == thread and not self._returned
 
     def withholds(self, stream: KafkaStream[Any, Any]) -> bool:
         """Return whether a message of that stream was read through this and has not reached its caller yet."""
@@ -150,7 +136,7 @@ class MergedStreams(MessageIterator[K, V]):
             return False
 
         while not self._stopped:
-            failure: _Raise | None = None
+            failure: RaiseInstead | None = None
             try:
                 deadline = deadline or Deadline(self._patience)
                 stream = self._ready(deadline)
@@ -178,7 +164,7 @@ class MergedStreams(MessageIterator[K, V]):
                     raise
                 # every error goes to the user's read
                 ends = self._ends and isinstance(e, ConsumerTimeoutException)
-                failure = _Raise(StopIteration() if ends else e)
+                failure = RaiseInstead(StopIteration() if ends else e)
             deadline, idle, message = None, 0, None
             self._turned = True
             yield failure
@@ -192,10 +178,9 @@ class MergedStreams(MessageIterator[K, V]):
             self._last.take_back()
 
     def _waited(self, seconds: float, deadline: Deadline) -> bool:
-        """Wait for a token of the rate limit inside a turn; returns whether there is time left.
-
-        All streams share the limit, so no other stream could hand out a message meanwhile. A turn that ended here would
-        decode its batch anew, which costs several times as much for each message as all the rest.
+        """Wait for a token of the rate limit inside a turn; returns whether there is time left. All streams share the
+        limit, so no other stream could hand out a message meanwhile. A turn that ended here would decode its batch
+        anew, which costs several times as much for each message as all the rest.
         """
         self._wake.clear()
         if self._stopped or deadline.expired:
@@ -207,9 +192,8 @@ class MergedStreams(MessageIterator[K, V]):
         return True
 
     def _ready(self, deadline: Deadline) -> KafkaStream[K, V] | None:
-        """Return the next stream that has a message or an error; None when all have ended, or after ``stop``.
-
-        Raises: ConsumerTimeoutException.
+        """Return the next stream that has a message or an error; None when all have ended, or after ``stop``. Raises:
+        ConsumerTimeoutException.
         """
         while not self._stopped:
             self._wake.clear()

@@ -16,7 +16,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from inspect import GEN_SUSPENDED, getgeneratorstate
 from threading import get_native_id
 from types import GeneratorType
-from typing import Any, Generic, cast
+from typing import Any, Generic, NoReturn, cast
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.decoders import K, V
@@ -32,6 +32,23 @@ class NotReturned(BaseException):
     """Thrown into the generator: the last message did not reach its caller, and comes again."""
 
 
+class RaiseInstead:
+    """An error, yielded in place of a message.
+
+    It raises when ``map`` makes a message of it, or when ``filter`` asks for its truth.
+    """
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def _raise(self) -> NoReturn:
+        raise self._error
+
+    __iter__ = __bool__ = _raise
+
+
 class MessageIterator(Generic[K, V]):
     """The part of a stream that hands out one message at a time.
 
@@ -44,6 +61,7 @@ class MessageIterator(Generic[K, V]):
     def __init__(self, timeout: float | None, ends_on_timeout: bool) -> None:
         self._timeout = self._patience = timeout
         self._ends_on_timeout = self._ends = ends_on_timeout
+        self._holder = 0  # the native identifier of the thread that read last
         self._returned = True
         """Whether the last message has reached its caller."""
         self._turned = False
@@ -93,6 +111,23 @@ class MessageIterator(Generic[K, V]):
     def _yielded(self) -> bool:
         """Whether the generator has yielded a message, and was not resumed since."""
         return getgeneratorstate(self._messages) == GEN_SUSPENDED and not self._turned
+
+    @property
+    def _asked(self) -> bool:
+        return self._messages.gi_running
+
+    @property
+    def _withheld(self) -> bool:
+        """Whether the last message has not reached its caller."""
+        return not self._returned
+
+    def interrupted(self, thread: int) -> bool:
+        """Return whether the calling thread interrupts its own read here, as a signal handler does."""
+        return self._holder == thread and self._asked
+
+    def returning(self, thread: int) -> bool:
+        """Return whether that thread is in a read whose message, or rows, have not reached its caller yet."""
+        return self._holder == thread and self._withheld
 
     def _take_back(self) -> None:
         """Have the last message handed out again: it has not reached its caller."""

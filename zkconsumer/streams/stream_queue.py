@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from threading import Condition, RLock
 
 from zkconsumer.core.partition_position import PartitionPosition
@@ -29,6 +30,7 @@ _CHUNK_BYTES = 512
 """The bytes that a chunk takes beside its records, roughly."""
 
 
+@dataclass(slots=True, eq=False)
 class Chunk:
     """One fetched run of messages of one partition.
 
@@ -38,39 +40,15 @@ class Chunk:
     much of the chunk is decompressed now, None before it is read.
     """
 
-    __slots__ = (
-        "aborted",
-        "error",
-        "expansion",
-        "fetch_offset",
-        "jump",
-        "messages",
-        "next_offset",
-        "position",
-        "records",
-    )
-
-    def __init__(
-        self,
-        position: PartitionPosition,
-        records: bytes,
-        fetch_offset: int,
-        next_offset: int,
-        *,
-        aborted: tuple[tuple[int, int], ...] = (),
-        messages: int | None = None,
-        jump: bool = False,
-        error: UnreadableMessageError | OffsetConflictError | LogTruncatedError | None = None,
-    ) -> None:
-        self.position = position
-        self.records = records
-        self.fetch_offset = fetch_offset
-        self.next_offset = next_offset
-        self.aborted = aborted
-        self.messages = messages
-        self.jump = jump
-        self.error = error
-        self.expansion: Expansion | None = None
+    position: PartitionPosition
+    records: bytes
+    fetch_offset: int
+    next_offset: int
+    aborted: tuple[tuple[int, int], ...] = ()
+    messages: int | None = None
+    jump: bool = False
+    error: UnreadableMessageError | OffsetConflictError | LogTruncatedError | None = None
+    expansion: Expansion | None = None
 
     @property
     def in_use(self) -> int:

@@ -18,10 +18,6 @@ EPOCH = 1_700_000_000.0
 class Clock(Protocol):
     """The interface of a clock."""
 
-    @property
-    def manual(self) -> bool:
-        """Whether only a test moves the clock."""
-
     def now(self) -> float:
         """Return seconds on a monotonic clock."""
 
@@ -31,8 +27,6 @@ class Clock(Protocol):
 
 class SystemClock:
     """The machine's time."""
-
-    manual = False
 
     def now(self) -> float:
         """Return seconds on the monotonic clock."""
@@ -48,8 +42,6 @@ class ManualClock:
 
     Arguments: ``wall`` is its first wall time, in seconds since 1970.
     """
-
-    manual = True
 
     def __init__(self, wall: float = EPOCH) -> None:
         self._lock = Lock()

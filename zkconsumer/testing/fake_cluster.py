@@ -10,7 +10,7 @@ everything, and only waiting requests fail. Replication and controllers, which n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from threading import Condition, Event, RLock, Thread
 from types import TracebackType
@@ -26,7 +26,7 @@ from zkconsumer.testing.committed_offsets import JournalRecord, OffsetsTopic
 from zkconsumer.testing.fake_broker import FakeBroker
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
-from zkconsumer.testing.faults import Faults, Parked, Recorded
+from zkconsumer.testing.faults import Faults
 from zkconsumer.testing.group_members import GroupView
 from zkconsumer.testing.group_states import CoordinatorRules
 from zkconsumer.testing.partition_log import PartitionLog, encode_batch
@@ -37,7 +37,7 @@ _LONGEST_SLEEP = 60.0
 _JOIN_S = 10.0
 
 
-class FakeCluster:
+class FakeCluster(Faults):
     """A cluster for tests. A context manager that starts and stops it.
 
     Arguments, with times in seconds:
@@ -72,6 +72,7 @@ class FakeCluster:
             raise ValueError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
         if brokers < 1:
             raise ValueError(f"a cluster needs at least one broker, not {brokers}")
+        super().__init__()
         self.version = version
         self.modern = version != "1.1"
         self.cluster_id = "fake-cluster"
@@ -85,7 +86,6 @@ class FakeCluster:
             retention_check=offsets_retention_check,
             max_members=max_members,
         )
-        self.faults = Faults()
         self.journal_of_all = OffsetsTopic()
         self.brokers = {
             number: FakeBroker(number, self, GroupCoordinator(self.rules, self.clock, self.journal_of_all, self._wake))
@@ -279,52 +279,7 @@ class FakeCluster:
         """Return a group's records in the offsets topic, oldest first, with tombstones (value None)."""
         return self.journal_of_all.records(group_id)
 
-    @property
-    def requests(self) -> list[Recorded]:
-        """Every request so far, in the order of arrival."""
-        return self.faults.seen()
-
-    def requests_of(self, api: str, client_id: str | None = None) -> list[Recorded]:
-        """Return the requests of one kind, such as "JoinGroup", of one client or of all."""
-        return [r for r in self.requests if r.api == api and client_id in (None, r.client_id)]
-
     # ---- faults ----
-
-    def fail(
-        self, api: str, code: int, times: int = 1, *, broker: int | None = None, client_id: str | None = None
-    ) -> None:
-        """Answer the next ``times`` requests of a kind with an error, and do not perform them.
-
-        Arguments: ``api`` is a name such as "OffsetCommit", ``code`` an error code of the protocol. ``broker`` and
-        ``client_id`` restrict the requests.
-        """
-        self.faults.fail(api, code, times, broker, client_id)
-
-    def answer(
-        self,
-        api: str,
-        data: bytes | Callable[[bytes], bytes],
-        times: int = 1,
-        *,
-        broker: int | None = None,
-        client_id: str | None = None,
-        whole: bool = False,
-    ) -> None:
-        """Send chosen bytes in place of the answers to the next ``times`` requests of a kind, which are performed.
-
-        Arguments: ``api`` is a name such as "Fetch". ``data`` is the body of the answer, or a function that makes it
-        from the real one. With ``whole`` it includes length and header. ``broker`` and ``client_id`` restrict the
-        requests.
-        """
-        self.faults.forge(api, data, times, broker, client_id, whole=whole)
-
-    def park(self, api: str, *, at: str = "answer", broker: int | None = None, client_id: str | None = None) -> Parked:
-        """Park the next request of a kind. Later requests of its connection wait behind it.
-
-        Arguments: ``at`` is "request" (the broker has done nothing yet) or "answer" (the broker has performed the
-        request, and the client does not know it).
-        """
-        return self.faults.park(api, at, broker, client_id)
 
     def drop_connections(self, *, client_id: str | None = None, broker: int | None = None) -> int:
         """Close all connections, or those of one client or to one broker. Return their number."""

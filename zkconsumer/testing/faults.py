@@ -126,65 +126,89 @@ class Forged:
 
 
 class Faults:
-    """The faults of one cluster, and all its requests so far."""
+    """The faults of one cluster, and all its requests so far. The base of ``FakeCluster``."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._faults_lock = Lock()
         self._failures: list[_Failure] = []
         self._forged: list[Forged] = []
         self._places: list[Parked] = []
         self._seen: list[Recorded] = []
 
-    def fail(self, api: str, code: int, times: int, broker: int | None, client_id: str | None) -> None:
-        """Answer the next ``times`` requests with an error."""
-        with self._lock:
+    # ---- for tests ----
+
+    @property
+    def requests(self) -> list[Recorded]:
+        """Every request so far, in the order of arrival."""
+        with self._faults_lock:
+            return list(self._seen)
+
+    def requests_of(self, api: str, client_id: str | None = None) -> list[Recorded]:
+        """Return the requests of one kind, such as "JoinGroup", of one client or of all."""
+        return [r for r in self.requests if r.api == api and client_id in (None, r.client_id)]
+
+    def fail(
+        self, api: str, code: int, times: int = 1, *, broker: int | None = None, client_id: str | None = None
+    ) -> None:
+        """Answer the next ``times`` requests of a kind with an error, and do not perform them.
+
+        Arguments: ``api`` is a name such as "OffsetCommit", ``code`` an error code of the protocol. ``broker`` and
+        ``client_id`` restrict the requests.
+        """
+        with self._faults_lock:
             self._failures.append(_Failure(_Wanted(api, broker, client_id), code, times))
 
-    def forge(
+    def answer(
         self,
         api: str,
         data: bytes | Callable[[bytes], bytes],
-        times: int,
-        broker: int | None,
-        client_id: str | None,
+        times: int = 1,
         *,
-        whole: bool,
+        broker: int | None = None,
+        client_id: str | None = None,
+        whole: bool = False,
     ) -> None:
-        """Send chosen bytes in place of the next ``times`` answers."""
-        with self._lock:
+        """Send chosen bytes in place of the answers to the next ``times`` requests of a kind, which are performed.
+
+        Arguments: ``api`` is a name such as "Fetch". ``data`` is the body of the answer, or a function that makes it
+        from the real one. With ``whole`` it includes length and header. ``broker`` and ``client_id`` restrict the
+        requests.
+        """
+        with self._faults_lock:
             self._forged.append(Forged(_Wanted(api, broker, client_id), data, whole, times))
+
+    def park(self, api: str, *, at: str = "answer", broker: int | None = None, client_id: str | None = None) -> Parked:
+        """Park the next request of a kind. Later requests of its connection wait behind it.
+
+        Arguments: ``at`` is "request" (the broker has done nothing yet) or "answer" (the broker has performed the
+        request, and the client does not know it).
+        """
+        if at not in ("request", "answer"):
+            raise ValueError(f'at must be "request" or "answer", not {at!r}')
+        parked = Parked(_Wanted(api, broker, client_id), at)
+        with self._faults_lock:
+            self._places.append(parked)
+        return parked
+
+    # ---- for the brokers ----
 
     def forged_for(self, request: Recorded) -> Forged | None:
         """Return the forged answer to this request, None for the real answer."""
-        with self._lock:
+        with self._faults_lock:
             for forged in self._forged:
                 if forged.left > 0 and forged.wanted.fits(request):
                     forged.left -= 1
                     return forged
         return None
 
-    def park(self, api: str, at: str, broker: int | None, client_id: str | None) -> Parked:
-        """Park the next request ``at`` "request" (not handled yet) or at "answer" (handled, not answered)."""
-        if at not in ("request", "answer"):
-            raise ValueError(f'at must be "request" or "answer", not {at!r}')
-        parked = Parked(_Wanted(api, broker, client_id), at)
-        with self._lock:
-            self._places.append(parked)
-        return parked
-
     def record(self, request: Recorded) -> None:
         """Record a request."""
-        with self._lock:
+        with self._faults_lock:
             self._seen.append(request)
-
-    def seen(self) -> list[Recorded]:
-        """Return all requests so far."""
-        with self._lock:
-            return list(self._seen)
 
     def code_for(self, request: Recorded) -> int:
         """Return the error to answer to this request, 0 for none."""
-        with self._lock:
+        with self._faults_lock:
             for failure in self._failures:
                 if failure.left > 0 and failure.wanted.fits(request):
                     failure.left -= 1
@@ -193,7 +217,7 @@ class Faults:
 
     def place_for(self, request: Recorded, at: str) -> Parked | None:
         """Return the place where this request has to wait, or None. The place is then taken."""
-        with self._lock:
+        with self._faults_lock:
             self._places = [place for place in self._places if not place._decided.is_set()]
             for place in self._places:
                 if place.at == at and place._wanted.fits(request):

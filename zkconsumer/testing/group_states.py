@@ -123,12 +123,7 @@ NEW: Table = {
     (_S.STABLE, _R.COMMIT): TableEntry(_A.STORE),
     (_S.STABLE, _R.LEAVE): TableEntry(_A.REMOVE_AND_REBALANCE),
     (_S.STABLE, _R.DELETE): TableEntry(_A.REFUSE, NON_EMPTY_GROUP),
-    (_S.DEAD, _R.JOIN_NEW): TableEntry(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.JOIN): TableEntry(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.SYNC): TableEntry(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.HEARTBEAT): TableEntry(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.COMMIT): TableEntry(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.LEAVE): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    **{(_S.DEAD, request): TableEntry(_A.REFUSE, NOT_AVAILABLE) for request in _R},
     (_S.DEAD, _R.DELETE): TableEntry(_A.REFUSE, GROUP_NOT_FOUND),
 }
 """Kafka 3.9."""
@@ -138,12 +133,7 @@ OLD: Table = {
     # before KAFKA-9752, a heartbeat before the assignment asked for another join
     (_S.AWAITING, _R.HEARTBEAT): TableEntry(_A.REFUSE, REBALANCING),
     # a dead group made members drop their ids; KAFKA-7858 changed that for static members, which must keep them
-    (_S.DEAD, _R.JOIN_NEW): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.JOIN): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.SYNC): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.HEARTBEAT): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.COMMIT): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.LEAVE): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    **{(_S.DEAD, request): TableEntry(_A.REFUSE, UNKNOWN_MEMBER) for request in _R if request is not _R.DELETE},
 }
 """Kafka 1.1: only the entries that differ."""
 

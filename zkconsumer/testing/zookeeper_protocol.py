@@ -41,31 +41,39 @@ _EVENT_XID = -1
 
 
 class ZooKeeperError(Exception):
-    """A request failed. ``code`` is the protocol's error code."""
+    """A request failed with an error code that only the protocol has."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"error {code}")
         self.code = code
 
 
+def _code(error: ZooKeeperError | _Refused) -> int:
+    return error.code if isinstance(error, ZooKeeperError) else _CODES.get(error.failure, _NOT_EMPTY)
+
+
 class NodeTree:
-    """The nodes of a FakeZooKeeper, with the operations and errors of the protocol. Called under the server's lock."""
+    """The nodes of a FakeZooKeeper, with the operations of the protocol. Called under the server's lock.
+
+    The operations raise ZooKeeperError, or the FakeZooKeeper's own errors.
+    """
 
     def __init__(self, zookeeper: FakeZooKeeper) -> None:
         self.zookeeper = zookeeper
-        self._made: dict[str, int] = {}
+        self.made: dict[str, int] = {}
+        """The number of children that each node ever had."""
 
     def node(self, path: str) -> Node:
-        """Return a node. Raises ZooKeeperError."""
+        """Return a node."""
         node = self.zookeeper.node(path)
         if node is None:
-            raise ZooKeeperError(_NO_NODE)
+            raise _Refused(NodeFailure.NO_NODE)
         return node
 
     def read(self, path: str) -> Node:
-        """Return a node that the session may read. Raises ZooKeeperError."""
+        """Return a node that the session may read."""
         node = self.node(path)
-        self._do(lambda: self.zookeeper._permit("read", path))
+        self.zookeeper._permit("read", path)
         return node
 
     def children(self, path: str) -> list[str]:
@@ -74,42 +82,17 @@ class NodeTree:
         return [p[len(prefix) :] for p in self.zookeeper.tree(path) if "/" not in p[len(prefix) :]]
 
     def create(self, path: str, data: bytes, flags: int, session_id: int) -> str:
-        """Make a node. Return its path, with its number if it is sequential. Raises ZooKeeperError."""
-        zookeeper = self.zookeeper
+        """Make a node. Return its path, with its number if it is sequential."""
         parent = path.rsplit("/", 1)[0] or "/"
         if flags & _SEQUENTIAL:
-            path = f"{path}{self._made.get(parent, 0):010d}"
-        above = zookeeper.node(parent)
+            path = f"{path}{self.made.get(parent, 0):010d}"
+        above = self.zookeeper.node(parent)
         if above is not None and above.ephemeral_owner:
             raise ZooKeeperError(_NO_CHILDREN_OF_EPHEMERALS)
-        self._do(lambda: zookeeper._permit("create", path))
-        self._do(lambda: zookeeper._create(path, data, session_id if flags & _EPHEMERAL else 0))
-        self._made[parent] = self._made.get(parent, 0) + 1
+        self.zookeeper._permit("create", path)
+        self.zookeeper._create(path, data, session_id if flags & _EPHEMERAL else 0)
+        self.made[parent] = self.made.get(parent, 0) + 1
         return path
-
-    def delete(self, path: str, version: int) -> None:
-        """Delete a node. Raises ZooKeeperError."""
-        self._do(lambda: self.zookeeper._permit("delete", path))
-        self._do(lambda: self.zookeeper._expect(path, version))
-        if self.children(path):
-            raise ZooKeeperError(_NOT_EMPTY)
-        self._do(lambda: self.zookeeper._delete(path, version))
-
-    def write(self, path: str, data: bytes, version: int) -> Node:
-        """Set a node's data. Raises ZooKeeperError."""
-        self._do(lambda: self.zookeeper._permit("write", path))
-        self._do(lambda: self.zookeeper._write(path, data, version))
-        return self.node(path)
-
-    def check(self, path: str, version: int) -> None:
-        """Check a node's version. Raises ZooKeeperError."""
-        self._do(lambda: self.zookeeper._expect(path, version))
-
-    def _do(self, change: Callable[[], object]) -> None:
-        try:
-            change()
-        except _Refused as refused:
-            raise ZooKeeperError(_CODES.get(refused.failure, _NOT_EMPTY)) from refused
 
 
 class ConnectionRequests:
@@ -145,8 +128,8 @@ class ConnectionRequests:
         try:
             with self._zookeeper._changing():
                 self._kinds.get(kind, self._unknown)(reader, body)
-        except ZooKeeperError as error:
-            code, body = error.code, WireWriter()
+        except (ZooKeeperError, _Refused) as error:
+            code, body = _code(error), WireWriter()
         head = WireWriter()
         INT32.write(head, xid)
         INT64.write(head, self._zookeeper._zxid)
@@ -199,7 +182,9 @@ class ConnectionRequests:
 
     def _delete(self, reader: WireReader, body: WireWriter) -> None:
         del body
-        self._tree.delete(_path(reader), INT32.read(reader))
+        path, version = _path(reader), INT32.read(reader)
+        self._zookeeper._permit("delete", path)
+        self._zookeeper._delete(path, version)
 
     def _exists(self, reader: WireReader, body: WireWriter) -> None:
         path = _path(reader)
@@ -215,8 +200,9 @@ class ConnectionRequests:
         self._stat(body, path)
 
     def _set(self, reader: WireReader, body: WireWriter) -> None:
-        path, data = _path(reader), BYTES.read(reader) or b""
-        self._tree.write(path, data, INT32.read(reader))
+        path, data, version = _path(reader), BYTES.read(reader) or b"", INT32.read(reader)
+        self._zookeeper._permit("write", path)  # only now: a transaction reads on after a refusal
+        self._zookeeper._write(path, data, version)
         self._stat(body, path)
 
     def _get_acl(self, reader: WireReader, body: WireWriter) -> None:
@@ -257,7 +243,7 @@ class ConnectionRequests:
         zookeeper = self._zookeeper
         before = dict(zookeeper._nodes), list(zookeeper._fired), zookeeper._zxid
         watches = {key: dict(value) for key, value in zookeeper._watches.items()}
-        made = dict(self._tree._made)
+        made = dict(self._tree.made)
         codes: list[int] = []
         results: list[tuple[int, bytes]] = []
         while True:
@@ -270,12 +256,12 @@ class ConnectionRequests:
             codes.append(_INCONSISTENT if failed else _OK)
             try:
                 self._one(kind, reader, result, failed)
-            except ZooKeeperError as error:
-                codes[-1] = error.code
+            except (ZooKeeperError, _Refused) as error:
+                codes[-1] = _code(error)
             results.append((kind, bytes(result.data)))
         if any(codes):
             zookeeper._nodes, zookeeper._fired, zookeeper._zxid = before
-            zookeeper._watches, self._tree._made = watches, made
+            zookeeper._watches, self._tree.made = watches, made
             results = [(-1, code.to_bytes(4, "big", signed=True)) for code in codes]
         for (kind, data), code in zip(results, codes, strict=True):
             _multi_header(body, kind, done=False, code=code)
@@ -287,7 +273,7 @@ class ConnectionRequests:
         if kind == _CHECK:
             path, version = _path(reader), INT32.read(reader)
             if not skip:
-                self._tree.check(path, version)
+                self._zookeeper._expect(path, version)
         elif kind not in (_CREATE, _DELETE, _SET):
             raise MalformedRequestError(f"operation {kind} in a transaction")
         elif skip:

@@ -1,7 +1,6 @@
 """A server of ZooKeeper's protocol on a loopback socket, with a :class:`FakeZooKeeper` behind it, for kazoo clients.
 
-Threads: ``fake-zookeeper-acceptor`` accepts connections, two threads serve each of them (``...-reader-<n>``,
-``...-writer-<n>``), and ``fake-zookeeper-clock`` ends silent sessions. ``stop()`` ends and joins them all.
+Each connection has a thread that reads and one that writes. ``fake-zookeeper-clock`` ends silent sessions.
 A thread holds ``_order`` while it performs a request and puts the answer and the events on the connections' queues.
 Otherwise a client could see a change before its event, which ZooKeeper rules out. No thread sends under ``_order``. It
 is taken before the tree's lock, never after it.
@@ -12,24 +11,22 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from queue import SimpleQueue
-from struct import Struct
-from threading import Event, Lock, RLock, Thread
+from threading import Lock, RLock
 from time import monotonic
 from types import TracebackType
 from typing import Self
 
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.testing.loopback_server import Connection, LoopbackServer, framed
 from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, WireReader, WireWriter
 from zkconsumer.testing.zookeeper_protocol import ConnectionRequests, NodeTree
 
 log = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"
-_SIZE = Struct(">i")
 _LARGEST = 4 * 1024 * 1024
 _SLICE = 0.05
-_JOIN_S = 10.0
 _PASSWORD = b"\1" * 16
 _PING, _CLOSE = 11, -11
 
@@ -44,7 +41,7 @@ class _ServedSession:
         self.connection: _Connection | None = None
 
 
-class FakeZooKeeperServer:
+class FakeZooKeeperServer(LoopbackServer["_Connection"]):
     """A server for a FakeZooKeeper. A context manager.
 
     Arguments: ``zookeeper`` is the tree to serve (a new one unless given). ``min_session_timeout`` and
@@ -58,23 +55,18 @@ class FakeZooKeeperServer:
         min_session_timeout: float = 0.2,
         max_session_timeout: float = 60.0,
     ) -> None:
+        super().__init__("fake-zookeeper")
         self.zookeeper = zookeeper or FakeZooKeeper()
-        self.port = 0
         self._tree = NodeTree(self.zookeeper)
         self._limits = (min_session_timeout, max_session_timeout)
         self._order = RLock()
         self._lock = Lock()
         self._sessions: dict[int, _ServedSession] = {}
-        self._connections: dict[_Connection, tuple[Thread, Thread]] = {}
-        self._listener: socket.socket | None = None
-        self._threads: list[Thread] = []
-        self._stop = Event()
-        self._count = 0
 
     @property
     def connect(self) -> str:
         """``host:port``, as in ``zookeeper.connect``."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def sessions(self) -> list[int]:
@@ -84,38 +76,18 @@ class FakeZooKeeperServer:
 
     def start(self) -> Self:
         """Listen on the same port as before. The sessions are still alive."""
-        if self._listener is None:
-            self._stop = Event()
-            self._listener = socket.create_server((HOST, self.port))
-            self._listener.settimeout(_SLICE)
-            self.port = int(self._listener.getsockname()[1])
-            for target, role in ((self._accept, "acceptor"), (self._keep_time, "clock")):
-                thread = Thread(target=target, name=f"fake-zookeeper-{role}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+        if not self.running:
+            self._listen(clock=self._keep_time)
         return self
 
     def stop(self) -> None:
         """Close all connections and end all threads. Sessions and nodes stay until the next start."""
-        if self._listener is None:
-            return
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(_JOIN_S)
-        self._threads.clear()
-        self._listener.close()
-        self._listener = None
-        with self._lock:
-            connections = dict(self._connections)
-        for connection in connections:
-            connection.cut()
-        for threads in connections.values():
-            for thread in threads:
-                thread.join(_JOIN_S)
-        now = monotonic()
-        with self._lock:
-            for session in self._sessions.values():
-                session.heard = now
+        if self.running:
+            self._close()
+            now = monotonic()
+            with self._lock:
+                for session in self._sessions.values():
+                    session.heard = now
 
     def __enter__(self) -> Self:
         return self.start()
@@ -127,11 +99,7 @@ class FakeZooKeeperServer:
 
     def drop_connections(self) -> int:
         """Close all connections. The sessions live on. Return the number of connections."""
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            connection.cut()
-        return len(connections)
+        return self._cut()
 
     def expire(self, session_id: int | None = None) -> int:
         """End one session, or all, and delete its ephemeral nodes. Its client learns it at its next connection.
@@ -146,29 +114,8 @@ class FakeZooKeeperServer:
 
     # ---- inside ----
 
-    def _accept(self) -> None:
-        listener, stop = self._listener, self._stop
-        assert listener is not None
-        while not stop.is_set():
-            try:
-                sock, _ = listener.accept()
-            except TimeoutError:
-                continue
-            except OSError:
-                log.warning("the fake ZooKeeper takes no connections any more", exc_info=True)
-                return
-            sock.settimeout(None)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._count += 1
-            connection = _Connection(sock, self)
-            threads = (
-                Thread(target=connection.read, name=f"fake-zookeeper-reader-{self._count}", daemon=True),
-                Thread(target=connection.write, name=f"fake-zookeeper-writer-{self._count}", daemon=True),
-            )
-            with self._lock:
-                self._connections[connection] = threads
-            for thread in threads:
-                thread.start()
+    def _connection(self, sock: socket.socket) -> _Connection:
+        return _Connection(sock, self)
 
     def _keep_time(self) -> None:
         while not self._stop.wait(_SLICE):
@@ -208,32 +155,25 @@ class FakeZooKeeperServer:
         with self._lock:
             return self._sessions.get(session.id) is session
 
-    def _forget(self, connection: _Connection) -> None:
-        with self._lock:
-            self._connections.pop(connection, None)
 
-
-class _Connection:
+class _Connection(Connection):
     """One connection. One thread reads and performs requests, another sends the queued answers."""
 
     def __init__(self, sock: socket.socket, server: FakeZooKeeperServer) -> None:
-        self._sock = sock
+        super().__init__(sock)
         self._server = server
         self._out: SimpleQueue[bytes | None] = SimpleQueue()
 
-    def cut(self) -> None:
-        """Shut the connection down. Any thread may call this."""
-        try:
-            self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            log.debug("a connection was closed already", exc_info=True)
+    def roles(self) -> dict[str, Callable[[], None]]:
+        """Return the functions of its two threads."""
+        return {"reader": self.read, "writer": self.write}
 
     def write(self) -> None:
         """Send the queued answers until the queue ends."""
         with self._sock:
             while (data := self._out.get()) is not None:
                 try:
-                    self._sock.sendall(_SIZE.pack(len(data)) + data)
+                    self._sock.sendall(framed(data))
                 except OSError:
                     log.debug("a connection to the fake ZooKeeper broke", exc_info=True)
             self.cut()
@@ -256,10 +196,9 @@ class _Connection:
                 with self._server._order:
                     operations.forget_watches()
             self._out.put(None)
-            self._server._forget(self)
 
     def _greet(self) -> _ServedSession | None:
-        data = self._message()
+        data = self._receive(0, _LARGEST)
         if data is None:
             return None
         reader = WireReader(data)
@@ -278,7 +217,7 @@ class _Connection:
 
     def _deal(self, session: _ServedSession, operations: ConnectionRequests) -> bool:
         """Handle one request. Return whether the connection stays open."""
-        data = self._message()
+        data = self._receive(0, _LARGEST)
         if data is None:
             return False
         session.heard = monotonic()
@@ -292,22 +231,3 @@ class _Connection:
                 return False  # no session would ever delete an ephemeral node that this request makes
             operations.perform(xid, _PING if kind == _CLOSE else kind, reader)
         return kind != _CLOSE
-
-    def _message(self) -> bytes | None:
-        """Receive the next message, None if the client has closed."""
-        head = self._exactly(_SIZE.size)
-        if head is None:
-            return None
-        size = _SIZE.unpack(head)[0]
-        if not 0 <= size <= _LARGEST:
-            raise MalformedRequestError(f"a message of {size} bytes")
-        return self._exactly(size)
-
-    def _exactly(self, count: int) -> bytes | None:
-        data = bytearray()
-        while len(data) < count:
-            more = self._sock.recv(count - len(data))
-            if not more:
-                return None
-            data += more
-        return bytes(data)

@@ -24,9 +24,8 @@ from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.status import Status
-from zkconsumer.member.engine import Engine, GroupThread
+from zkconsumer.member.engine import Engine, GroupThread, Inbox
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.inbox import Inbox
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.coordinator_store import CoordinatorOffsets

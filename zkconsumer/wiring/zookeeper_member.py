@@ -16,12 +16,11 @@ from zkconsumer.member.zookeeper.message_model import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.planner import Assign
-from zkconsumer.member.zookeeper.rebalance_round import RebalanceRounds
+from zkconsumer.member.zookeeper.rebalance_round import AppliedStrategy, RebalanceRounds
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
 from zkconsumer.member.zookeeper.status import Status
-from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import Endpoint
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore

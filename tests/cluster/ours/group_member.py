@@ -1,9 +1,9 @@
-"""A process that joins a consumer group with our connector and reports what it consumes: what
-``legacy/GroupMember.java`` is for the original, with the same arguments and the same lines.
+"""A process that joins a group with our connector and reports the messages that it consumes.
 
-The first stream is read by the main thread, every other by a thread of its own. SIGTERM is a clean end: the signal
-handler itself, which runs in the main thread wherever that is, calls ``shutdown``. With ``member.commit=each`` a
-message is committed by the thread that holds it before its line is printed. With ``member.columns`` it takes batches.
+It has the arguments and the output of ``legacy/GroupMember.java``. The main thread reads the first stream, and each
+other stream has its own thread. SIGTERM is a clean end: the signal handler itself calls ``shutdown`` in the main
+thread. With ``member.commit=each`` a message's thread commits it before it prints its line. With ``member.columns`` the
+process reads batches.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Member:
 
 
 def of_message(message: MessageAndMetadata[Any, Any]) -> tuple[str, int]:
-    """What is said of a message, and its size."""
+    """Return the line about a message, and its size."""
     return of_row(message.key, message.value, message.topic, message.partition, message.offset)
 
 

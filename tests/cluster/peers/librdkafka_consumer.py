@@ -1,5 +1,6 @@
-"""A process that joins a consumer group with librdkafka and reports what it consumes: what ``JavaConsumer.java`` is for
-the Java consumer, with the same arguments and the same lines (without generations, which it does not tell).
+"""A process that joins a consumer group with librdkafka and reports the messages that it consumes.
+
+It has the arguments and the output of ``JavaConsumer.java``, without generations, which librdkafka does not show.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may consume: a fixed table, and a choice of machines."""
+"""Strategies with configured members: a fixed table, and a choice of machines."""
 
 from __future__ import annotations
 

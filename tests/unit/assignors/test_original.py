@@ -185,7 +185,7 @@ clusters = st.dictionaries(topics, st.sets(st.integers(0, 40), max_size=20).map(
 
 
 @given(groups, clusters, st.sampled_from(["range", "roundrobin", "average", "average-by-circle", "consistent-hash"]))
-def test_every_partition_that_somebody_wants_has_one_owner_who_wants_it(
+def test_each_subscribed_partition_has_one_subscribed_owner(
     members: dict[str, dict[str, int]], partitions: dict[str, list[int]], name: str
 ) -> None:
     everybody = group(members)

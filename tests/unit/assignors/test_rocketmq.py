@@ -87,7 +87,8 @@ def test_machine_room_needs_to_be_told_its_rooms() -> None:
         assignor("machine-room")
 
 
-def test_nearby_keeps_partitions_in_their_room_and_gives_orphans_to_all() -> None:
+def test_nearby_keeps_partitions_in_their_room() -> None:
+    """Partitions of rooms without members go to all members."""
     members = {
         ConsumerId("g_a"): member("g_a", {"t": 1}, room="east"),
         ConsumerId("g_b"): member("g_b", {"t": 1}, room="west"),

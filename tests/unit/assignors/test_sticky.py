@@ -79,9 +79,10 @@ counts = st.dictionaries(topic_names, st.integers(0, 9), max_size=3)
 
 
 @given(client_groups, counts)
-def test_whatever_was_claimed_the_outcome_is_complete_disjoint_subscribed_and_balanced(
+def test_an_assignment_is_complete_disjoint_and_balanced(
     members: dict[str, SubscribedMember], topics: dict[str, int]
 ) -> None:
+    """For all claims, and only to subscribers."""
     found = sticky(members, topics)
     wanted = {topic for one in members.values() for topic in one.topics}
     given_away = sorted(partition for owned in found.values() for partition in owned)
@@ -97,9 +98,8 @@ def test_whatever_was_claimed_the_outcome_is_complete_disjoint_subscribed_and_ba
 
 
 @given(st.sets(st.sampled_from("mnopqrst"), min_size=1), st.sets(st.sampled_from("mnopqrst"), min_size=1), counts)
-def test_with_equal_subscriptions_nothing_moves_that_balance_does_not_force(
-    before: set[str], after: set[str], topics: dict[str, int]
-) -> None:
+def test_no_partition_moves_without_need(before: set[str], after: set[str], topics: dict[str, int]) -> None:
+    """With equal subscriptions only balance moves partitions."""
     first = sticky({name: SubscribedMember(list("abc")) for name in before}, topics)
     members = {name: SubscribedMember(list("abc"), first.get(name, ()), 1 if name in before else -1) for name in after}
     second = sticky(members, topics)

@@ -1,4 +1,4 @@
-"""What the demo works out, and what it calls a success."""
+"""The account of the demo, and its conditions of success."""
 
 from __future__ import annotations
 

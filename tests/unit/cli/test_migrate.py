@@ -78,7 +78,7 @@ class Watched:
 
 
 class FakeGroup:
-    """What ``MigratedGroup`` is on a real cluster."""
+    """A ``MigratedGroup`` without a cluster."""
 
     def __init__(self, world: World, config: ConsumerConfig) -> None:
         self.group, self.cluster = config.group_id, config.zookeeper_connect
@@ -134,7 +134,7 @@ def run(world: World) -> Run:
 
 
 def backup() -> str:
-    """The one file of what was there before, and that no other was left."""
+    """Return the text of the only backup file. No other file is left."""
     (file,) = [path for path in Path().iterdir() if path.name.endswith(".rollback.json")]
     assert len(list(Path().iterdir())) == 1
     return str(file)
@@ -311,13 +311,13 @@ def test_an_offset_written_after_the_plan_is_kept(
     """An offset that was written after the plan was made is not overwritten."""
     world.in_zookeeper({0: 50, 1: 60} if to == "kafka" else {0: 20})
     world.in_kafka({0: 20} if to == "kafka" else {0: 50, 1: 60})
-    keep = carrying_out._keep
+    keep = carrying_out.save_backup
 
     def meanwhile(*arguments: Any) -> Path:
         (world.in_kafka if to == "kafka" else world.in_zookeeper)({0: 90})
         return keep(*arguments)
 
-    monkeypatch.setattr(carrying_out, "_keep", meanwhile)
+    monkeypatch.setattr(carrying_out, "save_backup", meanwhile)
     assert run("--to", to) == 1
     said = capsys.readouterr().out
     assert "t-0        not written: somebody wrote it meanwhile; 90 stands there now" in said
@@ -589,9 +589,7 @@ def test_a_file_that_knows_the_brokers_alone_is_refused(tmp_path: Path, capsys: 
 def test_offsets_written_to_a_long_empty_group_expire_with_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deleted: bool
 ) -> None:
-    """Who migrates by the manual reads this there, and what to do: a coordinator counts from when the group became
-    empty, however new the offsets are.
-    """
+    """The migration guide warns of this: the coordinator counts since the group became empty, even for new offsets."""
     monkeypatch.chdir(tmp_path)
     clock = ManualClock()
     with FakeCluster(clock=clock, offsets_retention=1000.0) as kafka:

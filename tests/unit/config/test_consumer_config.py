@@ -77,7 +77,8 @@ def test_defaults_are_the_originals(name: str) -> None:
     assert getattr(config(), keyword(name)) == LEGACY_DEFAULTS[name]
 
 
-def test_every_property_of_the_original_is_known_and_nothing_else_claims_to_be_its() -> None:
+def test_the_originals_properties_are_known() -> None:
+    """And no other property is declared as the original's."""
     assert {name for name, key in KEYS.items() if not key.ours} == {*LEGACY_DEFAULTS, *LEAST}
 
 
@@ -211,7 +212,8 @@ def test_a_missing_required_property_is_named(missing: str) -> None:
         ConsumerConfig({name: value for name, value in LEAST.items() if name != missing})
 
 
-def test_a_bad_group_is_not_reported_as_a_bad_client_id_as_the_original_did() -> None:
+def test_a_bad_group_is_not_reported_as_a_bad_client_id() -> None:
+    """The original did so."""
     assert refusal({"group.id": "a b"}).key == "group.id"
 
 
@@ -230,7 +232,7 @@ def test_keywords_and_dotted_names_are_the_same() -> None:
     )
 
 
-def test_the_same_property_twice_is_an_error_where_the_values_differ() -> None:
+def test_two_values_of_one_property_are_an_error() -> None:
     with pytest.raises(ConfigException, match=r"^fetch.min.bytes: given twice.*fetch_min_bytes="):
         ConsumerConfig({**LEAST, "fetch.min.bytes": "1"}, fetch_min_bytes=2)
     assert ConsumerConfig({**LEAST, "fetch.min.bytes": " 2 "}, fetch_min_bytes=2).fetch_min_bytes == 2
@@ -453,7 +455,8 @@ def test_pickling_keeps_everything_and_does_not_warn_again() -> None:
     assert again.replace(qqq=None).num_consumer_fetchers == 3
 
 
-def test_replace_lets_defaults_follow_anew_and_none_goes_back_to_the_default() -> None:
+def test_replace_derives_defaults_again() -> None:
+    """None restores the default."""
     made = config(zookeeper_session_timeout_ms=7000, consumer_id="c")
 
     assert made.replace(zookeeper_session_timeout_ms=5000).zookeeper_connection_timeout_ms == 5000

@@ -1,4 +1,4 @@
-"""Who coordinates a group: what must be given, what follows, and what contradicts it."""
+"""The properties of a group's coordinator: required ones, derived ones and contradictions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_contradicts_it_is_refused_and_names_both(properties: dict[str, Any
         ("max.poll.interval.ms", 1000, ""),
     ],
 )
-def test_a_property_of_the_brokers_groups_warns_where_zookeeper_coordinates(name: str, value: Any, meant: str) -> None:
+def test_a_brokers_groups_property_warns_with_zookeeper(name: str, value: Any, meant: str) -> None:
     with pytest.warns(
         UnknownPropertyWarning, match=f"'{name}' has no effect with group.coordination=zookeeper"
     ) as seen:
@@ -90,7 +90,8 @@ def named(strategy: str) -> list[str]:
     return [one.name for one in assignors(config, ConsumerId("g_c"), lambda _: 1)]
 
 
-def test_even_the_longest_pause_leaves_several_tries_in_the_shortest_session_that_brokers_allow() -> None:
+def test_the_longest_pause_fits_the_shortest_session() -> None:
+    """Several tries fit into the shortest session that brokers allow."""
     config = ConsumerConfig({"group.id": "g", "group.coordination": "kafka", "bootstrap.servers": "h:1"})
     session_of_brokers = 6.0  # group.min.session.timeout.ms
     assert member_settings(config).backoff_max * 4 < session_of_brokers
@@ -134,7 +135,7 @@ def test_a_store_of_ones_own_has_no_place() -> None:
     connector.shutdown()
 
 
-def test_who_has_zookeeper_coordinate_pays_nothing_for_the_brokers_way() -> None:
+def test_a_zookeeper_group_imports_no_brokers_group_code() -> None:
     code = """
 import sys
 from zkconsumer import ZookeeperConsumerConnector

@@ -58,7 +58,7 @@ def test_zookeepers_side_takes_the_first_strategy_that_it_knows(strategies: str,
     assert zookeepers_strategy(ConsumerConfig({**BRIDGE, "partition.assignment.strategy": strategies})) == zookeepers
 
 
-def test_such_a_member_is_made_where_it_is_asked_for_and_has_no_store_of_the_users() -> None:
+def test_a_migrating_member_is_made_and_takes_no_store() -> None:
     config = ConsumerConfig({**BRIDGE, "partition.assignment.strategy": "cooperative-sticky"})
     coordination = build_member(config, ConsumerId("g_me")).coordination
     assert isinstance(coordination, BridgeCoordination)

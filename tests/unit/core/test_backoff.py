@@ -1,4 +1,4 @@
-"""Pauses that grow."""
+"""The growth of pauses between attempts."""
 
 from __future__ import annotations
 

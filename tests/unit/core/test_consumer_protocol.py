@@ -1,4 +1,4 @@
-"""The consumers' protocol: foreign bytes are not trusted, later versions are read by what is known of them."""
+"""Subscriptions and assignments as bytes: foreign bytes are checked, and later versions are read."""
 
 from __future__ import annotations
 

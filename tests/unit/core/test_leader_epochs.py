@@ -1,4 +1,4 @@
-"""Where a log first differs from what was read, told by leader epochs alone."""
+"""The first different offset of a log, found by leader epochs alone."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ steps = st.lists(
 
 @given(steps, steps, st.integers(0, 12))
 def test_it_is_where_the_messages_differ(before: object, after: object, reached: int) -> None:
-    """Whatever became of a log since it was read, the answers of its leader tell the first offset that differs."""
+    """The leader's responses show the first different offset, whatever happened to the log."""
     log = PartitionLog(TopicPartition("t", 0), 0)
     _play(log, before, b"before")
     read = log.values()[:reached]

@@ -38,7 +38,8 @@ def test_who_moves_or_asks_is_not() -> None:
     assert watch.look({KEY: place(6)}, 131.0)
 
 
-def test_time_in_which_nothing_was_handed_out_does_not_count_and_what_was_before_does() -> None:
+def test_only_time_with_hand_out_counts() -> None:
+    """The time before a pause of the hand-out still counts after it."""
     watch = PollWatchdog(10.0)
     watch.look({KEY: place(5, in_hand=False)}, 100.0)
     watch.hold(104.0)
@@ -60,7 +61,8 @@ def test_nobody_has_to_come_back_for_nothing() -> None:
     assert watch.look({KEY: place(5)}, 154.0)
 
 
-def test_what_nobody_has_taken_changes_from_generation_to_generation_and_is_no_sign_of_life() -> None:
+def test_a_new_offset_alone_is_no_sign_of_the_reader() -> None:
+    """The offset of a message that no reader has taken changes with each generation."""
     watch = PollWatchdog(10.0)
     watch.look({KEY: place(5, in_hand=False)}, 100.0)
     watch.look({KEY: place(3, in_hand=False)}, 105.0)
@@ -82,7 +84,7 @@ def test_however_often_it_is_held_only_the_rest_counts(steps: list[tuple[str, fl
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(0.0, 8.0)), max_size=30))
-def test_nobody_is_stalled_before_the_limit_and_everybody_after_it(steps: list[tuple[int, float]]) -> None:
+def test_a_reader_is_stalled_at_the_limit_and_not_before(steps: list[tuple[int, float]]) -> None:
     watch, now, at, since = PollWatchdog(10.0), 0.0, -1, 0.0
     for offset, seconds in steps:
         now += seconds

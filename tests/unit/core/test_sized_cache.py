@@ -1,4 +1,4 @@
-"""What is remembered has a size, and all of it a limit."""
+"""A cache with a limit on the total size of its entries."""
 
 from __future__ import annotations
 

@@ -166,7 +166,8 @@ def test_an_expression_means_what_it_means_in_java(expression: str, yes: list[st
         ("(?<=a|b{1)", 9),
     ],
 )
-def test_what_java_refuses_is_refused_with_expression_position_and_reason(expression: str, position: int) -> None:
+def test_an_expression_that_java_refuses_is_refused(expression: str, position: int) -> None:
+    """The error names the expression, the position and the reason."""
     with pytest.raises(InvalidTopicFilterError) as caught:
         translate(expression)
     assert caught.value.expression == expression
@@ -195,12 +196,13 @@ def test_what_cannot_be_translated_is_refused_as_such(expression: str) -> None:
         translate(expression)
 
 
-def test_the_quantifier_of_a_list_is_broken_by_the_comma_as_in_the_original() -> None:
+def test_a_comma_breaks_a_quantifier_as_in_the_original() -> None:
     with pytest.raises(InvalidTopicFilterError):
         Whitelist("(a|b){1,2}")
 
 
-def test_a_catastrophic_expression_ends_with_the_expression_and_the_topic_named() -> None:
+def test_an_endless_match_is_ended() -> None:
+    """The error names the expression and the topic."""
     wanted = Whitelist("(a|aa)+$.", match_seconds=0.05)
     with pytest.raises(TopicFilterTimeoutError, match=r"did not finish matching 'aaa") as caught:
         wanted.allows("a" * 3000, True)

@@ -12,7 +12,7 @@ import pytest
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import JarResolutionError, cache_directory, resolve
 from zkconsumer.devcluster.checksums import RECORD, Checksum, expected, pinned, published, render, verify
-from zkconsumer.devcluster.jars import _directory_name
+from zkconsumer.devcluster.jars import directory_name
 
 PINNED = "slf4j-api-1.7.36.jar"
 PATH = "org/x/y/1/y-1.jar"
@@ -24,7 +24,7 @@ def checksum(content: bytes, algorithm: str = "sha1") -> Checksum:
 
 def cached(coordinate: str, **jars: bytes) -> Path:
     """A directory of the cache as a download leaves it, with a record that agrees with the content."""
-    directory = cache_directory() / "jars" / _directory_name([coordinate], [])
+    directory = cache_directory() / "jars" / directory_name([coordinate], [])
     directory.mkdir(parents=True)
     contents = {name.replace("_", "-") + ".jar": content for name, content in jars.items()}
     for name, content in contents.items():
@@ -118,7 +118,7 @@ def test_a_file_is_read_once_for_its_checksum(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_without_a_mirror_a_fetched_jar_is_held_to_its_digest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ivy has compared it with what Maven Central publishes; whatever happens to the cache later shows."""
+    """Ivy has compared it with Maven Central's digest. A later change of the cache is noticed."""
     monkeypatch.delenv("ZKCONSUMER_MAVEN_REPOSITORY", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "y-1.jar").write_bytes(b"fetched")

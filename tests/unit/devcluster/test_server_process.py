@@ -160,7 +160,7 @@ def test_a_forked_child_that_exits_leaves_the_server_alone(monkeypatch: pytest.M
         with monkeypatch.context() as child:
             ours = os.getpid()
             child.setattr(os, "getpid", lambda: ours + 1)
-            server._close_at_exit(ours)
+            server.close_at_exit(ours)
         assert server.running
         assert accepts(server.port)
 

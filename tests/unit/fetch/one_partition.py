@@ -16,11 +16,13 @@ from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, PartitionFetch
 from zkconsumer.fetch.partition_fetch import Budget
+from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
-from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
 FETCH, LIST_OFFSETS = 1, 2
@@ -92,10 +94,12 @@ class OnePartition:
         """Return a fetcher for that broker, without partitions."""
         return Fetcher(
             "fetcher",
-            FetchConnection(endpoint, self.settings, budget),
+            FetchConnection(endpoint, self.settings, budget or QueueBudget(1 << 40), Metrics()),
             self.settings,
             give_back=self.returned.extend,
             resolved=lambda starts: self.resolved.extend(starts.values()),
+            logins=RefusedLogins(),
+            failures=FailureLog(),
         )
 
     @contextmanager

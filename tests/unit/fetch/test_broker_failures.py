@@ -26,7 +26,9 @@ from zkconsumer.fetch.broker_failures import (
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.kafka import ClusterMetadata
+from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
+from zkconsumer.streams import QueueBudget
 from zkconsumer.testing import FakeCluster, ManualClock
 
 
@@ -167,7 +169,13 @@ def manage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Fetc
         told: list[Any] = []
         settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, scaled(5), 0, 0.01)
         manager = FetcherManager(
-            "m", settings, lambda _: [Endpoint(1, "h", 1)], resolved=lambda *_: None, refused=told.append
+            "m",
+            settings,
+            lambda _: [Endpoint(1, "h", 1)],
+            resolved=lambda *_: None,
+            refused=told.append,
+            metrics=Metrics(),
+            budget=QueueBudget(1 << 40),
         )
         made.append(manager)
         manager.open()

@@ -13,7 +13,7 @@ from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
-from zkconsumer.streams import StreamQueue
+from zkconsumer.streams import QueueBudget, StreamQueue
 
 
 def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
@@ -21,7 +21,9 @@ def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
     the new address ended the old one, whose partitions nobody fetched any more.
     """
     it = OnePartition()
-    manager = FetcherManager("m", it.settings, lambda _: [], resolved=lambda *_: None)
+    manager = FetcherManager(
+        "m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=Metrics(), budget=QueueBudget(1 << 40)
+    )
     old = manager.fetcher_for((0, 0), Endpoint(0, "127.0.0.1", 1))
     assert old is not None
     it.position.fetched = None  # it waits for its start, and so in peace
@@ -39,7 +41,9 @@ def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
 def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
     """Bug: brokers that had left the cluster stayed in every report for ever."""
     it, metrics = OnePartition(), Metrics()
-    manager = FetcherManager("m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=metrics)
+    manager = FetcherManager(
+        "m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=metrics, budget=QueueBudget(1 << 40)
+    )
 
     def ports() -> set[str]:
         return {value for name in metrics.snapshot() for tag, value in name.tags if tag == "brokerPort"}
@@ -71,7 +75,14 @@ def test_a_fetcher_without_a_thread_gets_no_partitions(monkeypatch: pytest.Monke
     """Out of threads, the manager kept a fetcher without one and gave it partitions at the next try, for ever."""
     begun = OnePartition()
     broker = Endpoint(0, "127.0.0.1", 1)
-    manager = FetcherManager("m", begun.settings, lambda _: [broker], resolved=lambda *_: None)
+    manager = FetcherManager(
+        "m",
+        begun.settings,
+        lambda _: [broker],
+        resolved=lambda *_: None,
+        metrics=Metrics(),
+        budget=QueueBudget(1 << 40),
+    )
 
     def no_thread(self: Fetcher) -> None:
         raise RuntimeError("can't start new thread")

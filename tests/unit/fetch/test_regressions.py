@@ -24,8 +24,9 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.fetcher_manager import FetcherManager, fetcher_number
 from zkconsumer.kafka import BrokerChannel, error_codes
+from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
-from zkconsumer.streams import StreamQueue
+from zkconsumer.streams import QueueBudget, StreamQueue
 
 
 def messages(base: int, count: int = 1) -> bytes:
@@ -177,7 +178,14 @@ class Cluster:
 
     def manager(self, **settings: Any) -> FetcherManager:
         made = OnePartition(backoff=0.05, **settings).settings
-        return FetcherManager("m", made, lambda _: self.registered, resolved=lambda *_: None)
+        return FetcherManager(
+            "m",
+            made,
+            lambda _: self.registered,
+            resolved=lambda *_: None,
+            metrics=Metrics(),
+            budget=QueueBudget(1 << 40),
+        )
 
     def start(self, manager: FetcherManager) -> PartitionPosition:
         position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)

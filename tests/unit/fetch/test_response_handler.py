@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import WHERE, Batch, Written
+from zkconsumer.fetch.broker_fetch import FetchedPart
 from zkconsumer.fetch.fetch_session import FetchRange
 from zkconsumer.fetch.partition_fetch import PartitionFetch
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler
@@ -22,7 +23,7 @@ def part(error: int = 0) -> PartitionResponse:
 def judged(it: OnePartition, *parts: PartitionResponse) -> Outcomes:
     told, handle, fetch = Outcomes(), ResponseHandler(7, it.settings), PartitionFetch(it.position, it.queue)
     for each in parts:
-        handle.handle(fetch, ASKED, each, told)
+        handle.handle(FetchedPart(fetch, ASKED, each), told)
     return told
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import strategies as st
 
 from tests.unit.kafka.reference import crc32c
+from zkconsumer.kafka.arrow_columns import NAMES, ColumnBuilder
+from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 
 WHERE = TopicPartition("t", 3)
@@ -144,3 +147,11 @@ BATCHES = st.sampled_from([(magic, codec) for magic, codecs in CODECS.items() fo
     )
 )
 SETS = st.builds(MessageSet, st.lists(BATCHES, min_size=1, max_size=4), base=st.integers(0, 2**40))
+
+
+def read_columns(batches: Iterable[RecordBatch], names: Sequence[str] = NAMES, *, end: int | None = None) -> list[Any]:
+    """Return all columns of some batches at once, for small amounts. Raises CorruptRecordsError."""
+    builder = ColumnBuilder(names)
+    for batch in batches:
+        builder.add_batch(batch, end)
+    return builder.take()

@@ -12,10 +12,10 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.kafka.sets import SETS, WHERE, Batch, MessageSet, Written
+from tests.unit.kafka.sets import SETS, WHERE, Batch, MessageSet, Written, read_columns
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import arrow_columns, columnar_decoding
-from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, read_columns, slabs
+from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, slabs
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import TopicPartition
 

@@ -45,13 +45,13 @@ def read(asked: Asked) -> tuple[ApiSchema, dict[str, Any]]:
     if message.compact(asked.version):
         assert body[:1] == b"\0"
         body = body[1:]
-    return message, message.read_request(asked.version, body)
+    return message, message.read(message.request, asked.version, body)
 
 
 def reply(peer: Peer, asked: Asked, values: Mapping[str, Any]) -> None:
     message = BY_KEY[asked.api]
     head = b"\1\5\3tag" if message.compact(asked.version) else b""  # a tagged field that nobody knows
-    peer.answer(asked.correlation_id, head + message.write_response(asked.version, values))
+    peer.answer(asked.correlation_id, head + message.write(message.response, asked.version, values))
 
 
 @contextmanager

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from tests.unit.kafka import reference
 from tests.unit.kafka.reference import Plain
-from tests.unit.kafka.sets import CODECS, GZIP, SETS, WHERE, Batch, MessageSet, Written, resealed
+from tests.unit.kafka.sets import CODECS, GZIP, SETS, WHERE, Batch, MessageSet, Written, read_columns, resealed
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch, batches
-from zkconsumer.kafka.arrow_columns import read_columns
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.fallback_records import read_leniently
 from zkconsumer.kafka.message_set_extent import extent
@@ -130,6 +129,7 @@ def test_the_size_that_is_wanted_is_enough() -> None:
     assert extent(what.data[:-1], WHERE, 0)[:3] == (10, True, len(what.data))
 
 
+@pytest.mark.tier("standard")
 @given(SETS, st.data(), st.booleans())
 @settings(deadline=None, max_examples=400)
 def test_corrupt_bytes_never_give_another_error(what: MessageSet, data: st.DataObject, check_crc: bool) -> None:

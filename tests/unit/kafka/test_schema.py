@@ -17,7 +17,7 @@ def _topics(count: int) -> bytes:
 
 
 def test_as_many_entries_as_a_large_cluster_has_are_read() -> None:
-    assert len(OFFSET_FETCH.read_response(3, _topics(50_000))["topics"]) == 50_000
+    assert len(OFFSET_FETCH.read(OFFSET_FETCH.response, 3, _topics(50_000))["topics"]) == 50_000
 
 
 def test_more_entries_than_any_cluster_has_are_refused_at_once() -> None:
@@ -26,7 +26,7 @@ def test_more_entries_than_any_cluster_has_are_refused_at_once() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="more than 400000 entries"):
-            OFFSET_FETCH.read_response(3, data)
+            OFFSET_FETCH.read(OFFSET_FETCH.response, 3, data)
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()

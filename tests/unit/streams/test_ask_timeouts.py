@@ -69,8 +69,9 @@ class Coming:
 
     def revoked(self) -> None:
         gone = position(7)
-        self.queue.deliver(gone, record_batch(0, 1), (0, 1), ())
-        gone.revoked = gone.halted = True  # between the fetcher's look and the reader's
+        with self.queue._lock:  # otherwise the reader could take the message before it is revoked
+            self.queue.deliver(gone, record_batch(0, 1), (0, 1), ())
+            gone.revoked = gone.halted = True  # between the fetcher's look and the reader's
 
 
 WAYS: dict[str, tuple[float | None, Callable[[Coming], Any]]] = {

@@ -17,9 +17,9 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, MergedStreams, RateLimitedLease, StreamQueue, merged_streams, rate_limit
+from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, merged_streams, rate_limit
 from zkconsumer.streams.chunk_reader import ChunkReader
-from zkconsumer.streams.rate_limit import BURST_S, TokenBucket
+from zkconsumer.streams.rate_limit import BURST_S, RateLimitedLease, TokenBucket
 from zkconsumer.zookeeper.lease import Lease
 
 

@@ -129,7 +129,7 @@ def test_a_slow_member_is_waited_for_and_a_stale_one_fenced(targets: list[Target
     target.stable(slow)
     target.stable(slow, quick)
     with cluster.park("Heartbeat", client_id="contract") as parked:
-        waiting = slow.connection.send("Heartbeat", slow._who())
+        waiting = slow.connection.send("Heartbeat", slow.identity())
         parked.wait(scaled(10))
         cluster.expire_member("g", slow.member_id)
         assert quick.joined()["generation_id"] == 3

@@ -205,8 +205,9 @@ def test_offsets_that_nobody_manages_die_by_their_own_age() -> None:
 
 
 def test_an_empty_group_loses_all_offsets_at_once() -> None:
-    """Seen on 3.9.1: what was committed while a group was nearly as long empty as offsets are kept, by whoever wrote
-    them there for later, was gone a moment after.
+    """Seen on 3.9.1: a group was empty for nearly the whole retention, when a tool committed offsets for later use.
+
+    A moment later they were gone.
     """
     house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0)

@@ -1,4 +1,4 @@
-"""How long the coordinator in memory keeps an offset: as tables of the group's state and of what its members say."""
+"""The expiry of offsets in the fake coordinator, as tables of the group's state and its members' subscriptions."""
 
 from __future__ import annotations
 

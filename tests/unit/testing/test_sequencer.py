@@ -1,4 +1,4 @@
-"""What a test stages events with: a clock that it moves, and an order of points."""
+"""The manual clock and the sequencer of the test kit."""
 
 from __future__ import annotations
 

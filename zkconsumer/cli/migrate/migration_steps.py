@@ -195,7 +195,7 @@ def _live(group: MigratedGroup, target: Store, options: MigrationOptions) -> lis
 
 
 def _carry_out(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> int:
-    kept = _keep(group, plan, options)
+    kept = save_backup(group, plan, options)
     say(f"what stands there now is kept in {kept}")
     outcomes = {step.partition: "not written: somebody wrote it meanwhile" for step in plan.changes}
     side = group.side(plan.target)
@@ -246,7 +246,7 @@ def _read_back(group: MigratedGroup, plan: MovePlan, outcomes: dict[TopicPartiti
 # ---- files ----
 
 
-def _keep(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> Path:
+def save_backup(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> Path:
     """Save the offsets that will be overwritten. Return the file. Raises ConfigException."""
     when = datetime.now(UTC)
     default = f"{group.group}-{plan.target.value}-{when:%Y%m%dT%H%M%S.%f}.rollback.json"

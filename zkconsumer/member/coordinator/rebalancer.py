@@ -25,8 +25,8 @@ from zkconsumer.member.coordinator.join_protocol import JoinProtocol, Question
 from zkconsumer.member.coordinator.settings import AT_ONCE, LEAVE_WITHIN, LOOK_FOR_READER, NEVER, MemberSettings
 from zkconsumer.member.coordinator.state_machine import ASKING, TABLE, TRYING, State, Trigger
 from zkconsumer.member.coordinator.status import Status
+from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import ListenerReturned, StopRequested, SubscriptionChanged, first_stop
-from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.interfaces import Readers
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from zkconsumer.assignors import AssignmentError
 from zkconsumer.assignors.group_strategy import StrategyConfig, assignment_strategy
-from zkconsumer.assignors.java_consumer import COOPERATIVE, GroupMembers
-from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription, RebalanceProtocol
+from zkconsumer.assignors.java_consumer import COOPERATIVE, GroupAssignor, GroupMembers
+from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import MalformedMemberError
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, thread_id, utf16_key
@@ -35,7 +35,7 @@ class _View:
     racks: Mapping[TopicPartition, str]
 
 
-class StreamsAssignor:
+class StreamsAssignor(GroupAssignor):
     """The strategy ``zkconsumer``.
 
     Arguments: ``config`` chooses the leader's strategy. ``consumer`` is the member's consumer id in ZooKeeper.
@@ -44,7 +44,7 @@ class StreamsAssignor:
     """
 
     name = "zkconsumer"
-    protocols: tuple[RebalanceProtocol, ...] = COOPERATIVE
+    protocols = COOPERATIVE
 
     def __init__(
         self,

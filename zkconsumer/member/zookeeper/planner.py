@@ -1,7 +1,9 @@
-"""The plan of one member: which partitions to release, keep and claim. Pure.
+"""The plan of one member: which partitions to release, keep and claim.
 
 The original releases and claims everything for every change. The outcome is the same here, since every member computes
 the same assignment from the same view. But partitions that stay with their thread are kept and never touched.
+
+Pure.
 """
 
 from __future__ import annotations

@@ -19,19 +19,26 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, RegistryError
+from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.member.zookeeper.node_triggers import NodeTriggers
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
-from zkconsumer.member.zookeeper.planner import GroupView, Plan, topics_of
+from zkconsumer.member.zookeeper.planner import (
+    Assign,
+    GroupView,
+    Plan,
+    differing_subscriptions,
+    plan,
+    possible,
+    topics_of,
+)
 from zkconsumer.member.zookeeper.recreated_topics import RecreatedTopics
 from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
-from zkconsumer.member.zookeeper.strategy import AppliedStrategy
-from zkconsumer.model import Assignment, ThreadId, TopicPartition
+from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.node_values import Seen
 
@@ -229,3 +236,82 @@ class RebalanceRounds:
         internal = self._settings.exclude_internal_topics
         topics = topics_of(view, self._registration.consumer, exclude_internal_topics=internal)
         return not self._owned.positions and topics <= {tp.topic for tp in claimed.refused}
+
+
+Concern = Callable[[Mapping[ConsumerId, Registration]], str | None]
+"""Returns why the members may not agree on our strategy; None: nothing speaks against it."""
+
+
+class AppliedStrategy:
+    """Plans for one member by its strategy, and remembers the assignment in force. It warns of each trouble once.
+
+    Arguments: ``assign`` is the strategy, ``name`` its name; ``concern`` is asked about the members of each view.
+    """
+
+    def __init__(
+        self,
+        consumer: ConsumerId,
+        assign: Assign,
+        *,
+        exclude_internal_topics: bool,
+        name: str = "range",
+        concern: Concern = lambda _: None,
+    ) -> None:
+        self._consumer = consumer
+        self._assign = assign
+        self._exclude_internal = exclude_internal_topics
+        self._name = name
+        self._concern = concern
+        self._in_force: Assignment = {}
+        self._concerned: str | None = None
+        self._differing = False
+        self._failure = ""
+        self.orphaned: frozenset[TopicPartition] = frozenset()
+        """Partitions that the assignment before the last gave to members that have left since."""
+
+    def plan(self, view: GroupView, owned: Mapping[TopicPartition, PartitionPosition]) -> tuple[Plan, str]:
+        """Return what to do, and why that is not what the strategy says; empty if it is.
+
+        A strategy that raises leaves the assignment before it in force. That harms nothing that flows already, and
+        partitions lost meanwhile are claimed again as before. Raises AssignmentError for an impossible assignment.
+        """
+        self._warn(view)
+        threads = {tp: position.thread for tp, position in owned.items()}
+
+        def made(assign: Assign) -> Plan:
+            return plan(view, self._consumer, threads, assign, exclude_internal_topics=self._exclude_internal)
+
+        try:
+            todo = made(self._assign)
+        except (Exception, SystemExit) as e:  # noqa: BLE001 (a plug-in raises whatever it likes; the member lives on)
+            return made(lambda view, threads: possible(self._in_force, view, threads)), self._failed(e)
+        if self._failure:
+            log.info("the strategy %s works again", self._name)
+        self._failure = ""
+        members = view.members.keys() | {self._consumer}
+        self.orphaned = frozenset(
+            tp for tp, thread in self._in_force.items() if ConsumerId(thread.rpartition("-")[0]) not in members
+        )
+        self._in_force = todo.assignment
+        return todo, ""
+
+    def _warn(self, view: GroupView) -> None:
+        """Warn if the members do not agree on the strategy, or do not subscribe alike."""
+        concerned = self._concern(view.members)
+        if concerned != self._concerned:
+            if concerned is not None:
+                log.warning("partition.assignment.strategy=%s: %s", self._name, concerned)
+            else:
+                log.info("partition.assignment.strategy=%s: the whole group agrees now", self._name)
+            self._concerned = concerned
+        differing = differing_subscriptions(view)
+        if differing is not None and not self._differing:
+            log.info("%s; that is legal, but is it meant?", differing)
+        self._differing = differing is not None
+
+    def _failed(self, error: BaseException) -> str:
+        failure = f"the strategy {self._name} failed ({type(error).__name__}: {error})"
+        if failure != self._failure:
+            log.error("%s; the assignment before it stays in force", failure, exc_info=error)
+        self._failure = failure
+        return failure

@@ -17,6 +17,7 @@ from time import monotonic
 from zkconsumer.core.wording import first_of
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import (
     Event,
     ListenerReturned,
@@ -26,7 +27,6 @@ from zkconsumer.member.events import (
     SubscriptionChanged,
     first_stop,
 )
-from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.offset_conflicts import OffsetConflicts, RoundNeeded
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions

@@ -20,7 +20,7 @@ from zkconsumer.member.zookeeper.planner import GroupView, threads_of, topics_wa
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import DecodedNodes, NodeCache
-from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Seen
+from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, Seen
 from zkconsumer.zookeeper.requests import Transaction
 from zkconsumer.zookeeper.session import Session
 
@@ -98,21 +98,8 @@ class GroupRegistration:
             self._make_anew(node.version, deadline)
             self._cache.look(self._after_registering(), deadline)
             return True
-        if node is not None and self._session.is_former(node.ephemeral_owner):
-            # of a session that we gave up ourselves: no process uses it
-            self._session.delete(self.path, deadline, node.version)
-        elif node is FORBIDDEN:
-            raise NotPermittedError(f"{self.path}: ZooKeeper does not let us read it; check the node's ACL")
-        elif node is not None:
-            kind = (
-                "a persistent node"
-                if node.ephemeral_owner == 0
-                else f"session 0x{node.ephemeral_owner & (1 << 64) - 1:x}"
-            )
-            raise ConsumerIdInUseError(
-                f"{self.path} is held by {kind}: another live member has this consumer.id, or its former session "
-                "has not expired yet"
-            )
+        if node is not None:
+            self._clear(node, deadline)
         parent = paths.ids(self.group)
         if seen.nodes.get(parent) is None:
             self._session.ensure([parent], deadline)
@@ -125,6 +112,20 @@ class GroupRegistration:
         self._rewrite = False
         self._cache.look(self._after_registering(), deadline)
         return True
+
+    def _clear(self, node: Node, deadline: Deadline) -> None:
+        """Delete a node in our place that no process uses. Raises as :meth:`register` for any other."""
+        if self._session.is_former(node.ephemeral_owner):  # of a session that we gave up ourselves
+            self._session.delete(self.path, deadline, node.version)
+            return
+        if node is FORBIDDEN:
+            raise NotPermittedError(f"{self.path}: ZooKeeper does not let us read it; check the node's ACL")
+        owner = node.ephemeral_owner
+        kind = f"session 0x{owner & (1 << 64) - 1:x}" if owner else "a persistent node"
+        raise ConsumerIdInUseError(
+            f"{self.path} is held by {kind}: another live member has this consumer.id, or its former session has not "
+            "expired yet"
+        )
 
     def _before_registering(self) -> Look:
         """Return the nodes to read before we register: our node, and the first time its parent."""

@@ -23,7 +23,7 @@ def test_the_lines_are_those_of_the_java_tool() -> None:
     assert format_csv({TopicPartition("b", 9): 7}, "g") == "g,b,9,7\n"
 
 
-def test_quotes_as_the_java_tool_writes_them_around_long_names_are_read() -> None:
+def test_the_java_tools_quotes_around_long_names_are_read() -> None:
     text = '"a-topic-with-more-than-24-characters",0,5\r\n"t","1","6"\n\n'
     assert parse_csv(text, "g") == {
         TopicPartition("a-topic-with-more-than-24-characters", 0): 5,

@@ -1,4 +1,4 @@
-"""What a migration writes, what it leaves, and what it will not decide by itself."""
+"""The plan of a migration: written, left and undecided partitions."""
 
 from __future__ import annotations
 
@@ -91,19 +91,21 @@ def test_a_corrected_position_can_set_back_too() -> None:
     assert one(Entry(101), Entry(60), out_of_range=OutOfRange.EARLIEST).verdict is Verdict.UNDECIDED
 
 
-def test_no_valid_offset_is_nothing_to_move_and_nothing_in_the_way() -> None:
+def test_an_invalid_offset_counts_as_none() -> None:
+    """It is not moved, and does not stop a write."""
     assert one(Entry(-1, text="-1")).verdict is Verdict.LEFT
     assert one(Entry(20), Entry(-1, text="-1")).verdict is Verdict.WRITE
 
 
-def test_an_unreadable_source_is_never_guessed_and_an_unreadable_target_is_written_over() -> None:
+def test_an_unreadable_source_is_never_guessed() -> None:
+    """An unreadable target is overwritten."""
     step = one(Entry(None, "/consumers/g/offsets/t/0: not a number"))
     assert step.verdict is Verdict.UNDECIDED
     assert "not a number" in step.reason
     assert one(Entry(20), Entry(None, "rubbish", text="x")).verdict is Verdict.WRITE
 
 
-def test_partitions_that_do_not_exist_and_those_of_the_target_alone_are_left_and_named() -> None:
+def test_partitions_without_log_or_source_are_left() -> None:
     gone = TopicPartition("deleted", 0)
     plan = plan_move(Store.ZOOKEEPER, {gone: Entry(5)}, {T1: Entry(7)}, LOGS)
     assert [(step.partition, step.verdict) for step in plan.steps] == [(gone, Verdict.LEFT), (T1, Verdict.LEFT)]
@@ -115,7 +117,7 @@ def test_partitions_that_do_not_exist_and_those_of_the_target_alone_are_left_and
 
 
 @pytest.mark.parametrize("target", Store)
-def test_a_rollback_puts_back_what_was_there_and_takes_away_what_was_not(target: Store) -> None:
+def test_a_rollback_restores_and_removes_offsets(target: Store) -> None:
     before = Entry(4, text="+4") if target is Store.ZOOKEEPER else Entry(4, metadata="m", leader_epoch=7)
     saved = {T0: Saved(before, held_as(target, 20)), T1: Saved(None, held_as(target, 30))}
     plan = plan_rollback(target, saved, {T0: held_as(target, 20), T1: held_as(target, 30)}, force=False)
@@ -168,7 +170,8 @@ def test_stores_agree_where_it_makes_no_difference_which_is_read(
     assert (found.agreement, found.agrees) == (agreement, agrees)
 
 
-def test_a_comparison_names_positions_outside_the_log_and_partitions_that_are_gone() -> None:
+def test_a_comparison_names_bad_offsets_and_partitions() -> None:
+    """Offsets outside their log, and partitions that do not exist any more."""
     gone = TopicPartition("deleted", 0)
     first, second = compare({gone: Entry(1), T0: Entry(3)}, {T0: Entry(3)}, LOGS)
     assert (first.agreement, first.agrees, first.note) == (Agreement.GONE, True, "")
