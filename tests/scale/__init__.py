@@ -1,1 +1,1 @@
-"""What a change of a group costs, beside the original: counted in a simulation, and measured on real processes."""
+"""The cost of a change of a group, beside the original: counted in a simulation, and measured on real processes."""

@@ -1,10 +1,10 @@
-"""What a change of a group costs, simulated: for our code and for the original's algorithm, at any size.
+"""The cost of a change of a group, simulated: for our code and for the original's algorithm, at any size.
 
-A group of ``members`` shares one topic of ``partitions``; then one member joins (in the middle of the order of names),
-leaves, is killed, or restarts, or all start at once. Counted is all that is asked of ZooKeeper from the change until
-nothing happens any more; the time is that from the change (from the session's end where a member was killed, from the
-new start where one restarts) to the last owner node. "rest" is what 20 seconds without a change cost: ours look after
-what they believe then, the original does not. Heartbeats are not counted, for they are the same.
+A group of ``members`` shares one topic of ``partitions``. Then one member joins (in the middle of the order of names),
+leaves, is killed, or restarts, or all start at once. The simulation counts every request to ZooKeeper from the change
+until nothing happens any more. The time runs from the change to the last owner node. For a killed member it runs from
+the end of its session, for a restarted one from its new start. "rest" is the cost of 20 seconds without a change: our
+members reconcile then, the original's do not. Heartbeats are not counted, because they are the same.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ class Member(Protocol):
 
 @dataclass(frozen=True)
 class Cost:
-    """What one change cost. ``moved`` partitions changed hands by the assignment; ``unowned`` are without the right
-    owner at the end; ``seconds`` to the last owner node; ``cpu`` seconds that the busiest member computed (0 for the
-    original); ``untouched`` says whether no request named a node of a partition that did not move; ``trips`` is how
-    often whoever did so most had to wait for an answer before it could go on.
+    """The cost of one change.
+
+    ``moved`` partitions changed hands by the assignment; ``unowned`` are without the right owner at the end;
+    ``seconds`` to the last owner node; ``cpu`` seconds that the busiest member computed (0 for the original);
+    ``untouched`` says whether no request named a node of a partition that did not move; ``trips`` counts the waits of
+    one member for an answer before it could go on: those of the member with the most.
     """
 
     side: str
@@ -140,8 +142,10 @@ def simulate(side: str, change: str, partitions: int, members: int, *, counts_cp
 
 
 def _form(group: Group, names: list[str]) -> None:
-    """A group at rest. The original may need several calls before all have what is theirs; that is not what is
-    measured here, so each of its members comes when the one before has settled... or all at once, where that works.
+    """Return a group at rest.
+
+    The original may need several calls before all members have their share. That is not measured here, so each of its
+    members comes when the one before has settled, or all at once if that works.
     """
     for name in names:
         group.start(name)

@@ -1,4 +1,4 @@
-"""A steady flow of messages on some partitions, and the gaps in what is handed out of it.
+"""A steady flow of messages on some partitions, and the gaps in the messages that members hand out.
 
 A thread named "flow" writes, on a beat of its own, until it is told to stop; only it touches the producer.
 """
@@ -22,8 +22,9 @@ READY_S = 60.0
 
 
 class Flow:
-    """Writes one message to each of ``partitions`` every ``beat`` seconds, for the time of a ``with`` block, which
-    begins when each of them has taken one: a topic that was just made is not there at once.
+    """A writer of one message to each of ``partitions`` every ``beat`` seconds, for the time of a ``with`` block.
+
+    The block begins when each partition has taken one message: a topic that was just made is not there at once.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: Sequence[int], beat: float) -> None:

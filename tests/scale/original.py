@@ -1,12 +1,12 @@
-"""The original's algorithm on the simulated ZooKeeper: what a member reads, writes and waits for, in its order.
+"""The original's algorithm on the simulated ZooKeeper: the reads, writes and waits of a member, in its order.
 
 A model of ``ZookeeperConsumerConnector.syncedRebalance`` of Kafka 1.1.1 with its defaults, offsets in ZooKeeper, a
-static subscription to one topic. Each change of the members wakes every member; each reads every registration anew,
-stops, commits, releases all it owns, claims node by node what it shall own, takes that back where one was not free, and
-sleeps. After four attempts it gives up until the next change.
+static subscription to one topic. Each change of the members wakes every member. Each member reads every registration
+anew, stops, commits and releases all its partitions. Then it claims node by node; if one is not free, it takes the
+others back and sleeps. After four attempts it gives up until the next change.
 
-In the original's favour: computing, stopping and starting fetchers takes no time at all; ZkClient's own looks at what
-it watches are left out, but for the listing with which it arms a watch again.
+In the original's favour: computing, stopping and starting fetchers takes no time at all. ZkClient's own looks at
+watched nodes are left out, except for the listing with which it arms a watch again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The owner nodes of a group as anybody can see them, and when a change was over.
+"""The owner nodes of a group as anybody can see them, and the end of a change.
 
-One thread calls. What is waited for is looked at cheaply (one ``exists`` for all partitions tells whether anything
-changed) and the times are ZooKeeper's own (the nodes' creation), so that looking neither slows the group down nor
-limits how exact the times are.
+One thread calls. Its looks are cheap: one ``exists`` for all partitions tells whether anything changed. The times are
+ZooKeeper's own (the nodes' creation). So looking neither slows the group down nor limits how exact the times are.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Owner(NamedTuple):
 
 
 def range_owners(threads: Collection[str], partitions: int) -> dict[int, str]:
-    """Who shall own what by the original's ``range``: contiguous blocks in the order of the thread ids."""
+    """Return the owners by the original's ``range``: contiguous blocks in the order of the thread ids."""
     ordered = sorted(threads)
     size, more = divmod(partitions, len(ordered))
     found, start = {}, 0

@@ -1,9 +1,9 @@
-"""How long real members take to share out a topic of many partitions, beside Scala 1.1.1 on the same servers.
+"""The time that real members take to share out a topic of many partitions, beside Scala 1.1.1 on the same servers.
 
 Four members join one by one, one leaves cleanly, one is killed. A join counts from the member's registration to the
-last owner node, a leave from the signal, a kill from the moment at which ZooKeeper ended the session; the end is when
-every partition is with its thread and stays there. Meanwhile messages flow on some partitions: when the last of these
-flows again ("flowing"), and the largest gap in what is handed out of those that keep their owner, beside the largest
+last owner node, a leave from the signal. A kill counts from the moment at which ZooKeeper ended the session. The end is
+when every partition is with its thread and stays there. Meanwhile messages flow on some partitions. "flowing" is when
+the last of these flows again. Beside it stands the largest gap on partitions that keep their owner, and the largest gap
 before the change, which tells how quiet the machine is.
 
 Everything but the session timeout is each side's default, and both sides take turns.

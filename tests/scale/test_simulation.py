@@ -35,9 +35,11 @@ def test_a_change_costs_what_moves_and_a_little_for_each_member(change: str, siz
 
 @pytest.mark.parametrize(("change", "most"), [("join", 10), ("leave", 4), ("kill", 4)])
 def test_what_can_be_asked_together_is(change: str, most: int) -> None:
-    """With a slow link each round trip is what counts. Who takes over lists the members, gives up with its last commit,
-    looks at owners and offsets, and claims; that it watches what it claimed holds up nothing. Who joins connects, looks
-    and registers before that, and once more where partitions come that are still held.
+    """With a slow link each round trip is what counts.
+
+    The new owner lists the members, gives up with its last commit, looks at owners and offsets, and claims. Watching
+    the claimed nodes holds up nothing. A joining member connects, looks and registers before that, and once more if
+    partitions come that are still held.
     """
     assert cost(OURS, change, (8, 3)).trips <= most
 

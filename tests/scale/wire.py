@@ -1,10 +1,10 @@
 """A ZooKeeper in memory whose requests are counted, weighed and take virtual time.
 
-What a request weighs follows ZooKeeper's protocol: 12 bytes before a request (length, number, kind), 20 before an
-answer (length, number, transaction, error), 4 before each text or content, 68 for a node's stat, 31 for the right
-"open to all", 9 before each part of a transaction. What it takes: half the round trip, its bytes over the network, the
-server's time (one request after the other, whoever asked), and the same way back. Requests that are sent together
-share one round trip. Watch events travel like answers and never overtake one.
+The weight of a request follows ZooKeeper's protocol, in bytes. A request has 12 before it (length, number, kind), an
+answer 20 (length, number, transaction, error). Each text or content has 4 before it, each part of a transaction 9. A
+node's stat has 68, the right "open to all" 31. The time of a request is half the round trip, its bytes over the
+network, the server's time (one request after the other, from all clients), and the same way back. Requests that are
+sent together share one round trip. Watch events travel like answers and never overtake one.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ class Costs:
 
 @dataclass
 class Traffic:
-    """What was asked: requests by kind (``parts`` are those within transactions and no requests of their own), events,
-    bytes both ways, how often each node was named, and how often each client waited for a round trip.
+    """The requests by kind, the events, and the bytes both ways.
+
+    ``parts`` are requests within transactions, which are none of their own. Also counted: how often each node was
+    named, and how often each client waited for a round trip.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -78,7 +80,7 @@ class CountedServer(FakeZooKeeper):
         return CountedSession(self, on_change, costs)
 
     def serve(self, seconds: float) -> None:
-        """Be busy for so long with what arrives now."""
+        """Be busy for so long with a request that arrives now."""
         self.free = max(self.free, self.simulation.now) + seconds
 
     def _create(self, path: str, data: bytes, owner: int) -> None:
@@ -117,7 +119,7 @@ class CountedSession(FakeSession):
         weigh: Callable[[T], int],
         parts: int = 0,
     ) -> T:
-        """Requests that are sent together: ``asked`` are their paths and bytes, ``kind`` is theirs or tells how many of
+        """These requests are sent together: ``asked`` are their paths and bytes, ``kind`` is theirs or tells how many of
         each there are, ``weigh`` tells the bytes of the answers beyond what every answer has.
         """
         if self._within or not asked:

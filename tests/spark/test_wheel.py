@@ -1,4 +1,4 @@
-"""What is installed: Spark finds the data source by itself, from the module at the top level of the wheel."""
+"""The installed wheel: Spark finds the data source by itself, from the module at its top level."""
 
 from __future__ import annotations
 

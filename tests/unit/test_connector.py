@@ -1,4 +1,4 @@
-"""What a connector refuses before it touches anything."""
+"""The refusals of a connector before it touches anything."""
 
 from __future__ import annotations
 

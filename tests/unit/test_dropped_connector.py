@@ -35,7 +35,7 @@ def new(cluster: FakeCluster, coordination: str = "zookeeper") -> ZookeeperConsu
 
 
 def member_of(connector: ZookeeperConsumerConnector) -> GroupMember:
-    """What lives on, to be ended by the test."""
+    """Return the part that lives on, to be ended by the test."""
     assert connector._member is not None
     return connector._member
 

@@ -1,4 +1,4 @@
-"""What a member's gauges tell, above all of partitions that are not well."""
+"""The values of a member's gauges, above all of partitions that are not well."""
 
 from __future__ import annotations
 

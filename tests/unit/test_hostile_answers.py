@@ -1,4 +1,4 @@
-"""What a hostile broker may send takes no more memory than the budget, one batch's limit and 80 MB.
+"""Answers of a hostile broker take no more memory than the budget, one batch's limit and 80 MB.
 
 Each answer is read in a process of its own. ``tests.unit.hostile`` has more of them, which take longer.
 """

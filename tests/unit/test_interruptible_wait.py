@@ -1,4 +1,4 @@
-"""What an application's thread waits with: each step is one call in C, so that an interrupt leaves nothing locked."""
+"""The waits of an application's thread: each step is one call in C, so that an interrupt leaves nothing locked."""
 
 from __future__ import annotations
 

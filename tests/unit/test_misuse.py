@@ -1,4 +1,4 @@
-"""What a new user does wrong: each raises at once, in the thread that does it, and says what to do."""
+"""The mistakes of a new user: each raises at once, in the thread that makes it, and says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What importing and installing the package brings along, and what it does not."""
+"""The effects of importing and installing the package, and the effects it must not have."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What went wrong in the original outside of groups and fetching, and the list of all such reports.
+"""Faults of the original outside of groups and fetching, and the list of all such reports.
 
-A test is named for its report and opens with what had happened and why.
+The name of a test is that of its report. Its docstring begins with the fault and the cause.
 """
 
 from __future__ import annotations

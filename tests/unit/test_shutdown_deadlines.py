@@ -1,7 +1,7 @@
 """A close ends in time whatever stands still: in virtual time, where each wait takes all that it is given.
 
-Nothing here waits in fact. What is asked of ZooKeeper is answered never, so that it takes as long as its deadline lets
-it or until the connection is taken away; so do the user's handlers, the listener, the store of offsets, and threads.
+Nothing here waits in fact. ZooKeeper never answers, so a request takes as long as its deadline lets it, or until the
+connection is taken away. The user's handlers, the listener, the store of offsets and threads do the same.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Process:
         self._process.communicate()
 
     def said(self, *lines: str) -> None:
-        """Wait for these lines, in whatever order they come."""
+        """Wait for these lines, in any order."""
         came = [self._process.stdout.readline().strip() for _ in lines]
         assert sorted(came) == sorted(lines), self._process.stderr.read() if "" in came else came
 
@@ -453,7 +453,7 @@ def test_shutdown_tells_of_what_another_thread_has_in_hand(cluster: FakeCluster)
 
 @pytest.mark.parametrize("timeout", [0.0, 0.5, 1.0, 1.8])
 def test_a_short_timeout_still_commits(cluster: FakeCluster, timeout: float) -> None:
-    """What is finished needs no drain; below 1.8 s the steps shrink. With 0 nothing is promised but the end."""
+    """Finished messages need no drain; below 1.8 s the steps shrink. With 0 nothing is promised but the end."""
     reading = Interrupted(cluster)
     try:
         reading.connector.shutdown(timeout)

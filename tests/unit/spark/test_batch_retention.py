@@ -1,4 +1,4 @@
-"""What a query keeps of what the group wants, and until when."""
+"""The partitions that a query keeps although the group would have them, and the end of that."""
 
 from __future__ import annotations
 

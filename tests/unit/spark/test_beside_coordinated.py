@@ -1,5 +1,6 @@
-"""What reads beside a group that brokers coordinate and moves its offsets, on the cluster in memory: a query with
-``membership=none``, and a snapshot.
+"""Readers beside a group that the brokers coordinate, which move its offsets, on the cluster in memory.
+
+They are a query with ``membership=none``, and a snapshot.
 """
 
 from __future__ import annotations

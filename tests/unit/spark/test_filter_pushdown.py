@@ -1,4 +1,4 @@
-"""What filters leave of ranges, and which of them Spark must look at itself."""
+"""The ranges that filters leave, and the filters that Spark must look at itself."""
 
 from __future__ import annotations
 

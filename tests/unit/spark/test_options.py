@@ -1,4 +1,4 @@
-"""What each option means, and how a wrong one is refused."""
+"""The meaning of each option, and the refusal of a wrong one."""
 
 from __future__ import annotations
 

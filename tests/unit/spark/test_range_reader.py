@@ -39,7 +39,7 @@ def options(**given: str) -> ReadOptions:
 
 
 class Known(QueryCluster):
-    """What ZooKeeper and the brokers would say."""
+    """The answers of ZooKeeper and the brokers, known beforehand."""
 
     def __init__(
         self,

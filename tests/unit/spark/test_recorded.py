@@ -1,4 +1,4 @@
-"""What recorded checkpoints say is understood by the code as it is, and would be written the same by it."""
+"""Recorded checkpoints: the present code understands them, and would write the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs that end before the offset where a query would go on: they are read from their beginning, once."""
+"""Logs that end before the offset where a query would go on: the query reads them from their beginning, once."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ def test_zookeeper_tells_of_a_longer_topic_made_anew(membership: str, cluster: F
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_longer_topic_made_anew_between_two_runs(loses: bool, cluster: FakeCluster, new_query: Any) -> None:
-    """What happened: the member said that it went back to the start, and the query went on at its checkpoint."""
+    """The member said that it went back to the start, but the query went on at its checkpoint."""
     given = options(cluster, "zookeeper")
     query = new_query(given)
     eventually(lambda: query.trigger() or query.read, 20, "the first batch")

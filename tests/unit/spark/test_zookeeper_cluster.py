@@ -1,4 +1,4 @@
-"""What the driver's side asks of a cluster that is only just coming back."""
+"""The requests of the driver's side to a cluster that is only just coming back."""
 
 from __future__ import annotations
 
