@@ -119,8 +119,10 @@ class CountedSession(FakeSession):
         weigh: Callable[[T], int],
         parts: int = 0,
     ) -> T:
-        """These requests are sent together: ``asked`` are their paths and bytes, ``kind`` is theirs or tells how many of
-        each there are, ``weigh`` tells the bytes of the answers beyond what every answer has.
+        """Send these requests together.
+
+        Arguments: ``asked`` are their paths and bytes; ``kind`` is theirs, or tells how many of each there are;
+        ``weigh`` tells the bytes of the answers beyond those that every answer has.
         """
         if self._within or not asked:
             return perform()  # the fake's own methods use one another
