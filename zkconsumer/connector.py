@@ -44,7 +44,7 @@ from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.partition_control import PartitionControl
-from zkconsumer.run_loop import Serving
+from zkconsumer.run_loop import RunLoop
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing, check_seconds
 from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.stream_delivery import ANY_TOPIC
@@ -66,7 +66,7 @@ def consumer_id(config: ConsumerConfig) -> ConsumerId:
     return ConsumerId(f"{config.group_id}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{digits}")
 
 
-class ZookeeperConsumerConnector(PartitionControl, Serving):
+class ZookeeperConsumerConnector(PartitionControl, RunLoop):
     """One member of a consumer group: coordinated through ZooKeeper, or by the brokers (``group.coordination=kafka``).
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).

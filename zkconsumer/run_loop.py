@@ -1,7 +1,7 @@
 """One loop over all streams of a connector, in the caller's thread or with worker threads, so that nobody must write
 threads to get what streams promise.
 
-Threads: :meth:`Serving.run` starts workers, each of which reads some of the streams through a
+Threads: :meth:`RunLoop.run` starts workers, each of which reads some of the streams through a
 :class:`~zkconsumer.streams.MergedStreams` of its own, and waits for their end. A lock guards who reads which stream and
 what has failed; no handler runs under it.
 
@@ -43,7 +43,7 @@ SHORTEST_TIMEOUT = 0.05
 """Seconds of the shortest ``consumer.timeout.ms`` of a worker, which would look without a pause otherwise."""
 
 
-class Serving:
+class RunLoop:
     """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that reads all of its streams."""
 
     config: ConsumerConfig
@@ -219,7 +219,7 @@ class Serving:
 class _Run:
     """One call of ``run``: its workers, who reads what, and what went wrong."""
 
-    def __init__(self, connector: Serving, handler: Handler, member: GroupMember, workers: int) -> None:
+    def __init__(self, connector: RunLoop, handler: Handler, member: GroupMember, workers: int) -> None:
         self._connector = connector
         self._handler = handler
         self._member = member

@@ -39,7 +39,7 @@ from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import ReadOptions, parse
 from zkconsumer.spark.range_reader import read_partition
 from zkconsumer.spark.schema import source_schema
-from zkconsumer.spark.streaming_query import StreamRun
+from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.cluster_admin import Admin
 from zkconsumer.zookeeper.security import registry_security
@@ -410,7 +410,7 @@ def test_the_data_source_reads_and_is_a_member_with_a_login(
     options, schema = parse(given), source_schema(False)
     batch = BatchReader(options, schema)
     assert sorted(_values(options, schema, batch.partitions())) == sorted(b"%d" % n for n in range(20))
-    run = StreamRun(options, cluster_of(options))
+    run = QueryRun(options, cluster_of(options))
     try:
         run.open()
         end = run.latest({}, None)

@@ -22,7 +22,7 @@ from zkconsumer.devcluster.cache import cache_directory, locked, write_atomicall
 
 _ROOT = Path(__file__).resolve().parents[2]
 _INSTALL_S = 150.0
-# What pip says where nobody answers it, or where those who do lack the version.
+# Texts of pip without an answer, or with answers that lack the version.
 _NOT_TO_BE_HAD = ("No matching distribution found", "Connection", "Timeout", "timed out")
 
 

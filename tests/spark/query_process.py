@@ -56,7 +56,7 @@ class QueryProcess:
         }
 
     def start(self) -> Self:
-        """Starts it and returns at once."""
+        """Start the process, and return at once."""
         self.out.mkdir(exist_ok=True)
         environment = {
             "JAVA_HOME": str(java_home_for_spark()),
@@ -122,7 +122,7 @@ class QueryProcess:
         return self.log.read_text(errors="replace")[-6000:]
 
     def close(self) -> None:
-        """Ends it in whatever way works. May be called again."""
+        """End the process by any means. May be called again."""
         if self._process is not None:
             if self.running:
                 self.kill_all()

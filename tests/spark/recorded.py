@@ -45,7 +45,7 @@ def recordings() -> list[Path]:
 
 
 def options_of(kind: str, cluster: DevCluster, group: str) -> dict[str, str]:
-    """What a query of a kind is told."""
+    """Return the options of a query of a kind."""
     common = {"group.id": group, "subscribe": TOPIC, "startingOffsets": "earliest", **KINDS[kind]}
     if "group.coordination" in common:  # which knows nothing of ZooKeeper
         return {**common, "kafka.bootstrap.servers": cluster.bootstrap_servers}

@@ -1,4 +1,4 @@
-"""``spark.read``: DataFrames equal to what was produced."""
+"""``spark.read``: DataFrames equal to the produced messages."""
 
 from __future__ import annotations
 

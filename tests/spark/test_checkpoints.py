@@ -1,6 +1,6 @@
 """Queries go on from every checkpoint that is recorded, of versions before this one as well: see ``recorded``.
 
-What the checkpoints say is looked at without Spark in ``tests/unit/spark/test_recorded.py``.
+``tests/unit/spark/test_recorded.py`` looks at the contents of the checkpoints without Spark.
 """
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ def test_a_query_beside_an_empty_group_moves_its_offsets(
     produce(topic, values(0, 2000), partitions=4)
     one = query(topic, "range")
     for name in (*TIMES, "partition.assignment.strategy"):
-        del one.reader.options[name]  # of no use to who is no member
+        del one.reader.options[name]  # only members have a use for these
     one.sink.drain(one.reader.stream(membership="none"), one.checkpoint)
     assert set(one.sink.places) == everything(4, 500)
     assert one.at(4, 500)

@@ -20,7 +20,7 @@ SESSION_MS = "3000"
 
 
 class Driver:
-    """What the tests here do with queries in processes of their own, one after the other on the same checkpoint."""
+    """Runs queries in processes of their own, one after the other on the same checkpoint."""
 
     def __init__(self, cluster: DevCluster, zookeeper: Any, group: str, topic: str, folder: Path) -> None:
         self.zookeeper, self.group, self.topic, self.folder = zookeeper, group, topic, folder

@@ -13,7 +13,7 @@ from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.streaming_query import StreamRun
+from zkconsumer.spark.streaming_query import QueryRun
 
 NewQuery = Callable[..., Query]
 
@@ -21,7 +21,7 @@ NewQuery = Callable[..., Query]
 @pytest.fixture
 def new_query(cluster: DevCluster) -> Iterator[NewQuery]:
     """``new_query(group, topic, option=value)``: a query that has joined."""
-    made: list[StreamRun] = []
+    made: list[QueryRun] = []
 
     def make(group: str, topic: str, coordination: str = "zookeeper", **options: str) -> Query:
         servers = (
@@ -31,7 +31,7 @@ def new_query(cluster: DevCluster) -> Iterator[NewQuery]:
         )
         given = {"group.id": group, "subscribe": topic, "startingOffsets": "earliest", **servers, **options}
         parsed = parse(given)
-        made.append(StreamRun(parsed, cluster_of(parsed)))
+        made.append(QueryRun(parsed, cluster_of(parsed)))
         made[-1].open()
         return Query(made[-1])
 

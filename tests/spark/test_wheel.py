@@ -1,4 +1,4 @@
-"""What is installed: Spark finds the data source by itself, from the module at the top level of the wheel."""
+"""The installed wheel: Spark finds the data source by itself, from the module at its top level."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel has, built from a copy of the tree."""
+    """A folder with the contents of the wheel, which is built from a copy of the tree."""
     folder = tmp_path_factory.mktemp("wheel")
     source, out, installed = folder / "source", folder / "out", folder / "installed"
     shutil.copytree(ROOT / "zkconsumer", source / "zkconsumer", ignore=shutil.ignore_patterns("__pycache__"))

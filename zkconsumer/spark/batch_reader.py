@@ -22,7 +22,7 @@ from zkconsumer.spark.offset_ranges import (
     EARLIEST,
     LATEST,
     LogSpan,
-    Offsets,
+    OffsetChoice,
     named_position,
     out_of_log,
     pieces,
@@ -30,7 +30,7 @@ from zkconsumer.spark.offset_ranges import (
 )
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition, read_partition, set_aside
-from zkconsumer.spark.zookeeper_cluster import Cluster, NoTimesError, describe
+from zkconsumer.spark.zookeeper_cluster import NoTimesError, QueryCluster, describe
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class BatchReader(DataSourceReader):
         set_aside()
         return [RangePartition(piece, leaders) for piece in pieces(ranges, options.min_partitions)]
 
-    def _narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    def _narrowed(self, cluster: QueryCluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -83,7 +83,7 @@ class FilteringReader(BatchReader):
         self._bounds = Bounds()
         return self._bounds.take(filters)
 
-    def _narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    def _narrowed(self, cluster: QueryCluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
         bounds = self._bounds or Bounds()
         partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
         since: dict[TopicPartition, int] = {}
@@ -93,7 +93,7 @@ class FilteringReader(BatchReader):
         return bounds.narrow(ranges, since)
 
 
-def selected(cluster: Cluster, options: ReadOptions) -> tuple[TopicPartition, ...]:
+def selected(cluster: QueryCluster, options: ReadOptions) -> tuple[TopicPartition, ...]:
     """Return the partitions to read. Raises ConfigException for a named one that does not exist."""
     partitions, missing = cluster.partitions(options.selection)
     check_existing(options, missing, sorted(set(options.selection.partitions) - set(partitions)))
@@ -115,7 +115,7 @@ def check_existing(options: ReadOptions, topics: Sequence[str], partitions: Sequ
     log.warning("%s: %s; nothing is read of it", option, problem)
 
 
-def check_given(option: str, offsets: Offsets | None, partitions: tuple[TopicPartition, ...]) -> None:
+def check_given(option: str, offsets: OffsetChoice | None, partitions: tuple[TopicPartition, ...]) -> None:
     """Refuse offsets in JSON that do not name every partition, as in Spark's source. Raises ConfigException."""
     if offsets is None or offsets.given is None:
         return
@@ -128,7 +128,7 @@ def check_given(option: str, offsets: Offsets | None, partitions: tuple[TopicPar
 
 
 def at_time(
-    cluster: Cluster, options: ReadOptions, partitions: Sequence[TopicPartition], *, begun: bool = False
+    cluster: QueryCluster, options: ReadOptions, partitions: Sequence[TopicPartition], *, begun: bool = False
 ) -> dict[TopicPartition, int]:
     """Return the offsets of ``startingTimestamp``, if it is given.
 
@@ -150,7 +150,7 @@ def at_time(
 
 
 def _looked_up(
-    cluster: Cluster, option: str, time: int | None, partitions: Sequence[TopicPartition]
+    cluster: QueryCluster, option: str, time: int | None, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Return the offsets at the time of an option, if it is given. Raises ConfigException if brokers cannot tell."""
     if time is None:
@@ -172,7 +172,7 @@ class Plan(NamedTuple):
     beyond: Mapping[TopicPartition, int]
 
 
-def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> Plan:
+def plan(cluster: QueryCluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> Plan:
     """Return the ranges that the options name, as the logs are now.
 
     Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
@@ -205,7 +205,7 @@ def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartitio
 
 
 def _beyond_their_logs(
-    cluster: Cluster,
+    cluster: QueryCluster,
     options: ReadOptions,
     committed: Mapping[TopicPartition, int],
     spans: Mapping[TopicPartition, LogSpan],

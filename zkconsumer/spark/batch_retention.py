@@ -23,7 +23,7 @@ from zkconsumer.model import Assignment, TopicPartition
 NEVER = float("inf")
 
 
-class Keeper:
+class BatchRetention:
     """The partitions of the batch that is planned or runs.
 
     Arguments: ``release_after`` in seconds from the planning of a batch, None to keep until it ends. ``again`` is told
@@ -125,8 +125,8 @@ class Keeper:
             return amended
 
 
-class KeepingStrategy(GroupStrategy):
-    """The configured strategy, except for the partitions that the keeper keeps.
+class RetainingStrategy(GroupStrategy):
+    """The configured strategy, except for the partitions that the retention keeps.
 
     Arguments: ``owned`` returns the partitions that are owned now.
     """
@@ -134,13 +134,13 @@ class KeepingStrategy(GroupStrategy):
     def __init__(
         self,
         config: ConsumerConfig,
-        keeper: Keeper,
+        retention: BatchRetention,
         owned: Callable[[], Mapping[TopicPartition, PartitionPosition]],
     ) -> None:
         super().__init__(config)
-        self._keeper = keeper
+        self._retention = retention
         self._owned = owned
 
     def __call__(self, view: StrategyView, threads: Threads) -> Assignment:
         """Return the assignment. Raises any error of the strategy."""
-        return self._keeper.amend(super().__call__(view, threads), self._owned(), view)
+        return self._retention.amend(super().__call__(view, threads), self._owned(), view)

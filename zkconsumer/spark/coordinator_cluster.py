@@ -28,13 +28,13 @@ from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.spark.options import ReadOptions, Selection
-from zkconsumer.spark.zookeeper_cluster import Cluster, LiveMembersError, describe
+from zkconsumer.spark.zookeeper_cluster import LiveMembersError, QueryCluster, describe
 from zkconsumer.wiring.member_parts import registered_endpoints
 
 T = TypeVar("T")
 
 
-class BrokersCluster(Cluster):
+class BrokersCluster(QueryCluster):
     """Channels to the brokers, which tell partitions, leaders and offsets; a context manager."""
 
     def __init__(self, config: ConsumerConfig, isolation_level: int = 0) -> None:
@@ -46,7 +46,10 @@ class BrokersCluster(Cluster):
         self._client: OffsetClient | None = None
 
     def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
-        """Do as :meth:`Cluster.partitions`. Raises BrokerError; RegistryError if brokers are found by ZooKeeper."""
+        """Do as :meth:`QueryCluster.partitions`.
+
+        Raises BrokerError; RegistryError if brokers are found by ZooKeeper.
+        """
         allowed = selection.allowed
         named = selection.topics or sorted({tp.topic for tp in selection.partitions})
 
@@ -68,7 +71,7 @@ class BrokersCluster(Cluster):
         return tuple(sorted(found)), missing
 
     def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
-        """Do as :meth:`Cluster.leaders`. Raises BrokerError; RegistryError if brokers are found by ZooKeeper."""
+        """Do as :meth:`QueryCluster.leaders`. Raises BrokerError; RegistryError if brokers are found by ZooKeeper."""
         topics = sorted({tp.topic for tp in partitions})
         told = self._ask_brokers(lambda channel, deadline: channel.metadata(topics, deadline))
         known = {endpoint.broker_id: endpoint for endpoint in self._brokers}
@@ -196,7 +199,7 @@ def _commit(offsets: Mapping[TopicPartition, int], also_back: bool, client: Offs
         raise OffsetCommitError(f"group {client.group}: not committed: {describe(sorted(refused))} ({why})")
 
 
-def cluster_of(options: ReadOptions) -> Cluster:
+def cluster_of(options: ReadOptions) -> QueryCluster:
     """Return the cluster of these options, not open yet."""
-    kind = BrokersCluster if options.config.coordinated_by_brokers else Cluster
+    kind = BrokersCluster if options.config.coordinated_by_brokers else QueryCluster
     return kind(options.config, options.isolation_level)

@@ -30,7 +30,7 @@ from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.offset_ranges import Progress, encode_progress
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.query_member import QueryMember
-from zkconsumer.spark.zookeeper_cluster import Cluster, LiveMembersError
+from zkconsumer.spark.zookeeper_cluster import LiveMembersError, QueryCluster
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Bystander:
     are any. The query's offsets follow with the first batch after that.
     """
 
-    def __init__(self, cluster: Cluster, group: str, *, allow_live_members: bool) -> None:
+    def __init__(self, cluster: QueryCluster, group: str, *, allow_live_members: bool) -> None:
         self._cluster = cluster
         self._group = group
         self._allowed = allow_live_members
@@ -277,7 +277,7 @@ class LiveMembership:
         if member.hold.refusal is not None:
             raise member.hold.refusal
         if patient or not self._all_started():
-            member.keeper.end(member.keeper.batch)  # Spark plans the next one: others may have its partitions
+            member.retention.end(member.retention.batch)  # Spark plans the next one: others may have its partitions
         if patient and not self._tired and not self._await(lambda: member.settled, SETTLE_WITHIN):
             self._tired = True
             log.warning("going on without all of our share of the group: %s", member.group.state)
@@ -291,7 +291,7 @@ class LiveMembership:
         if member.positions() != self._settled_for:
             self.settle(self._finished)  # for partitions that came only since then
         started = member.hold.started
-        kept = member.keeper.keep(tp for tp, p in member.positions().items() if not p.revoked and started(p))
+        kept = member.retention.keep(tp for tp, p in member.positions().items() if not p.revoked and started(p))
         # looked at again: the group thread may have released partitions just before they were kept
         ours = {tp: position for tp, position in member.positions().items() if tp in kept and not position.revoked}
         return frozenset(ours).intersection(partitions)
@@ -351,10 +351,10 @@ class LiveMembership:
 
     def reserve(self, progress: Progress) -> None:
         """Note the next batch; partitions that it does not read may leave at once. Empty: there is no batch."""
-        keeper = self.member.keeper
-        keeper.keep_only([tp for tp, span in progress.items() if span.end > span.start])
+        retention = self.member.retention
+        retention.keep_only([tp for tp, span in progress.items() if span.end > span.start])
         with self._marking:
-            self._running = (keeper.batch, progress) if progress else None
+            self._running = (retention.batch, progress) if progress else None
 
     def repeat(self, progress: Progress) -> None:
         """Claim the partitions of a batch that Spark repeats from its checkpoint, if they are free: it reads them
@@ -362,9 +362,9 @@ class LiveMembership:
         """
         member = self.member
         partitions = {tp for tp, span in progress.items() if span.end > span.start}
-        member.keeper.keep(partitions)
+        member.retention.keep(partitions)
         with self._marking:
-            self._running = (member.keeper.batch, progress)
+            self._running = (member.retention.batch, progress)
         self._await(lambda: member.settled or member.positions().keys() >= partitions, SETTLE_WITHIN)
         foreign = sorted(partitions.difference(member.positions()))
         if foreign:
@@ -390,7 +390,7 @@ class LiveMembership:
 
     def _attend(self) -> None:
         parent = self._parent()
-        while self._parent() == parent and not self._ending.wait(min(ATTEND, self.member.keeper.look_at_the_time())):
+        while self._parent() == parent and not self._ending.wait(min(ATTEND, self.member.retention.look_at_the_time())):
             self._look_for_an_end()
         self._look_for_an_end()  # the end of the last batch, of which Spark does not tell
         if not self._ending.is_set():
@@ -417,7 +417,7 @@ class LiveMembership:
             self._running = None
             ours = self._mark(progress)  # under the lock: an offset is set back before this or after it
         self._write(ours)
-        self.member.keeper.end(batch)
+        self.member.retention.end(batch)
 
 
 def registration(selection: Selection) -> Registration:

@@ -1,8 +1,8 @@
 """The offsets to read: from where, how far, in which pieces. Pure: no threads, no clock, no I/O.
 
-Offsets are half-open, [start, end), and "next to ..." as everywhere. A checkpoint of Spark contains a ``Progress``: the
-whole range of the last planned batch for every partition. So a batch is replayed from the checkpoint alone, whatever
-ZooKeeper or the group say meanwhile.
+Offsets are half-open, [start, end), and "next to ..." as everywhere. A checkpoint of Spark contains a
+``Progress``: the whole range of the last planned batch for every partition. So a batch is replayed from the checkpoint
+alone, whatever ZooKeeper or the group say meanwhile.
 
 Learned from Spark's own range calculator. It differs in two ways: small ranges are packed into one task (a task of a
 Python source costs some 35 ms), and a limit is shared evenly instead of by backlog.
@@ -45,7 +45,7 @@ class LogSpan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class OffsetChoice:
     """Where to start or end.
 
     ``word`` is "earliest", "latest", "group", "timestamp" with the ``time`` in ms since 1970, or "given" with the
@@ -57,9 +57,9 @@ class Offsets:
     time: int | None = None
 
 
-EARLIEST: Final = Offsets("earliest")
-LATEST: Final = Offsets("latest")
-GROUP: Final = Offsets("group")
+EARLIEST: Final = OffsetChoice("earliest")
+LATEST: Final = OffsetChoice("latest")
+GROUP: Final = OffsetChoice("group")
 
 
 def encode_progress(progress: Progress) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def ranges_of(progress: Progress) -> list[OffsetRange]:
 # ---- where to start ----
 
 
-def named_position(wanted: Offsets, partition: TopicPartition, log: LogSpan, found: int | None, none: int) -> int:
+def named_position(wanted: OffsetChoice, partition: TopicPartition, log: LogSpan, found: int | None, none: int) -> int:
     """Return the offset that an option names for a partition.
 
     Arguments: ``found`` is the group's offset, or that of the time, if the option means one of these; ``none`` counts
@@ -122,7 +122,7 @@ def stream_position(
     partition: TopicPartition,
     done: Progress,
     committed: int | None,
-    wanted: Offsets,
+    wanted: OffsetChoice,
     log: LogSpan,
     at_time: int | None = None,
 ) -> int:

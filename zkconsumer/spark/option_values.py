@@ -11,7 +11,7 @@ from typing import Any
 
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, Offsets
+from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, OffsetChoice
 
 
 def positive(text: str) -> int:
@@ -94,14 +94,14 @@ def _json(text: str, example: str) -> dict[str, Any]:
     return found
 
 
-def timestamp(text: str) -> Offsets:
+def timestamp(text: str) -> OffsetChoice:
     """Return the place of a time in milliseconds since 1970."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ValueError("must be milliseconds since 1970")
-    return Offsets("timestamp", time=int(text))
+    return OffsetChoice("timestamp", time=int(text))
 
 
-def offsets(text: str, symbols: set[int], refused: str = "") -> Offsets:
+def offsets(text: str, symbols: set[int], refused: str = "") -> OffsetChoice:
     """Return a word, or the offsets that JSON names.
 
     ``symbols`` are numbers that may stand for an offset; ``refused`` is a word that makes no sense here.
@@ -123,4 +123,4 @@ def offsets(text: str, symbols: set[int], refused: str = "") -> Offsets:
             if type(offset) is not int or not (0 <= offset < 2**63 or offset in symbols):
                 raise ValueError(f"{offset!r} is no offset here; {example}")
             given[_partition(topic, int(number), example)] = offset
-    return Offsets("given", given)
+    return OffsetChoice("given", given)

@@ -23,7 +23,7 @@ from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import option_values as values
-from zkconsumer.spark.offset_ranges import LATEST, Offsets
+from zkconsumer.spark.offset_ranges import LATEST, OffsetChoice
 
 _OF_BROKERS_MEMBERS: Final = (
     "session.timeout.ms",
@@ -138,8 +138,8 @@ class ReadOptions:
 
     config: ConsumerConfig
     selection: Selection
-    starting: Offsets | None = None
-    ending: Offsets | None = None
+    starting: OffsetChoice | None = None
+    ending: OffsetChoice | None = None
     max_offsets: int | None = None
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
@@ -346,7 +346,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
     return selection
 
 
-def _shown(offsets: Offsets) -> str:
+def _shown(offsets: OffsetChoice) -> str:
     if offsets.time is not None:
         return str(offsets.time)
     if offsets.given is None:

@@ -29,7 +29,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.spark.batch_retention import Keeper, KeepingStrategy
+from zkconsumer.spark.batch_retention import BatchRetention, RetainingStrategy
 from zkconsumer.wiring import Outside, build_member
 
 _POLL: Final = 0.02
@@ -55,7 +55,10 @@ class BatchHold:
         return True
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Let no batch that is planned from now on read these. The keeper has kept the partitions of a running one."""
+        """Let no batch that is planned from now on read these.
+
+        The retention has kept the partitions of a running one.
+        """
         for position in positions:
             position.revoked = True
 
@@ -86,9 +89,9 @@ class BatchHold:
 class WaitingHold(BatchHold):
     """A hold whose revocation waits for the running batch, as for a reader with messages in hand."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, retention: BatchRetention) -> None:
         super().__init__()
-        self._keeper = keeper
+        self._retention = retention
         self._started: set[PartitionPosition] = set()
         self._ended = Event()
 
@@ -118,7 +121,7 @@ class WaitingHold(BatchHold):
 
     def _mark_held(self, positions: Sequence[PartitionPosition]) -> None:
         for position in positions:
-            kept = not self._ended.is_set() and self._keeper.keeps(position.tp)
+            kept = not self._ended.is_set() and self._retention.keeps(position.tp)
             position.held_until = _BATCH_RUNS if kept else NOTHING_HELD
 
     def end(self) -> None:
@@ -129,22 +132,22 @@ class WaitingHold(BatchHold):
 class QueryMember:
     """A member that reads in batches. Nothing is connected before it is opened.
 
-    Arguments: ``release_after`` as for :class:`Keeper`. Raises: ConfigException, UnknownAssignorError.
+    Arguments: ``release_after`` as for :class:`BatchRetention`. Raises: ConfigException, UnknownAssignorError.
     """
 
     hold: BatchHold
 
     def __init__(self, config: ConsumerConfig, consumer: ConsumerId, release_after: float | None) -> None:
         if config.coordinated_by_brokers:
-            self.keeper = Keeper(release_after, lambda _: None)  # the group thread looks by itself
-            self.hold = WaitingHold(self.keeper)
+            self.retention = BatchRetention(release_after, lambda _: None)  # the group thread looks by itself
+            self.hold = WaitingHold(self.retention)
             config = config.replace({"rebalance.drain.timeout.ms": str(longest_drain_ms(config))})
             outside = Outside(delivery=self.hold, joins_patiently=True)
         else:
             events: SimpleQueue[Any] = SimpleQueue()
-            self.keeper = Keeper(release_after, lambda reason: events.put(LookAgain(reason)))
+            self.retention = BatchRetention(release_after, lambda reason: events.put(LookAgain(reason)))
             self.hold = BatchHold()
-            strategy = KeepingStrategy(config, self.keeper, self.positions)
+            strategy = RetainingStrategy(config, self.retention, self.positions)
             outside = Outside(events=lambda: events, delivery=self.hold, strategy=strategy)
         self.group = build_member(config, consumer, outside=outside)
         self._seen, self._seen_at = 0, monotonic()

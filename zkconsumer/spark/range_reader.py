@@ -39,7 +39,7 @@ from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.offset_ranges import LogSpan, out_of_log, within
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.schema import arrow_schema
-from zkconsumer.spark.zookeeper_cluster import Cluster, open_channel
+from zkconsumer.spark.zookeeper_cluster import QueryCluster, open_channel
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class RangeReader:
         self,
         options: ReadOptions,
         leaders: Mapping[TopicPartition, Endpoint],
-        open_cluster: Callable[[], Cluster] | None = None,
+        open_cluster: Callable[[], QueryCluster] | None = None,
     ) -> None:
         self._options = options
         self._open_cluster = open_cluster or (lambda: cluster_of(options))

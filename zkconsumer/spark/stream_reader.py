@@ -27,7 +27,7 @@ from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.frame_lock import LEAVES_WITHIN, FrameLock
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.range_reader import read_partition
-from zkconsumer.spark.streaming_query import StreamRun, end_cleanly_on_sigterm, leave_sigterm_alone
+from zkconsumer.spark.streaming_query import QueryRun, end_cleanly_on_sigterm, leave_sigterm_alone
 
 _READ_TWICE = (
     "another query reads this DataFrame, and each message of a group goes to one of its readers; load() a DataFrame "
@@ -45,18 +45,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self.lock = FrameLock(frame, since=time())
-        self._run: StreamRun | None = None
+        self._run: QueryRun | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_run": None}
 
-    def _running(self) -> StreamRun:
+    def _running(self) -> QueryRun:
         run = self._run
         if run is None:
             end_cleanly_on_sigterm()
             if not self.lock.acquire(Deadline(LEAVES_WITHIN)):
                 raise ConfigException("group.id", f"{self._options.group!r}: {_READ_TWICE}")
-            run = StreamRun(self._options, cluster_of(self._options))
+            run = QueryRun(self._options, cluster_of(self._options))
             atexit.register(self._close, run)  # a signal may come between any two lines, also of stop()
             self._run = run
             try:
@@ -66,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
         return run
 
-    def _close(self, run: StreamRun) -> None:
+    def _close(self, run: QueryRun) -> None:
         self.lock.leaving()
         try:
             run.close()
@@ -83,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Settle finished batches and plan the next one; see ``StreamRun.latest``."""
+        """Settle finished batches and plan the next one; see ``QueryRun.latest``."""
         return self._running().latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

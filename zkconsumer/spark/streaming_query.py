@@ -43,7 +43,7 @@ from zkconsumer.spark.offset_ranges import (
 )
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition
-from zkconsumer.spark.zookeeper_cluster import Cluster, describe
+from zkconsumer.spark.zookeeper_cluster import QueryCluster, describe
 
 log = logging.getLogger(__name__)
 
@@ -114,10 +114,10 @@ class ReplacedLogs:
         return {tp: span for tp, span in done.items() if tp not in self._found or self._found[tp].known != span.end}
 
 
-class StreamRun:
+class QueryRun:
     """The run of one query. The constructor does no I/O."""
 
-    def __init__(self, options: ReadOptions, cluster: Cluster, membership: QueryMembership | None = None) -> None:
+    def __init__(self, options: ReadOptions, cluster: QueryCluster, membership: QueryMembership | None = None) -> None:
         self.options = options
         self._cluster = cluster
         self._membership = membership or _membership(options, cluster)
@@ -370,7 +370,7 @@ class StreamRun:
         return "the query is to go on at offset" if tp in self._replaced else "startingOffsets names offset"
 
 
-def _membership(options: ReadOptions, cluster: Cluster) -> QueryMembership:
+def _membership(options: ReadOptions, cluster: QueryCluster) -> QueryMembership:
     if options.is_member:
         return LiveMembership(options)
     return Bystander(cluster, options.group, allow_live_members=options.allow_live_members)

@@ -33,11 +33,11 @@ from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.spark.offset_ranges import LogSpan
 from zkconsumer.spark.options import Selection
+from zkconsumer.wiring.member_parts import zookeeper_session
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import broker_ids, decode_brokers
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import Look, Seen
-from zkconsumer.zookeeper.security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class WatchedNodes:
         self.cache.forget(paths)
 
 
-class Cluster:
+class QueryCluster:
     """A session of ZooKeeper and channels to the brokers, opened when first needed; a context manager.
 
     Arguments: ``isolation_level`` 1 takes the last stable offset for a log's end.
@@ -150,12 +150,7 @@ class Cluster:
         """Return the session, opened if need be. Raises RegistryError."""
         if self._session is None:
             config = self._config
-            session = Session(
-                config.zookeeper_connect,
-                timeout=config.zookeeper_session_timeout_ms / 1000,
-                on_change=self._session_changed,
-                security=registry_security(config),
-            )
+            session = zookeeper_session(config, self._session_changed)
             try:
                 session.open(Deadline(config.zookeeper_connection_timeout_ms / 1000))
             except BaseException:

@@ -111,7 +111,7 @@ class BridgeCoordination(ZooKeeperCoordination):
 
     def engine(self, registration: Registration, committer: Committer) -> Engine:
         """Return ZooKeeper's engine, not started: the bridge is its strategy."""
-        count = self.round_timer()
+        count = self.parts.round_timer
 
         def ended(seconds: float) -> None:
             count(seconds)

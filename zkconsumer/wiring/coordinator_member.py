@@ -188,13 +188,12 @@ class BrokerCoordination:
         parts, settings = self.parts, member_settings(self.parts.config)
         self.group.interest.subscribe(registration)
         inbox, owned, calls, revocation = parts.ownership(committer)
-        rebalanced = parts.metrics.timer(parts.named("RebalanceRateAndTime")).update
         rebalancer = CoordinatedRebalancer(
             settings,
             inbox=inbox,
             join=self.group.join_protocol(settings),
             assignment=OwnedAssignment(parts.consumer, owned, revocation, calls, settings.request_timeout),
-            status=CoordinatedStatus(settings, parts.delivery.refuse, rebalanced),
+            status=CoordinatedStatus(settings, parts.delivery.refuse, parts.round_timer),
             conflicts=OffsetConflicts(settings.conflict, owned, None, settings.request_timeout),
             readers=parts.delivery if parts.outside.delivery is None else None,
         )

@@ -232,14 +232,18 @@ class MemberParts:
 
     # ---- metrics
 
-    def named(self, name: str) -> MetricName:
-        """Return the name of one of the connector's metrics."""
-        tags = (("clientId", self.config.client_id),)
-        return MetricName("kafka.consumer", "ZookeeperConsumerConnector", name, tags)
-
     def meter(self, name: str) -> Meter:
         """Return one of the connector's meters."""
-        return self.metrics.meter(self.named(name))
+        return self.metrics.meter(self._named(name))
+
+    @property
+    def round_timer(self) -> Callable[[float], None]:
+        """The metric of the durations of rebalances, in seconds."""
+        return self.metrics.timer(self._named("RebalanceRateAndTime")).update
+
+    def _named(self, name: str) -> MetricName:
+        tags = (("clientId", self.config.client_id),)
+        return MetricName("kafka.consumer", "ZookeeperConsumerConnector", name, tags)
 
     def _count(self, topic: str, messages: int, size: int) -> None:
         """Count the messages that a stream has handed out; a stream calls this at the end of each chunk."""

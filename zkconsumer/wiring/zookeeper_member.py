@@ -51,6 +51,7 @@ class ZooKeeperCoordination:
         self.group = own_group(parts.config)
         self._strategy = strategy
         self._offset_store = offset_store
+        self.cache = NodeCache(session, lambda path: parts.events.put(NodeChanged(path)))
         self.membership: ModelRegistration | None = None
         self.store_expires = False
         """Whether the user's own store forgets offsets after a while."""
@@ -115,7 +116,7 @@ class ZooKeeperCoordination:
 
     def engine(self, registration: Registration, committer: Committer) -> Engine:
         """Return the engine, not started."""
-        return self.engine_of(registration, committer, self._strategy, self.round_timer())
+        return self.engine_of(registration, committer, self._strategy, self.parts.round_timer)
 
     def engine_of(
         self,
@@ -129,27 +130,16 @@ class ZooKeeperCoordination:
         Arguments: ``assign`` says which member should own which partition; ``round_ended`` gets the seconds of each
         round, at its end.
         """
-        config, parts = self.parts.config, self.parts
-        self.cache = cache = NodeCache(self.session, lambda path: parts.events.put(NodeChanged(path)))
-        self.membership = membership = ModelRegistration(
-            self.session,
-            cache,
-            self.group,
-            parts.consumer,
-            self.registering(registration),
-            shared=config.group_id,
-            exclude_internal_topics=config.exclude_internal_topics,
-            wants_racks=self._strategy.wants_racks,
-        )
+        parts, membership = self.parts, self._registration(registration)
         self.strategy = AppliedStrategy(
             parts.consumer,
             assign,
-            exclude_internal_topics=config.exclude_internal_topics,
+            exclude_internal_topics=parts.config.exclude_internal_topics,
             name=self._strategy.name,
             concern=self._strategy.concern,
         )
-        settings = parts.outside.timing(rebalance_settings(config, self.request_timeout))
-        owner_nodes = OwnerNodes(self.session, cache, self.group, reads_offsets=committer.reads_nodes)
+        settings = parts.outside.timing(rebalance_settings(parts.config, self.request_timeout))
+        owner_nodes = OwnerNodes(self.session, self.cache, self.group, reads_offsets=committer.reads_nodes)
         inbox, owned, calls, revocation = parts.ownership(committer, owner_nodes.keep_alive)
         rounds = RebalanceRounds(
             settings,
@@ -173,9 +163,19 @@ class ZooKeeperCoordination:
         )
         return Engine(parts.consumer, inbox, rebalancer, owned)
 
-    def round_timer(self) -> Callable[[float], None]:
-        """Return the metric of the rounds' durations."""
-        return self.parts.metrics.timer(self.parts.named("RebalanceRateAndTime")).update
+    def _registration(self, registration: Registration) -> ModelRegistration:
+        config = self.parts.config
+        self.membership = made = ModelRegistration(
+            self.session,
+            self.cache,
+            self.group,
+            self.parts.consumer,
+            self.registering(registration),
+            shared=config.group_id,
+            exclude_internal_topics=config.exclude_internal_topics,
+            wants_racks=self._strategy.wants_racks,
+        )
+        return made
 
     def registering(self, registration: Registration) -> Callable[[], Registration]:
         """Return a function that completes the registration at the moment at which it is written."""

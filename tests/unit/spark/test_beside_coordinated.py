@@ -1,5 +1,6 @@
-"""What reads beside a group that brokers coordinate and moves its offsets, on the cluster in memory: a query with
-``membership=none``, and a snapshot.
+"""Readers beside a group that the brokers coordinate, which move its offsets, on the cluster in memory.
+
+They are a query with ``membership=none``, and a snapshot.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from zkconsumer.errors import ConfigException, OffsetCommitError
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.group_snapshot import make
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.streaming_query import StreamRun
+from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.testing import FakeCluster
 
 PLACES = [("t", 0), ("t", 1)]
@@ -47,12 +48,12 @@ def member(cluster: FakeCluster) -> Iterator[ZookeeperConsumerConnector]:
 
 @pytest.fixture
 def run(cluster: FakeCluster) -> Iterator[Any]:
-    made: list[StreamRun] = []
+    made: list[QueryRun] = []
 
-    def make_run(**options: str) -> StreamRun:
+    def make_run(**options: str) -> QueryRun:
         given = {"subscribe": "t", "membership": "none", "startingOffsets": "group", **options}
         parsed = parse({**common(cluster), **given})
-        made.append(StreamRun(parsed, cluster_of(parsed)))
+        made.append(QueryRun(parsed, cluster_of(parsed)))
         made[-1].open()
         return made[-1]
 

@@ -1,4 +1,4 @@
-"""What a checkpoint tells of the end of a batch."""
+"""The end of a batch, as its checkpoint tells it."""
 
 from __future__ import annotations
 

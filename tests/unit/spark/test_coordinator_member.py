@@ -153,7 +153,7 @@ def test_a_batch_longer_than_releaseafter_is_not_waited_for(
     stream = join(new_connector()).result(20)[0]
     eventually(lambda: len(member.member.positions()) == 2, 20, "both to have a half")
     mine = set(member.member.positions())
-    member.settle(batch)  # of what is another's by now nothing is committed
+    member.settle(batch)  # nothing is committed of partitions that another member owns by now
     assert member.claim(ALL, patient=False) == mine
     assert {tp: cluster.committed("g")[tp] for tp in mine} == dict.fromkeys(mine, 7)
     assert read(stream, 20) == [(tp.partition, n) for tp in sorted(set(ALL) - mine) for n in range(10)]

@@ -1,4 +1,4 @@
-"""What filters leave of ranges, and which of them Spark must look at itself."""
+"""The ranges that filters leave, and the filters that Spark must look at itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANGES = [OffsetRange("t", number, 10, 20) for number in range(4)]
 
 
 def left(*filters: Any, since: dict[int, int] | None = None) -> tuple[list[tuple[int, int, int]], list[Any]]:
-    """(partition, start, end) of what is left, and the filters for Spark."""
+    """Return (partition, start, end) of the rest, and the filters for Spark."""
     bounds = Bounds()
     unmet = bounds.take(filters)
     found = bounds.narrow(RANGES, {TopicPartition("t", number): offset for number, offset in (since or {}).items()})

@@ -117,7 +117,7 @@ class _Run:
 
 
 def test_the_reader_of_a_second_query_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_reader, "StreamRun", _Run)
+    monkeypatch.setattr(stream_reader, "QueryRun", _Run)
     monkeypatch.setattr(stream_reader, "end_cleanly_on_sigterm", lambda: None)
     monkeypatch.setattr(stream_reader, "leave_sigterm_alone", lambda: None)
     readers = [StreamReader(parse(OPTIONS), source_schema(include_headers=False), "frame") for _ in range(2)]

@@ -16,7 +16,7 @@ from zkconsumer.spark.offset_ranges import (
     LATEST,
     PACKED_OFFSETS,
     LogSpan,
-    Offsets,
+    OffsetChoice,
     Span,
     advance,
     decode_progress,
@@ -94,14 +94,16 @@ def test_a_checkpoint_of_something_else_is_refused(offset: object) -> None:
         (LATEST, None, 90),
         (GROUP, 50, 50),
         (GROUP, None, 77),
-        (Offsets("given", {A: 33}), 50, 33),
-        (Offsets("given", {A: -2}), 50, 10),
-        (Offsets("given", {A: -1}), 50, 90),
-        (Offsets("timestamp", time=5), 50, 50),
-        (Offsets("timestamp", time=5), None, 77),
+        (OffsetChoice("given", {A: 33}), 50, 33),
+        (OffsetChoice("given", {A: -2}), 50, 10),
+        (OffsetChoice("given", {A: -1}), 50, 90),
+        (OffsetChoice("timestamp", time=5), 50, 50),
+        (OffsetChoice("timestamp", time=5), None, 77),
     ],
 )
-def test_a_batch_starts_and_ends_where_the_option_says(wanted: Offsets, committed: int | None, position: int) -> None:
+def test_a_batch_starts_and_ends_where_the_option_says(
+    wanted: OffsetChoice, committed: int | None, position: int
+) -> None:
     assert named_position(wanted, A, LogSpan(10, 90), committed, 77) == position
 
 
@@ -111,20 +113,20 @@ def test_a_batch_starts_and_ends_where_the_option_says(wanted: Offsets, committe
         ({}, None, LATEST, None, 90),
         ({}, None, EARLIEST, None, 10),
         ({}, None, GROUP, None, 90),
-        ({}, None, Offsets("timestamp", time=5), 44, 44),
-        ({}, None, Offsets("timestamp", time=5), None, 90),
+        ({}, None, OffsetChoice("timestamp", time=5), 44, 44),
+        ({}, None, OffsetChoice("timestamp", time=5), None, 90),
         ({}, 50, EARLIEST, None, 50),
         ({A: Span(20, 30)}, None, EARLIEST, None, 30),
         ({A: Span(20, 30)}, 40, EARLIEST, None, 40),
         ({A: Span(20, 30)}, 25, EARLIEST, None, 30),
         ({B: Span(0, 3)}, None, LATEST, None, 10),
         ({B: Span(0, 3)}, 60, LATEST, None, 60),
-        ({B: Span(0, 3)}, None, Offsets("given", {A: 40, B: 0}), None, 40),
-        ({B: Span(0, 3)}, None, Offsets("given", {A: -2, B: 0}), None, 10),
-        ({B: Span(0, 3)}, None, Offsets("given", {A: -1, B: 0}), None, 10),
-        ({B: Span(0, 3)}, None, Offsets("given", {B: 0}), None, 10),
-        ({B: Span(0, 3)}, None, Offsets("timestamp", time=5), 50, 50),
-        ({B: Span(0, 3)}, None, Offsets("timestamp", time=5), None, 90),
+        ({B: Span(0, 3)}, None, OffsetChoice("given", {A: 40, B: 0}), None, 40),
+        ({B: Span(0, 3)}, None, OffsetChoice("given", {A: -2, B: 0}), None, 10),
+        ({B: Span(0, 3)}, None, OffsetChoice("given", {A: -1, B: 0}), None, 10),
+        ({B: Span(0, 3)}, None, OffsetChoice("given", {B: 0}), None, 10),
+        ({B: Span(0, 3)}, None, OffsetChoice("timestamp", time=5), 50, 50),
+        ({B: Span(0, 3)}, None, OffsetChoice("timestamp", time=5), None, 90),
     ],
     ids=[
         "new query, latest",
@@ -149,7 +151,7 @@ def test_a_batch_starts_and_ends_where_the_option_says(wanted: Offsets, committe
 def test_a_stream_reads_on(
     done: dict[TopicPartition, Span],
     committed: int | None,
-    wanted: Offsets,
+    wanted: OffsetChoice,
     at_time: int | None,
     position: int,
 ) -> None:

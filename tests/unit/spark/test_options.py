@@ -1,4 +1,4 @@
-"""What each option means, and how a wrong one is refused."""
+"""The meaning of each option, and the refusal of a wrong one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, Offsets
+from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, OffsetChoice
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.query_member import longest_drain_ms
 
@@ -48,7 +48,7 @@ def test_names_are_read_in_any_case() -> None:
 def test_offsets_are_a_word_or_json(name: str, value: str, wanted: object) -> None:
     options = parse({**BASE, name: value})
     found = options.starting if name == "startingOffsets" else options.ending
-    assert found == (wanted if isinstance(wanted, Offsets) else Offsets("given", wanted))  # type: ignore[arg-type]
+    assert found == (wanted if isinstance(wanted, OffsetChoice) else OffsetChoice("given", wanted))  # type: ignore[arg-type]
 
 
 def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
@@ -258,7 +258,10 @@ def test_a_group_of_the_brokers_needs_no_zookeeper() -> None:
 
 def test_times_stand_for_offsets() -> None:
     options = parse({**BASE, "startingTimestamp": " 1500 ", "endingTimestamp": "0"})
-    assert (options.starting, options.ending) == (Offsets("timestamp", time=1500), Offsets("timestamp", time=0))
+    assert (options.starting, options.ending) == (
+        OffsetChoice("timestamp", time=1500),
+        OffsetChoice("timestamp", time=0),
+    )
     assert not options.end_where_time_is_not_reached
     options = parse({**BASE, "startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "latest"})
     assert options.end_where_time_is_not_reached

@@ -27,7 +27,7 @@ from zkconsumer.spark.offset_ranges import LogSpan
 from zkconsumer.spark.options import ReadOptions, Selection, parse
 from zkconsumer.spark.range_reader import RangeReader
 from zkconsumer.spark.schema import arrow_schema, source_schema
-from zkconsumer.spark.zookeeper_cluster import Cluster
+from zkconsumer.spark.zookeeper_cluster import QueryCluster
 
 RANGE = OffsetRange(*WHERE, 0, 4)
 TWO = Batch([Written(value=b"a"), Written(value=b"b")])
@@ -38,8 +38,8 @@ def options(**given: str) -> ReadOptions:
     return parse({**base, **given})
 
 
-class Known(Cluster):
-    """What ZooKeeper and the brokers would say."""
+class Known(QueryCluster):
+    """The answers of ZooKeeper and the brokers, known beforehand."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What recorded checkpoints say is understood by the code as it is, and would be written the same by it."""
+"""Recorded checkpoints: the present code understands them, and would write the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.membership import Bystander
 from zkconsumer.spark.offset_ranges import Span, decode_progress, encode_progress
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.streaming_query import StreamRun
+from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.version import VERSION
 
 PARTITIONS = tuple(TopicPartition(TOPIC, number) for number in (0, 1))
@@ -62,7 +62,7 @@ def test_the_unfinished_batch_is_planned_as_it_was(recorded: Path) -> None:
     servers = {"kafka.bootstrap.servers": "h:1"} if recorded.name == "coordinated" else {"zookeeper.connect": "h:1"}
     options = parse({**servers, "group.id": "g", "subscribe": TOPIC, **KINDS[recorded.name]})
     cluster = FakeCluster(dict.fromkeys(PARTITIONS, (0, 280)))
-    run = StreamRun(options, cluster, Bystander(cluster, "g", allow_live_members=False))
+    run = QueryRun(options, cluster, Bystander(cluster, "g", allow_live_members=False))
     run.open()
     unfinished = end_of(recorded, 2)
     again = [range_ for task in run.plan(unfinished) for range_ in task.ranges]

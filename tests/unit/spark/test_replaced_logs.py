@@ -1,4 +1,4 @@
-"""Logs that end before the offset where a query would go on: they are read from their beginning, once."""
+"""Logs that end before the offset where a query would go on: the query reads them from their beginning, once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from zkconsumer.spark.group_snapshot import make
 from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.streaming_query import StreamRun
-from zkconsumer.spark.zookeeper_cluster import Cluster
+from zkconsumer.spark.streaming_query import QueryRun
+from zkconsumer.spark.zookeeper_cluster import QueryCluster
 from zkconsumer.testing import FakeCluster
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -33,7 +33,7 @@ GOES_ON = {"failOnDataLoss": "false", "startingOffsets": "earliest"}
 class Query:
     """A query as Spark drives it: the batch before is committed when the next one is planned."""
 
-    def __init__(self, run: StreamRun, done: dict[str, Any] | None = None) -> None:
+    def __init__(self, run: QueryRun, done: dict[str, Any] | None = None) -> None:
         self.run = run
         self.done: dict[str, Any] = done or {}
         self.read: list[tuple[int, int]] = []
@@ -327,11 +327,11 @@ def stored(cluster: FakeCluster, coordination: str) -> list[int]:
 
 @pytest.fixture
 def new_query() -> Iterator[Any]:
-    made: list[StreamRun] = []
+    made: list[QueryRun] = []
 
     def make(given: dict[str, str], done: dict[str, Any] | None = None) -> Query:
         parsed = parse(given)
-        made.append(StreamRun(parsed, cluster_of(parsed)))
+        made.append(QueryRun(parsed, cluster_of(parsed)))
         made[-1].open()
         return Query(made[-1], done)
 
@@ -391,7 +391,7 @@ def test_zookeeper_tells_of_a_longer_topic_made_anew(membership: str, cluster: F
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_longer_topic_made_anew_between_two_runs(loses: bool, cluster: FakeCluster, new_query: Any) -> None:
-    """What happened: the member said that it went back to the start, and the query went on at its checkpoint."""
+    """The member said that it went back to the start, but the query went on at its checkpoint."""
     given = options(cluster, "zookeeper")
     query = new_query(given)
     eventually(lambda: query.trigger() or query.read, 20, "the first batch")
@@ -521,7 +521,7 @@ def test_a_snapshot_sets_nobody_back(coordination: str, cluster: FakeCluster) ->
 
 def test_a_snapshot_beyond_what_consumers_see_is_empty(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """With read_committed an open transaction hides what the group has read."""
-    monkeypatch.setattr(Cluster, "written_ends", lambda _, partitions: dict.fromkeys(partitions, BEFORE + 10))
+    monkeypatch.setattr(QueryCluster, "written_ends", lambda _, partitions: dict.fromkeys(partitions, BEFORE + 10))
     given = {**options(cluster, "zookeeper", membership="none"), "startingOffsets": "group", "failOnDataLoss": "true"}
     with cluster_of(parse(given)) as beside:
         beside.commit("g", {A: BEFORE + 10, B: BEFORE - 1})

@@ -15,14 +15,14 @@ from zkconsumer.errors import BrokerUnavailableError, ConfigException, OffsetOut
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark.offset_ranges import LogSpan
 from zkconsumer.spark.options import Selection, parse
-from zkconsumer.spark.streaming_query import StreamRun
-from zkconsumer.spark.zookeeper_cluster import Cluster
+from zkconsumer.spark.streaming_query import QueryRun
+from zkconsumer.spark.zookeeper_cluster import QueryCluster
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 HERE = Endpoint(1, "h", 9092)
 
 
-class FakeCluster(Cluster):
+class FakeCluster(QueryCluster):
     """Logs, offsets and members as dictionaries."""
 
     def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]], members: tuple[str, ...] = ()) -> None:
@@ -69,9 +69,9 @@ class FakeCluster(Cluster):
         return {tp: LogSpan(*self.logs[tp]) for tp in partitions}
 
 
-def run_on(cluster: FakeCluster, **options: str) -> StreamRun:
+def run_on(cluster: FakeCluster, **options: str) -> QueryRun:
     base = {"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", "membership": "none"}
-    run = StreamRun(parse({**base, **options}), cluster)
+    run = QueryRun(parse({**base, **options}), cluster)
     run.open()
     return run
 
@@ -297,8 +297,8 @@ class Share:
         self.planned.append(("again", dict(progress)))
 
 
-def member_run(cluster: FakeCluster, share: Share, **options: str) -> StreamRun:
-    run = StreamRun(parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", **options}), cluster, share)
+def member_run(cluster: FakeCluster, share: Share, **options: str) -> QueryRun:
+    run = QueryRun(parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", **options}), cluster, share)
     run.open()
     return run
 
@@ -497,7 +497,7 @@ class Run:
             kill("leaving")
             print("left", flush=True)
 
-stream_reader.StreamRun = Run
+stream_reader.QueryRun = Run
 options = parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t"})
 reader = stream_reader.StreamReader(options, None, "frame")
 try:
@@ -536,7 +536,7 @@ def test_missing_assigned_partitions_are_reported_once(caplog: pytest.LogCapture
 
     options = {"zookeeper.connect": "zk", "group.id": "g", "membership": "none", "startingOffsets": "earliest"}
     cluster = Assigned({A: (0, 10)})
-    run = StreamRun(parse({**options, "assign": '{"t":[0,9]}'}), cluster)
+    run = QueryRun(parse({**options, "assign": '{"t":[0,9]}'}), cluster)
     run.open()
     with caplog.at_level(logging.WARNING):
         first = run.latest({}, None)
@@ -579,7 +579,7 @@ def test_available_now_refuses_a_partition_that_is_not_there() -> None:
             return (A,), ()
 
     options = {"zookeeper.connect": "zk", "group.id": "g", "membership": "none", "assign": '{"t":[0,9]}'}
-    run = StreamRun(parse(options), Assigned({A: (0, 2)}))
+    run = QueryRun(parse(options), Assigned({A: (0, 2)}))
     run.fix_targets()
     with pytest.raises(ConfigException, match="^assign: 't-9': there is no such partition in this cluster"):
         run.latest({}, None)

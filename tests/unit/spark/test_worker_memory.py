@@ -1,4 +1,4 @@
-"""What a Spark worker sets aside of its memory, each time in a process of its own, since it is done once in a life."""
+"""The memory that a Spark worker sets aside: each time in a process of its own, because it does so once in a life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver's side asks of a cluster that is only just coming back."""
+"""The requests of the driver's side to a cluster that is only just coming back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import NoBrokersError
 from zkconsumer.kafka.requests import ListedOffset
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.spark.zookeeper_cluster import Cluster, NoTimesError
+from zkconsumer.spark.zookeeper_cluster import NoTimesError, QueryCluster
 
 TP = TopicPartition("t", 0)
 HERE = Endpoint(1, "h", 9092)
 
 
-class Returning(Cluster):
+class Returning(QueryCluster):
     """A cluster whose broker is registered again after so many looks, and whose log ends at 7."""
 
     def __init__(self, looks: int, *, patience: float) -> None:

@@ -225,7 +225,7 @@ class CoordinatedRebalancer:
         """Have the group decide again if topics changed."""
         self._join.saw(event)
         self._effects.plan_look()
-        cause = self._join.interest.cause()
+        cause = self._join.interest.rejoin_trigger()
         if cause is not None and self._machine.state is State.STABLE:
             self._on(cause, cause.value)
 
