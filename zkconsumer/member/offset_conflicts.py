@@ -70,8 +70,6 @@ class OffsetConflicts:
         self._owned = owned
         self._nodes = nodes
         self._limit = limit
-        self.count = 0
-        """Partitions so far whose offsets somebody else wrote."""
         self._unread: list[PartitionPosition] = []
         self._stopped: Mapping[PartitionPosition, OffsetConflictError] = {}
         """Positions of which nothing is handed out until somebody seeks; replaced and never changed."""
@@ -132,7 +130,6 @@ class OffsetConflicts:
         ours = {position: outcome for position, outcome in outcomes.items() if self._owned.holds(position)}
         gone = {position: "their owner nodes are gone" for position, is_ in ours.items() if is_ is Outcome.NOT_OURS}
         moved = [position for position, outcome in ours.items() if outcome is Outcome.OFFSET_MOVED]
-        self.count += len(moved)
         if moved and self._policy == "adopt":
             gone |= self._adopt(moved, nodes, deadline)
         elif moved:
@@ -171,7 +168,6 @@ class OffsetConflicts:
     def _resolve_elsewhere(self, offsets: Mapping[PartitionPosition, int]) -> None:
         """Deal with offsets that somebody else wrote outside ZooKeeper, as they were read there."""
         ours = {position: theirs for position, theirs in offsets.items() if self._owned.holds(position)}
-        self.count += len(ours)
         if self._policy == "adopt":
             _tell(ours)
             self._owned.adopt_elsewhere({position.tp: theirs for position, theirs in ours.items()})

@@ -61,7 +61,7 @@ def test_a_moved_offset_is_dealt_with_by_policy(
     house = House(policy)
     house.nodes[T0] = node
     assert house.refuse() is None
-    assert (house.first.consumed, house.log, house.conflicts.count) == (consumed, log, 1)
+    assert (house.first.consumed, house.log) == (consumed, log)
 
 
 @pytest.mark.parametrize("policy", ["overwrite", "raise"])
@@ -103,7 +103,7 @@ def test_refused_commits_of_an_earlier_position_are_nobodys() -> None:
     house.owned.seek(T0, 1)
     house.log.clear()
     assert house.conflicts.handle(CommitsRefused({old: Outcome.OFFSET_MOVED})) is None
-    assert (house.log, house.conflicts.count) == ([], 0)
+    assert house.log == []
 
 
 def test_an_unreadable_offset_is_read_after_the_next_round() -> None:
