@@ -73,7 +73,7 @@ class Delivery:
         for topic, number, stream in self.streams():
             queue = stream.queue
             asks, taken, head = queue.asks, queue.taken, queue.head
-            if queue.closed or stream.being_asked:
+            if queue.closed or stream.being_read:
                 continue
             if taken is not None:
                 position = taken.position
@@ -90,7 +90,7 @@ class Delivery:
     def came_back(self, key: StreamKey, place: Place) -> bool:
         """Return whether the reader of a stream has asked it for something since that place, or the stream is gone."""
         stream = self._streams.get(key)
-        return stream is None or stream.queue.closed or stream.being_asked or stream.queue.asks != place.asks
+        return stream is None or stream.queue.closed or stream.being_read or stream.queue.asks != place.asks
 
     # ---- for the group's thread ----
 

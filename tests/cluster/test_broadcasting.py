@@ -83,7 +83,7 @@ def test_every_member_gets_all_and_resumes_at_its_own_offsets(broadcast: Broadca
     for reader in of_a:
         reader.join()
     stored = offsets_of(zookeeper, broadcast.own("a"), broadcast.topic)
-    # what a reader held when another thread shut down is consumed again, which is at most one message a stream
+    # a message in a reader's hand at the shutdown by another thread is consumed again: at most one for each stream
     assert 2 >= sum(10 - offset for offset in stored.values()) >= 0
     missed = broadcast.produce(5)
     everything(of_b, before + missed)

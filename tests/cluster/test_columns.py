@@ -139,7 +139,7 @@ def test_a_table_is_committed_by_who_asked_for_it(
     assert rest.num_rows == 40
     try:
         with first:
-            raise LookupError  # what is in hand is consumed again
+            raise LookupError  # the batch in hand is consumed again
     except LookupError:
         pass
     (stream,) = connector(group).create_message_streams({topic: 1})[topic]

@@ -338,7 +338,7 @@ def test_a_signal_handler_in_a_hand_out_counts_exactly(connector: NewConnector, 
     stream._lease = Tripwire(stream._lease, 5, member.shutdown)
     with within(2):
         offsets = [message.offset for message in stream]
-    # what is under way when the handler returns may still come, and then it counts
+    # a message in the interrupted hand-out may still arrive, and then it counts
     assert offsets == list(range(len(offsets)))
     assert len(offsets) >= 4
     assert place.committed == len(offsets)

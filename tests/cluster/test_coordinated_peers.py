@@ -134,7 +134,7 @@ class Group:
         for _, member in self.all:
             member.close()
 
-    # -- what is to be shown
+    # -- conditions
 
     def consumed_all(self) -> bool:
         ends = self.produced // PARTITIONS
@@ -173,7 +173,7 @@ def test_members_of_three_kinds_share_a_group(group: Group, leader: str) -> None
         for kind in (leader, *others):
             group.join(kind)
             changes += 1
-        # each kind has understood the other two: all say what they have in common
+        # each kind has understood the other two: all report the same strategy
         seen = group.seen()
         assert seen.protocol == group.strategy
         assert {t for one in seen.members for t in decode_subscription(one.metadata, "m").topics} == {group.topic}
@@ -193,7 +193,7 @@ def test_members_of_three_kinds_share_a_group(group: Group, leader: str) -> None
     repeated = group.duplicates()
     print(f"{group.produced} messages, {len(repeated)} of them consumed twice, generations {generations}")
     for (partition, offset), takers in repeated.items():
-        # what a member that died had handed out and not committed; nobody else repeats anything
+        # only uncommitted messages of a killed member are repeated
         assert len(takers) == 2, (partition, offset, takers)
         assert takers[0] in group.killed, f"{group.topic}-{partition} {offset}: first by {takers[0].who}"
     joined_at = changes_before_java(group)

@@ -1,4 +1,4 @@
-"""The demo, reduced to a few thousand flights: what it reports, what it prints, and that nothing of it stays."""
+"""The demo with a few thousand flights: its report, its output, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the demo as a person would, its output going to a pipe; what it leaves in TMPDIR can be seen there."""
+    """Start the demo with its output in a pipe and its own TMPDIR, where remaining files would be seen."""
     running = []
     (tmp_path / "tmp").mkdir()
 

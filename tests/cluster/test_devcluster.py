@@ -214,7 +214,7 @@ def test_a_forged_or_unpublished_jar_is_not_kept(monkeypatch: pytest.MonkeyPatch
         if group == "org.slf4j":
             (place / f"{name}.jar.sha1").write_text(hashlib.sha1(b"forged", usedforsecurity=False).hexdigest())
     for coordinate, reason in (
-        ("org.slf4j:slf4j-api:1.7.36", "is not what was published"),
+        ("org.slf4j:slf4j-api:1.7.36", "is not the published file"),
         ("org.x:y:1", "no published checksum"),
     ):
         with pytest.raises(JarResolutionError, match=reason):

@@ -1,4 +1,4 @@
-"""A broker that advertises a name nobody can resolve, and whose log was damaged on disk."""
+"""A broker that advertises an unknown host name, and a log that was damaged on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of ours on brokers and ZooKeepers of every age: nothing tells the connector what it talks to but the nodes.
+"""Groups of ours on brokers and ZooKeepers of every age. Only the nodes tell the connector about the versions.
 
 Each generation's servers are started once; ``test_brokers.py`` looks at single requests, here whole members work.
 """

@@ -174,7 +174,6 @@ def test_a_member_joins_works_and_leaves(member: Callable[..., Member]) -> None:
     [described] = seen.members
     assert (described.member_id, described.client_id) == (one.who.member_id, "tests")
     assert decode_assignment(described.assignment, "m").partitions == tps(0, 1, 2, 3)
-    assert one.other.groups(soon())[group] == "consumer"
 
     one.life.leave(one.who, soon(), reason="done")
     assert one.state() in EMPTY
@@ -195,7 +194,7 @@ def test_a_second_member_makes_the_first_join_again(
     eventually(lambda: first.state() == "PreparingRebalance", 20, "the second member's join")
     with pytest.raises(RebalanceInProgressError):
         first.life.heartbeat(first.who, soon())
-    # what was read is still committed while the group rebalances
+    # commits still work while the group rebalances
     assert set(first.other.commit(first.who, {TopicPartition("t", 0): 3}, soon()).values()) == {0}
     old = first.who
     joined = first.join(who=first.who)

@@ -17,7 +17,7 @@ from zkconsumer.devcluster import java
 
 SOURCE = Path(__file__).parent / "legacy" / "MatchAll.java"
 
-# \b and \B are left out: what they make of letters beyond ASCII differs between releases of Java
+# \b and \B are left out, because Java's releases differ about letters beyond ASCII
 PIECES = [
     r"a", r"b", r"c", r"A", r"1", r"_", r"-", r".", r"|", r"(", r")", r"(?:", r"(?i)", r"(?i:", r"(?iu)", r"(?s)",
     r"(?m)", r"(?d)", r"(?x)", r"(?U)", r"(?=", r"(?!", r"(?>", r"(?<=", r"(?<!", r"(?<n>", r"\k<n>", r"\1", r"\2",

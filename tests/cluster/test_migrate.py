@@ -163,7 +163,7 @@ def test_a_live_group_moves_to_the_brokers_and_back_under_load(
     assert offsets_of(zookeeper, name, topic) == dict(enumerate(load.sent))
     assert (
         migrate(cluster, name, "--to", "kafka", "--backup", "/dev/null/x") == 1
-    )  # nobody lives, but no file, no write
+    )  # there are no live members, but without a file there is no write
 
 
 def _stored(cluster: DevCluster, group: str, topic: str) -> list[tuple[int, int]]:
@@ -250,7 +250,7 @@ def test_a_kill_on_the_bridge_repeats_only_uncommitted_messages(
     assert max(consumed.values()) <= 2
 
 
-# ---- the command, while nobody lives ----
+# ---- the command without live members ----
 
 
 def test_offsets_move_there_and_back_and_are_put_back_exactly(

@@ -42,7 +42,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the rows. Return the exit code."""
     arguments = _arguments()
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is what we are here for
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # broken connections are expected
     # members run in the root directory of the machine
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     session = arguments.session or (4.0 if arguments.all else 2.0)

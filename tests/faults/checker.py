@@ -101,7 +101,7 @@ def _past_the_gate(found: History, hand_out: HandOut) -> bool:
 
 
 def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
-    """I2: everything acknowledged is handed out, and no commit passes what is finished."""
+    """I2: all acknowledged messages are handed out, and no commit passes the finished messages."""
     verdict.lost, verdict.absent = _never_handed_out(found, rules)
     if verdict.lost:
         verdict.violations.append(f"I2: {len(verdict.lost)} lost, such as {', '.join(verdict.lost[:5])}")
@@ -205,12 +205,12 @@ def _committed(found: History, tp: str, begin: int, end: int) -> set[int]:
     before = [offset for offset in seen if offset.at <= begin]
     since = [offset for offset in seen if begin < offset.at <= end + SEEN_NS]
     places = {_number(offset.value) for offset in (*before[-1:], *since)}
-    # what the watcher passed over, or was away for, is known from those who wrote it
+    # values that the watcher missed are known from their writers
     all_of_it = found.written.get(tp, [])
     last = bisect_left(all_of_it, begin, key=lambda write: write[0])
     first = bisect_left(all_of_it, begin - 2 * SECOND, key=lambda write: write[0])  # for answers that took their time
     while last > 0 and not all_of_it[last - 1][2]:
-        last -= 1  # whether that was done nobody was told, so what was written before it may stand
+        last -= 1  # the outcome of that write is unknown, so the value before it is possible
     for at, offset, _ in all_of_it[min(max(0, last - 1), first) :]:
         if at > end:
             break

@@ -61,7 +61,7 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
         java()
     except JavaNotFoundError as missing:
         pytest.skip(f"these tests start ZooKeeper and Kafka, which need Java: {missing}")
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is what we are here for
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # broken connections are expected
     wanted = [
         str(item.callspec.params["name"])
         for item in request.session.items

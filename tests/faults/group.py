@@ -266,7 +266,7 @@ class Group:
         self.members.pop(member.name, None)
         member.kill()
 
-    # ---- what is there ----
+    # ---- the present state ----
 
     def owners(self) -> dict[str, tuple[str, int]]:
         """Return the present owners: partition -> (thread id, session). Empty while ZooKeeper is away."""

@@ -111,7 +111,7 @@ class History:
     """(when, offset, whether its answer came) of every write that was not refused, by partition. A claim is one."""
     acked: dict[tuple[str, int], str] = field(default_factory=dict)
     somewhere: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
-    """What was acknowledged at an offset that nobody was told, by partition: value -> when."""
+    """The messages that were acknowledged without an offset, by partition: value -> time."""
     acked_until: dict[str, int] = field(default_factory=dict)
     """When something was last acknowledged with its offset, by partition."""
     faults: list[Fault] = field(default_factory=list)
@@ -214,7 +214,7 @@ def _take(found: History, event: Event, process: Process, in_hand: dict[tuple[Pr
         case "offset":
             found.offsets[event["name"]].append(Offset(at, event["data"], event["version"], event["mzxid"]))
         case "acked":
-            if event["o"] is None:  # acknowledged by a leader that had it from the one before, which told nobody where
+            if event["o"] is None:  # acknowledged by a new leader, which had it from the old one and knew no offset
                 found.somewhere[event["tp"]][event["v"]] = at
             else:
                 found.acked_until[event["tp"]] = at

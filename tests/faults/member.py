@@ -236,7 +236,7 @@ class Member:
         if self.work:
             time.sleep(self.work)
 
-    # ---- what the harness sees and does ----
+    # ---- the harness ----
 
     def _sample(self) -> None:
         seen: tuple[Any, ...] = ()

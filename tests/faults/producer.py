@@ -33,7 +33,7 @@ class Load:
                 "bootstrap.servers": config["bootstrap"],
                 "linger.ms": 2,
                 "acks": "all",
-                "enable.idempotence": True,  # what it repeats is in the log once
+                "enable.idempotence": True,  # a repeated send is in the log once
                 "message.timeout.ms": MESSAGE_TIMEOUT_MS,
                 "topic.metadata.refresh.interval.ms": 1000,
                 "reconnect.backoff.max.ms": 500,
@@ -61,7 +61,7 @@ class Load:
                 number += 1
             except (BufferError, KafkaException):
                 self.stop.wait(0.05)
-            # what a pause of ours left out is not made up for: a burst would be another load
+            # messages that a pause of this process left out are not sent later: a burst would be another load
             begin = max(begin, time.monotonic() - number * pause - 1.0)
             while (left := begin + number * pause - time.monotonic()) > 0:
                 self.producer.poll(left)  # which also returns when something was delivered

@@ -52,7 +52,7 @@ class _Side:
 
     def __init__(self, sock: socket.socket, to_server: bool) -> None:
         self.sock = sock
-        self.to_server = to_server  # what is read here goes to the server
+        self.to_server = to_server  # whether bytes from this side go to the server
         self.pending: deque[tuple[float, bytes]] = deque()
         self.size = 0
         self.other: _Side
@@ -153,7 +153,7 @@ class Proxy:
 
     def _patience(self) -> float:
         due = min((side.pending[0][0] for side in self._sides if side.pending), default=monotonic() + _IDLE_S)
-        # a peer that takes nothing is asked again soon; what is swallowed waits for the mode to change
+        # a peer that accepts no bytes is tried again soon; held bytes wait for a change of the mode
         held = any(self._held(side.other) for side in self._sides if side.pending)
         return max(0.005 if held else 0.0005, min(_IDLE_S, due - monotonic()))
 
@@ -204,7 +204,7 @@ class Proxy:
             return
         if not data:
             if side.other.pending:
-                side.ending = True  # what it said before is still to be carried
+                side.ending = True  # the earlier bytes are still passed on
             else:
                 self._end(side)
             return

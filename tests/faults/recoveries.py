@@ -23,7 +23,7 @@ def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
             spans[-1] = span or spans[-1]
             continue
         first = {tp: _first_after(found, tp, fault, begin) for tp in tps if topic_of(tp) not in rules.drop}
-        # nothing may have been there to hand out: only what was handed out at all in that time counts as traffic
+        # there may have been no message to hand out: only partitions with hand-outs in that time count
         if not first:
             continue
         absent = [tp for tp, at in first.items() if at is None]

@@ -173,7 +173,7 @@ def _just_then(group: Group, victim: Member, when: str) -> None:
         seen = len([e for e in victim.events if e["e"] == "commit"])
         eventually(lambda: len([e for e in victim.events if e["e"] == "commit"]) > seen, 10, "a commit")
         return
-    # somebody leaves by an expiry of its own, so that the victim claims
+    # another member's session expires, so that the victim claims
     other = next(member for name, member in sorted(group.members.items()) if member is not victim)
     group.expire(other)
     if when == "claim":
@@ -280,7 +280,7 @@ def user_code(lab: Lab, report: Report) -> None:
         again = [
             e for m in group.members.values() for e in m.hand_outs() if (e["tp"], e["o"]) == (failed["tp"], failed["o"])
         ]
-        report.require(bool(again), f"I2: {failed['tp']} {failed['o']}, whose handler failed, came to nobody else")
+        report.require(bool(again), f"I2: {failed['tp']} {failed['o']}, whose handler failed, was not handed out again")
         _without_resources(group, report)
         group.settle()
         group.finish()

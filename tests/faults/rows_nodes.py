@@ -197,7 +197,7 @@ def _no_claims(lab: Lab, report: Report, group: Group) -> None:
     group.leave(dead)
     eventually(lambda: all("ACL" in m.state or "refused" in m.state for m in group.members.values()), 20, "word of it")
     sleep(lab.timing.session)
-    report.require(group.owners().keys() <= kept, "somebody claimed without the right to")
+    report.require(group.owners().keys() <= kept, "a member claimed without the right")
     fault = group.fault("rights to claim", loses=False, heals=True)
     group.zookeeper.set_acls(owners, [make_acl("world", "anyone", all=True)])
     fault.healed()

@@ -294,7 +294,7 @@ def main() -> int:
         help="the members' session timeout (default: %(default)s)",
     )
     arguments = parser.parse_args()
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is what we are here for
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # broken connections are expected
     # members run in the root directory of the machine
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     print(

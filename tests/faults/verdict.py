@@ -29,11 +29,11 @@ class Rules:
     ordered: bool = True
     rounds: int | None = None
     anew: frozenset[str] = frozenset()
-    """Kinds of faults after which everything may come again, since offsets were taken away."""
+    """Kinds of faults that delete offsets. After them all messages may be repeated."""
     drop: frozenset[str] = frozenset()
-    """Topics that are deleted in the run: what was acked in them need not be consumed."""
+    """Topics that the run deletes. Their acknowledged messages need not be consumed."""
     slack: float = 1.0
-    """For a loaded machine: limits of close and calls times this."""
+    """The factor for the limits of close and calls on a loaded machine."""
 
 
 class Recovery(NamedTuple):

@@ -1,10 +1,12 @@
-"""The cost of a change of a group, simulated: for our code and for the original's algorithm, at any size.
+"""The simulated cost of a change of a group: for our code and for the original's algorithm, at any size.
 
 A group of ``members`` shares one topic of ``partitions``. Then one member joins (in the middle of the order of names),
-leaves, is killed, or restarts, or all start at once. The simulation counts every request to ZooKeeper from the change
-until nothing happens any more. The time runs from the change to the last owner node. For a killed member it runs from
-the end of its session, for a restarted one from its new start. "rest" is the cost of 20 seconds without a change: our
-members reconcile then, the original's do not. Heartbeats are not counted, because they are the same.
+leaves, is killed or restarts, or all members start at once. The simulation counts all requests to ZooKeeper from the
+change until nothing happens any more. The time ends with the last owner node. It begins with the change; for a killed
+member with the end of its session, for a restarted one with its new start.
+
+"rest" is the cost of 20 seconds without a change: our members check their nodes then, the original does not.
+Heartbeats are not counted, because they are equal.
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ class Member(Protocol):
 class Cost:
     """The cost of one change.
 
-    ``moved`` partitions changed hands by the assignment; ``unowned`` are without the right owner at the end;
-    ``seconds`` to the last owner node; ``cpu`` seconds that the busiest member computed (0 for the original);
-    ``untouched`` says whether no request named a node of a partition that did not move; ``trips`` counts the waits of
-    one member for an answer before it could go on: those of the member with the most.
+    ``moved`` partitions got another owner by the assignment; ``unowned`` ones have no right owner at the end.
+    ``seconds`` pass until the last owner node. ``cpu`` are the seconds that the busiest member computed (0 for the
+    original). ``untouched`` is true if no request named a node of a partition that did not move. ``trips`` is the
+    largest number of round trips of one member.
     """
 
     side: str
@@ -142,10 +144,10 @@ def simulate(side: str, change: str, partitions: int, members: int, *, counts_cp
 
 
 def _form(group: Group, names: list[str]) -> None:
-    """Return a group at rest.
+    """Form a group, and wait until it rests.
 
-    The original may need several calls before all members have their share. That is not measured here, so each of its
-    members comes when the one before has settled, or all at once if that works.
+    Members of the original may give up before all partitions are owned. Then a node in the group wakes them. That is
+    not measured here.
     """
     for name in names:
         group.start(name)
@@ -153,7 +155,7 @@ def _form(group: Group, names: list[str]) -> None:
     group.settle()
     nudges = 0
     while group.unowned() and nudges < 20:
-        # an event that wakes those who gave up, as any change of the group would
+        # an event that wakes members that gave up, as any change of the group would
         path = f"{paths.ids(GROUP)}/nudge"
         group.server.put(path, b'{"version":1,"subscription":{},"pattern":"static","timestamp":"1"}')
         group.simulation.run(group.simulation.now + 0.2)

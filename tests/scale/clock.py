@@ -1,12 +1,12 @@
-"""Virtual time: many members' threads, of which one runs at a time, each waiting for a moment and not for seconds.
+"""Virtual time for the threads of many members. One thread runs at a time, and waits for a moment, not for seconds.
 
-A :class:`Simulation` starts the threads and hands the turn from one to the next in the order of their moments. So a run
-is the same every time and takes no longer than its computing; an hour without events takes nothing. The caller of
+A :class:`Simulation` starts the threads. It passes the turn from one to the next in the order of their moments. So each
+run is equal, takes no longer than its computing, and an hour without events takes no time. The caller of
 :meth:`Simulation.run` has the turn first and gets it back at the end. All other threads wait through
 :meth:`Simulation.sleep_until` and :class:`Mailbox`.
 
-CPU time can count as time: then the computing of a member between two waits makes its virtual clock advance, as it
-would on a machine of its own.
+CPU time can count as time: then a member's computing between two waits advances its virtual clock, as on its own
+machine.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Simulation:
         return self.now + used if self._counts_cpu else self.now
 
     def forget_cpu(self) -> None:
-        """Leave out the computing since :meth:`settle_cpu`: it was not the task's work."""
+        """Do not charge the task for the CPU time since :meth:`settle_cpu`."""
         self.task().since = time.thread_time()
 
     def sleep_until(self, moment: float) -> None:

@@ -1,6 +1,6 @@
-"""A steady flow of messages on some partitions, and the gaps in the messages that members hand out.
+"""A steady flow of messages on some partitions, and the gaps in their hand-out.
 
-A thread named "flow" writes, on a beat of its own, until it is told to stop; only it touches the producer.
+A thread named "flow" writes at a steady rate until the flow ends. No other thread uses the producer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ READY_S = 60.0
 
 
 class Flow:
-    """A writer of one message to each of ``partitions`` every ``beat`` seconds, for the time of a ``with`` block.
+    """Writes one message to each of ``partitions`` every ``beat`` seconds during a ``with`` block.
 
-    The block begins when each partition has taken one message: a topic that was just made is not there at once.
+    The block begins when each partition has taken a message, because a new topic takes a moment to appear.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: Sequence[int], beat: float) -> None:

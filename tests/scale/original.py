@@ -1,12 +1,12 @@
-"""The original's algorithm on the simulated ZooKeeper: the reads, writes and waits of a member, in its order.
+"""The original's algorithm on the simulated ZooKeeper: a member's reads, writes and waits, in their order.
 
-A model of ``ZookeeperConsumerConnector.syncedRebalance`` of Kafka 1.1.1 with its defaults, offsets in ZooKeeper, a
-static subscription to one topic. Each change of the members wakes every member. Each member reads every registration
-anew, stops, commits and releases all its partitions. Then it claims node by node; if one is not free, it takes the
-others back and sleeps. After four attempts it gives up until the next change.
+A model of ``ZookeeperConsumerConnector.syncedRebalance`` of Kafka 1.1.1 with its defaults, with offsets in ZooKeeper
+and a static subscription to one topic. Each change of the members wakes every member. Each member reads every
+registration anew, stops, commits and releases all its partitions. Then it claims its new partitions node by node. If
+one is not free, it takes the claims back and sleeps. After four attempts it gives up until the next change.
 
-In the original's favour: computing, stopping and starting fetchers takes no time at all. ZkClient's own looks at
-watched nodes are left out, except for the listing with which it arms a watch again.
+In the original's favour, computing and the stop and start of fetchers take no time. ZkClient's own reads of watched
+nodes are left out, except for the listing that sets a watch again.
 """
 
 from __future__ import annotations

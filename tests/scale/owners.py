@@ -1,7 +1,7 @@
-"""The owner nodes of a group as anybody can see them, and the end of a change.
+"""The owner nodes of a group, seen from outside, and the end of a change.
 
-One thread calls. Its looks are cheap: one ``exists`` for all partitions tells whether anything changed. The times are
-ZooKeeper's own (the nodes' creation). So looking neither slows the group down nor limits how exact the times are.
+One thread calls. A look is cheap: one ``exists`` shows whether any partition changed. The times are ZooKeeper's own, of
+the nodes' creation. So looking neither slows the group down nor makes the times less exact.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""The time that real members take to share out a topic of many partitions, beside Scala 1.1.1 on the same servers.
+"""Times of real members that share a topic of many partitions, beside Scala 1.1.1 on the same servers.
 
-Four members join one by one, one leaves cleanly, one is killed. A join counts from the member's registration to the
-last owner node, a leave from the signal. A kill counts from the moment at which ZooKeeper ended the session. The end is
-when every partition is with its thread and stays there. Meanwhile messages flow on some partitions. "flowing" is when
-the last of these flows again. Beside it stands the largest gap on partitions that keep their owner, and the largest gap
-before the change, which tells how quiet the machine is.
+Four members join one by one, one leaves cleanly, one is killed. The time of a join begins with the member's
+registration, that of a leave with the signal, that of a kill with the end of its session in ZooKeeper. It ends when
+every partition is with its thread and stays there.
 
-Everything but the session timeout is each side's default, and both sides take turns.
+Meanwhile messages flow on some partitions. "flowing" is the time until the last of these flows again. The largest gap
+is that of partitions that keep their owner. Beside it stands the largest gap before the change, which shows how quiet
+the machine is.
+
+Both sides take turns, with their defaults except for the session timeout.
 """
 
 from __future__ import annotations

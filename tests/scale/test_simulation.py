@@ -35,11 +35,9 @@ def test_a_change_costs_what_moves_and_a_little_for_each_member(change: str, siz
 
 @pytest.mark.parametrize(("change", "most"), [("join", 10), ("leave", 4), ("kill", 4)])
 def test_what_can_be_asked_together_is(change: str, most: int) -> None:
-    """With a slow link each round trip is what counts.
-
-    The new owner lists the members, gives up with its last commit, looks at owners and offsets, and claims. Watching
-    the claimed nodes holds up nothing. A joining member connects, looks and registers before that, and once more if
-    partitions come that are still held.
+    """With a slow link only round trips count. A member that takes over lists the members, releases with a last commit,
+    reads owners and offsets, and claims. Watching its claims holds up nothing. A joining member connects, reads and
+    registers before that, and reads again for partitions that other members still own.
     """
     assert cost(OURS, change, (8, 3)).trips <= most
 

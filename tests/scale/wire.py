@@ -1,10 +1,17 @@
 """A ZooKeeper in memory whose requests are counted, weighed and take virtual time.
 
-The weight of a request follows ZooKeeper's protocol, in bytes. A request has 12 before it (length, number, kind), an
-answer 20 (length, number, transaction, error). Each text or content has 4 before it, each part of a transaction 9. A
-node's stat has 68, the right "open to all" 31. The time of a request is half the round trip, its bytes over the
-network, the server's time (one request after the other, from all clients), and the same way back. Requests that are
-sent together share one round trip. Watch events travel like answers and never overtake one.
+The size of a request follows ZooKeeper's protocol:
+
+* 12 bytes before a request (length, number, kind)
+* 20 before an answer (length, number, transaction, error)
+* 4 before each text or content
+* 68 for a node's stat
+* 31 for the right "open to all"
+* 9 before each part of a transaction
+
+A request takes half the round trip, its bytes over the network, the server's time (one request after the other), and
+the same way back. Requests that are sent together share one round trip. Watch events travel like answers and never
+overtake one.
 """
 
 from __future__ import annotations
@@ -46,10 +53,10 @@ class Costs:
 
 @dataclass
 class Traffic:
-    """The requests by kind, the events, and the bytes both ways.
+    """The traffic with ZooKeeper: requests by kind, events, and bytes both ways.
 
-    ``parts`` are requests within transactions, which are none of their own. Also counted: how often each node was
-    named, and how often each client waited for a round trip.
+    ``parts`` counts the parts of transactions, which are no requests. ``paths`` counts the requests for each node,
+    ``trips`` the round trips that each client waited for.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -80,7 +87,7 @@ class CountedServer(FakeZooKeeper):
         return CountedSession(self, on_change, costs)
 
     def serve(self, seconds: float) -> None:
-        """Be busy for so long with a request that arrives now."""
+        """Keep the server busy for this time with a request that arrives now."""
         self.free = max(self.free, self.simulation.now) + seconds
 
     def _create(self, path: str, data: bytes, owner: int) -> None:
@@ -119,10 +126,10 @@ class CountedSession(FakeSession):
         weigh: Callable[[T], int],
         parts: int = 0,
     ) -> T:
-        """Send these requests together.
+        """Send requests together in one round trip.
 
-        Arguments: ``asked`` are their paths and bytes; ``kind`` is theirs, or tells how many of each there are;
-        ``weigh`` tells the bytes of the answers beyond those that every answer has.
+        Arguments: ``asked`` are their paths and bytes. ``kind`` is their common kind, or their number by kind.
+        ``weigh`` returns the bytes of the answers beyond those of every answer.
         """
         if self._within or not asked:
             return perform()  # the fake's own methods use one another

@@ -1,4 +1,4 @@
-"""The refusals of a connector before it touches anything."""
+"""Calls that a connector refuses at once."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def new(cluster: FakeCluster, coordination: str = "zookeeper") -> ZookeeperConsu
 
 
 def member_of(connector: ZookeeperConsumerConnector) -> GroupMember:
-    """Return the part that lives on, to be ended by the test."""
+    """Return the member, which lives on until the test ends it."""
     assert connector._member is not None
     return connector._member
 

@@ -154,7 +154,7 @@ def test_a_fork_while_another_thread_waits_for_a_message() -> None:
         got = []
         waiting = threading.Thread(target=lambda: got.append(stream.get(20).value))
         waiting.start()
-        while not stream.being_asked:
+        while not stream.being_read:
             time.sleep(0.001)
         child(lambda: (refuses(lambda: stream.get(0)), refuses(lambda: next(stream)), connector.shutdown()))
         cluster.append("events", 0, [b"more"])

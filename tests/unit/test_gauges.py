@@ -1,4 +1,4 @@
-"""The values of a member's gauges, above all of partitions that are not well."""
+"""The gauges of a member, above all of its failing partitions."""
 
 from __future__ import annotations
 

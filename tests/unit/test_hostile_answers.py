@@ -1,6 +1,6 @@
-"""Answers of a hostile broker take no more memory than the budget, one batch's limit and 80 MB.
+"""Answers of a hostile broker take no more memory than the budget, the limit of one batch and 80 MB.
 
-Each answer is read in a process of its own. ``tests.unit.hostile`` has more of them, which take longer.
+Each answer is read in its own process. ``tests.unit.hostile`` has more of them, which take longer.
 """
 
 from __future__ import annotations

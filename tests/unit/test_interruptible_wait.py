@@ -1,4 +1,4 @@
-"""The waits of an application's thread: each step is one call in C, so that an interrupt leaves nothing locked."""
+"""The waits of the application's threads. Each step is one call in C, so that an interrupt leaves nothing locked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_answer_is_had_more_than_once_and_raises_in_time() -> None:
 
 
 class Interrupted(BaseException):
-    """What the signal handler raises."""
+    """The error that the signal handler raises."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The mistakes of a new user: each raises at once, in the thread that makes it, and says what to do."""
+"""Mistakes of new users: each raises at once, in the calling thread, and the message gives the remedy."""
 
 from __future__ import annotations
 

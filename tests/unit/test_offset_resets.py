@@ -1,6 +1,6 @@
-"""A whole member whose offsets in Kafka somebody else resets: idle, on brokers in memory.
+"""An idle member whose offsets in Kafka an operator resets, on brokers in memory.
 
-The timer's commit wrote unchanged offsets again, and with them the old one over an operator's reset.
+The timer's commit once wrote unchanged offsets again, and so the old one over an operator's reset.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def make(cluster: FakeCluster, kept: str) -> Iterator[Callable[..., ZookeeperCon
 
 
 def write(cluster: FakeCluster, offset: int) -> None:
-    """Write an offset as an operator's tool does; in a group with members, as one of them may do."""
+    """Write an offset as an operator's tool does, or as a member does in a group with members."""
     broker = BrokerChannel(Endpoint(*cluster.addresses()[0]), client_id="tool", socket_timeout=scaled(5))
     channel, group = GroupChannel(broker), cluster.group("g")
     who = Membership("g", group.generation, next(iter(group.members))) if group.members else Membership("g")
@@ -120,7 +120,7 @@ class Idle:
 def test_a_reset_of_an_idle_partition_is_adopted(
     cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector], kept: str
 ) -> None:
-    """The messages that come again are those that the operator wanted to be read again."""
+    """The messages come again that the operator wanted to be read again."""
     member = Idle(make(), cluster)
     member.reset()
     assert (member.stream.get(timeout=scaled(10)).offset, in_kafka(cluster)) == (THEIRS, THEIRS)

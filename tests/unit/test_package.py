@@ -1,4 +1,4 @@
-"""The effects of importing and installing the package, and the effects it must not have."""
+"""The effects of importing and installing the package."""
 
 from __future__ import annotations
 

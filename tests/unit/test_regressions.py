@@ -1,6 +1,6 @@
-"""Faults of the original outside of groups and fetching, and the list of all such reports.
+"""Failures of the original outside of groups and fetching, and the list of all such reports.
 
-The name of a test is that of its report. Its docstring begins with the fault and the cause.
+Each test has the name of its report, and its docstring says what happened and why.
 """
 
 from __future__ import annotations

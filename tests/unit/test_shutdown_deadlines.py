@@ -1,7 +1,7 @@
-"""A close ends in time whatever stands still: in virtual time, where each wait takes all that it is given.
+"""A close ends in time, whatever stands still. In virtual time each wait takes its whole timeout.
 
-Nothing here waits in fact. ZooKeeper never answers, so a request takes as long as its deadline lets it, or until the
-connection is taken away. The user's handlers, the listener, the store of offsets and threads do the same.
+Nothing here really waits. ZooKeeper never answers, so that a request takes its whole deadline, or until the connection
+is closed. The same holds for the user's handlers, the listener, the store of offsets and threads.
 """
 
 from __future__ import annotations

@@ -453,7 +453,7 @@ def test_shutdown_tells_of_what_another_thread_has_in_hand(cluster: FakeCluster)
 
 @pytest.mark.parametrize("timeout", [0.0, 0.5, 1.0, 1.8])
 def test_a_short_timeout_still_commits(cluster: FakeCluster, timeout: float) -> None:
-    """Finished messages need no drain; below 1.8 s the steps shrink. With 0 nothing is promised but the end."""
+    """Finished messages need no drain. Below 1.8 s the steps shrink; with 0 only the end is promised."""
     reading = Interrupted(cluster)
     try:
         reading.connector.shutdown(timeout)

@@ -62,37 +62,30 @@ class AssignmentConfig:
         " `range`: all members of this package fall back to it together. `refuse`: they keep their partitions",
         {"range": "range", "refuse": "refuse"},
         default="range",
-        ours=True,
     )
     assignment_rooms: str | None = text(
-        "for the strategy `machine-room`: the rooms to consume from, `a,b`",
-        check=_rooms,
-        default_text="none",
-        ours=True,
+        "for the strategy `machine-room`: the rooms to consume from, `a,b`", check=_rooms, default_text="none"
     )
     assignment_table: str | None = text(
         "for the strategy `configured`: `member=topic:0,topic:1; member=...`, with consumer or thread ids",
         check=_table,
         default_text="none",
-        ours=True,
     )
     machine_room: str | None = text(
-        "the room (rack, zone) this member advertises to strategies", check=not_empty, default_text="none", ours=True
+        "the room (rack, zone) this member advertises to strategies", check=not_empty, default_text="none"
     )
     rebalance_listener_timeout_ms: int = integer(
-        "how long a rebalance waits for one call of the listener", least=1, default=3000, ours=True
+        "how long a rebalance waits for one call of the listener", least=1, default=3000
     )
     consumer_timeout_action: str = choice(
         "what a stream does at `consumer.timeout.ms`: `raise` ConsumerTimeoutException, or `end` the loop. You"
         " can iterate on in either case",
         {"raise": "raise", "end": "end"},
         default="raise",
-        ours=True,
     )
     consumed_max_per_second: int = integer(
         "limit of the messages that this member hands out in a second, from all its streams together, against the"
         " burst after a rebalance; 0: no limit",
         least=0,
         default=0,
-        ours=True,
     )

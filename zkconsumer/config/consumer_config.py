@@ -62,17 +62,8 @@ class SuspectConfigWarning(UserWarning):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
-    """The configuration of one consumer.
-
-    ``ConsumerConfig({"group.id": "g", ...})`` takes dotted names, ``ConsumerConfig(group_id="g", ...)`` keywords with
-    underscores; both may be mixed. Values are texts, as in a properties file, or Python's int and bool; None means "not
-    given". Attributes hold the values in effect; times are in milliseconds and sizes in bytes, as the names say.
-
-    Raises :class:`ConfigException`, which names the property, for a missing or bad value, and for one that is given
-    twice with different values. Warns with :class:`UnknownPropertyWarning` of names that it does not know, and with
-    :class:`SuspectConfigWarning` of legal values that do not fit each other.
-    """
+class OriginalConfig:
+    """The part of :class:`ConsumerConfig` with the properties of the original."""
 
     zookeeper_connect: str = text(
         "`host1:port1,host2:port2/chroot`; the port may be left out (2181)",
@@ -166,12 +157,25 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
     )
     offsets_commit_max_retries: int = integer("further tries of a failed commit", least=0, default=5)
 
+
+@dataclass(frozen=True, init=False, repr=False)
+class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, CoordinationConfig):
+    """The configuration of one consumer.
+
+    ``ConsumerConfig({"group.id": "g", ...})`` takes dotted names, ``ConsumerConfig(group_id="g", ...)`` keywords with
+    underscores; both may be mixed. Values are texts, as in a properties file, or Python's int and bool; None means "not
+    given". Attributes hold the values in effect; times are in milliseconds and sizes in bytes, as the names say.
+
+    Raises :class:`ConfigException`, which names the property, for a missing or bad value, and for one that is given
+    twice with different values. Warns with :class:`UnknownPropertyWarning` of names that it does not know, and with
+    :class:`SuspectConfigWarning` of legal values that do not fit each other.
+    """
+
     consumed_on: str = choice(
         "when a message counts as consumed. `next`: when the next one is asked for. `return`: when it is handed"
         " out, as in the original, which loses messages in a crash",
         {"next": "next", "return": "return"},
         default="next",
-        ours=True,
     )
     message_model: str = choice(
         "`clustering`: the members of a group share the partitions. `broadcasting`: each takes all of them, with"
@@ -179,16 +183,13 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         {"clustering": "clustering", "broadcasting": "broadcasting"},
         any_case=True,
         default="clustering",
-        ours=True,
     )
-    rebalance_quiet_ms: int = integer(
-        "changes of the group within this time are one rebalance", least=0, default=50, ours=True
-    )
+    rebalance_quiet_ms: int = integer("changes of the group within this time are one rebalance", least=0, default=50)
     rebalance_drain_timeout_ms: int = integer(
-        "how long a rebalance waits for the message in a reader's hands", least=0, default=1000, ours=True
+        "how long a rebalance waits for the message in a reader's hands", least=0, default=1000
     )
     rebalance_interval_ms: int = integer(
-        "how often a member looks at the group although no watch reported a change", least=1, default=20_000, ours=True
+        "how often a member looks at the group although no watch reported a change", least=1, default=20_000
     )
     offset_conflict: str = choice(
         "what to do about an offset that another process wrote for a partition of this member. `adopt`: go on"
@@ -197,7 +198,6 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         " `rebalance.interval.ms`; an explicit commit, or the last one, overwrites it unseen",
         {"adopt": "adopt", "overwrite": "overwrite", "raise": "raise"},
         default="adopt",
-        ours=True,
     )
     offsets_refresh_interval_ms: int = integer(
         "write a committed offset again if it is unchanged for this long, so that monitors can tell an idle"
@@ -206,23 +206,20 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         " not overwritten",
         least=-1,
         default=-1,
-        ours=True,
     )
     queued_max_bytes: int = integer(
-        "memory for fetched and waiting data of all streams together", least=1, default=64 * 1024 * 1024, ours=True
+        "memory for fetched and waiting data of all streams together", least=1, default=64 * 1024 * 1024
     )
     batch_expanded_max_bytes: int = integer(
         "size of one compressed batch after decompression; a larger one counts as corrupt, at its offset",
         least=1,
-        ours=True,
         **same_as("queued.max.bytes"),
     )
-    check_crcs: bool = boolean("verify the checksum of fetched data", default=True, ours=True)
+    check_crcs: bool = boolean("verify the checksum of fetched data", default=True)
     isolation_level: str = choice(
         "`read_committed` leaves out messages of aborted transactions",
         {"read_uncommitted": "read_uncommitted", "read_committed": "read_committed"},
         default="read_uncommitted",
-        ours=True,
     )
     broker_address_map: str = text(
         "reachable addresses of brokers that registered addresses of another network: `registered=reachable`,"
@@ -230,14 +227,12 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         check=lambda value: format_address_map(parse_address_map(value)),
         default="",
         default_text="none",
-        ours=True,
     )
     corrupt_message_policy: str = choice(
         "what a stream does about unreadable messages. `raise`: raises each time until `stream.skip()`. `skip`:"
         " logs and counts them",
         {"raise": "raise", "skip": "skip"},
         default="raise",
-        ours=True,
     )
     log_truncation_policy: str = choice(
         "what to do if a log lost messages that were read, or its topic was created anew. `rewind`: go back to"
@@ -245,13 +240,11 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         " LogTruncatedError until a seek. `auto.offset.reset` does not matter here",
         {"rewind": "rewind", "raise": "raise"},
         default="rewind",
-        ours=True,
     )
     scala_compat_version: str = choice(
         "the release of the original to agree with, if releases differ, as in `roundrobin`",
         {version: version for version in ("0.8.2", "0.9", "0.10", "0.11", "1.0", "1.1")},
         default="1.1",
-        ours=True,
     )
 
     def __init__(self, mapping: Mapping[str, Value] | None = None, /, **keywords: Value) -> None:

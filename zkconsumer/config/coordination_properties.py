@@ -44,34 +44,29 @@ class CoordinationConfig:
         {"zookeeper": "zookeeper", "kafka": BY_BROKERS},
         any_case=True,
         default="zookeeper",
-        ours=True,
     )
     group_migration: bool = boolean(
         "with `group.coordination=kafka`, while a group moves from ZooKeeper or back: the member is in both."
         " ZooKeeper coordinates while any member lacks this property, else the brokers; offsets are kept in both",
         default=False,
-        ours=True,
     )
     bootstrap_servers: str | None = text(
         "`host1:port1,host2:port2`: the first brokers to ask for all others; without it the member reads them"
         " from ZooKeeper",
         check=_servers,
         default_text="none",
-        ours=True,
     )
     session_timeout_ms: int = integer(
         "how long a vanished member keeps its partitions; brokers bound it by `group.min.session.timeout.ms` and"
         " `group.max.session.timeout.ms`",
         least=1,
         default=45_000,
-        ours=True,
     )
     heartbeat_interval_ms: int = integer(
         "time between two heartbeats. A member hears of a change with its next heartbeat, so this decides how"
         " long a rebalance takes; the Java consumer's is 3000",
         least=1,
         default=300,
-        ours=True,
     )
     max_poll_interval_ms: int = integer(
         "if a reader stays away from its stream for this long, while there is something to read, the member"
@@ -79,14 +74,12 @@ class CoordinationConfig:
         " for this member",
         least=1,
         default=300_000,
-        ours=True,
     )
     group_instance_id: str | None = text(
         "a name that stays the same over restarts. The member's partitions are kept for it for"
         " `session.timeout.ms`, also when it shuts down. Brokers from 2.3 on",
         check=not_empty,
         default_text="none",
-        ours=True,
     )
 
 

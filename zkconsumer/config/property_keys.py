@@ -39,7 +39,6 @@ class Key:
     default_text: str = ""
     derive: Callable[[Mapping[str, Value]], Value] | None = None
     required: bool = False
-    ours: bool = False
 
     def convert(self, name: str, value: object) -> Value:
         """Return the value in effect for ``value``. Raises :class:`ConfigException` that names the property."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zkconsumer.config.consumer_config import ConsumerConfig
+from zkconsumer.config.consumer_config import ConsumerConfig, OriginalConfig
 from zkconsumer.config.coordination_properties import CoordinationConfig
 from zkconsumer.config.property_keys import Key, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
@@ -11,13 +11,12 @@ from zkconsumer.config.security_properties import SecurityConfig
 def markdown_tables() -> dict[str, str]:
     """Return the properties as Markdown tables, one for each part: original, own, coordination and security."""
     rows = keys_of(ConsumerConfig)
-    security, coordination = keys_of(SecurityConfig), keys_of(CoordinationConfig)
     parts = {
-        "original": [name for name, key in rows.items() if not key.ours],
-        "own": [name for name, key in rows.items() if key.ours and name not in {*security, *coordination}],
-        "coordination": list(coordination),
-        "security": list(security),
+        "original": keys_of(OriginalConfig),
+        "coordination": keys_of(CoordinationConfig),
+        "security": keys_of(SecurityConfig),
     }
+    parts["own"] = {name: key for name, key in rows.items() if not any(name in part for part in parts.values())}
     head = "| key | type | default | note |\n|---|---|---|---|\n"
     return {part: head + "".join(_row(name, rows[name]) for name in names) for part, names in parts.items()}
 

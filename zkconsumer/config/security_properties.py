@@ -82,111 +82,91 @@ class SecurityConfig:
         {name.lower(): name for name in _PROTOCOLS},
         any_case=True,
         default="PLAINTEXT",
-        ours=True,
     )
     ssl_ca_location: str | None = text(
         "PEM file of the authorities to trust, and only those; also given as `ssl.truststore.location`",
         check=not_empty,
         default_text="the system's",
-        ours=True,
     )
-    ssl_truststore_location: str | None = text(
-        "the same as `ssl.ca.location`", check=not_empty, default_text="unset", ours=True
-    )
-    ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
+    ssl_truststore_location: str | None = text("the same as `ssl.ca.location`", check=not_empty, default_text="unset")
+    ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM")
     ssl_certificate_location: str | None = text(
-        "PEM file of our certificate and its chain, if brokers ask for one",
-        check=not_empty,
-        default_text="unset",
-        ours=True,
+        "PEM file of our certificate and its chain, if brokers ask for one", check=not_empty, default_text="unset"
     )
     ssl_key_location: str | None = text(
-        "PEM file of its private key", check=not_empty, default_text="`ssl.certificate.location`", ours=True
+        "PEM file of its private key", check=not_empty, default_text="`ssl.certificate.location`"
     )
-    ssl_key_password: str | None = text("password of the private key", default_text="unset", ours=True)
+    ssl_key_password: str | None = text("password of the private key", default_text="unset")
     ssl_keystore_location: str | None = text(
-        "PEM file of certificate, chain and private key together", check=not_empty, default_text="unset", ours=True
+        "PEM file of certificate, chain and private key together", check=not_empty, default_text="unset"
     )
-    ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
+    ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM")
     ssl_endpoint_identification_algorithm: str = choice(
         "`https`: a broker's certificate must name its host. Empty: any name is accepted",
         _HOST_CHECK,
         any_case=True,
         default="https",
-        ours=True,
     )
     sasl_mechanism: str = choice(
         "how to log in to brokers: " + ", ".join(f"`{name}`" for name in _MECHANISMS),
         {name.lower(): name for name in _MECHANISMS},
         any_case=True,
         default="GSSAPI",
-        ours=True,
     )
     sasl_jaas_config: str | None = text(
         'the login as Java clients have it: `<module> required username="..." password="...";`',
         check=validated_jaas,
         default_text="unset",
-        ours=True,
     )
     sasl_username: str | None = text(
-        "for `PLAIN` and `SCRAM-*`", check=not_empty, default_text="that of `sasl.jaas.config`", ours=True
+        "for `PLAIN` and `SCRAM-*`", check=not_empty, default_text="that of `sasl.jaas.config`"
     )
-    sasl_password: str | None = text("for `PLAIN` and `SCRAM-*`", default_text="that of `sasl.jaas.config`", ours=True)
-    sasl_kerberos_service_name: str = text(
-        "for `GSSAPI`: the brokers' service", check=not_empty, default="kafka", ours=True
-    )
+    sasl_password: str | None = text("for `PLAIN` and `SCRAM-*`", default_text="that of `sasl.jaas.config`")
+    sasl_kerberos_service_name: str = text("for `GSSAPI`: the brokers' service", check=not_empty, default="kafka")
     sasl_oauthbearer_token_provider: str | None = text(
-        "for `OAUTHBEARER`: `module:function`, called at each login for a token", default_text="unset", ours=True
+        "for `OAUTHBEARER`: `module:function`, called at each login for a token", default_text="unset"
     )
     sasl_oauthbearer_token_endpoint_url: str | None = text(
-        "for `OAUTHBEARER`: a `file:` URL that is read at each login, in place of a provider",
-        default_text="unset",
-        ours=True,
+        "for `OAUTHBEARER`: a `file:` URL that is read at each login, in place of a provider", default_text="unset"
     )
 
-    zookeeper_ssl_client_enable: bool = boolean("speak TLS to ZooKeeper", default=False, ours=True)
+    zookeeper_ssl_client_enable: bool = boolean("speak TLS to ZooKeeper", default=False)
     zookeeper_ssl_truststore_location: str | None = text(
-        "PEM file of the authorities to trust, and only those", check=not_empty, default_text="the system's", ours=True
+        "PEM file of the authorities to trust, and only those", check=not_empty, default_text="the system's"
     )
-    zookeeper_ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
+    zookeeper_ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM")
     zookeeper_ssl_keystore_location: str | None = text(
         "PEM file of our certificate, its chain and private key, if ZooKeeper asks for one (by default it does)",
         check=not_empty,
         default_text="unset",
-        ours=True,
     )
-    zookeeper_ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
-    zookeeper_ssl_keystore_password: str | None = text("password of the private key", default_text="unset", ours=True)
+    zookeeper_ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM")
+    zookeeper_ssl_keystore_password: str | None = text("password of the private key", default_text="unset")
     zookeeper_ssl_endpoint_identification_algorithm: str = choice(
         "`https`: a server's certificate must name its host. Empty: any name is accepted",
         _HOST_CHECK,
         any_case=True,
         default="https",
-        ours=True,
     )
     zookeeper_digest_username: str | None = text(
-        "log in with ZooKeeper's scheme `digest`", check=not_empty, default_text="unset", ours=True
+        "log in with ZooKeeper's scheme `digest`", check=not_empty, default_text="unset"
     )
-    zookeeper_digest_password: str | None = text("the password for it", default_text="unset", ours=True)
-    zookeeper_sasl_username: str | None = text(
-        "log in by SASL `DIGEST-MD5`", check=not_empty, default_text="unset", ours=True
-    )
-    zookeeper_sasl_password: str | None = text("the password for it", default_text="unset", ours=True)
+    zookeeper_digest_password: str | None = text("the password for it", default_text="unset")
+    zookeeper_sasl_username: str | None = text("log in by SASL `DIGEST-MD5`", check=not_empty, default_text="unset")
+    zookeeper_sasl_password: str | None = text("the password for it", default_text="unset")
     zookeeper_sasl_mechanism: str | None = choice(
         "`DIGEST-MD5` or `GSSAPI`",
         {"digest-md5": "DIGEST-MD5", "gssapi": "GSSAPI"},
         any_case=True,
         derive=lambda values: "DIGEST-MD5" if values["zookeeper.sasl.username"] is not None else None,
         default_text="`DIGEST-MD5` if `zookeeper.sasl.username` is given",
-        ours=True,
     )
     zookeeper_sasl_kerberos_service_name: str = text(
-        "for `GSSAPI`: the servers' service", check=not_empty, default="zookeeper", ours=True
+        "for `GSSAPI`: the servers' service", check=not_empty, default="zookeeper"
     )
     zookeeper_set_acl: bool = boolean(
         "only members with the same login may change this group's owner and offset nodes; others can read them",
         default=False,
-        ours=True,
     )
 
     @property

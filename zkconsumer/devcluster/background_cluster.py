@@ -30,6 +30,7 @@ from zkconsumer.devcluster.cache import cache_directory, locked, write_atomicall
 from zkconsumer.devcluster.dev_cluster import DevCluster
 from zkconsumer.devcluster.errors import DevClusterError, ServerStartError, ServerStopError
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
+from zkconsumer.devcluster.server_process import as_deadline, tail
 from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
 
 UP_TIMEOUT_S = 90.0
@@ -157,7 +158,7 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
         raise DevClusterError(f"the cluster is broken ({', '.join(present.ended)} ended): zkconsumer dev down, then up")
     zookeeper_jars(None)
     kafka_jars(options.kafka_version)
-    deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
+    deadline = as_deadline(deadline)
     supervisor = _start_supervisor(options)
     try:
         while True:
@@ -170,9 +171,9 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
                 supervisor.returncode = 0  # it outlives this process, so Popen must not wait for it
                 return now.state, True
             if code is not None and not (code == _ALREADY_UP and now.health is Health.STARTING):
-                raise ServerStartError(f"the cluster did not start:\n{_log_tail()}")
+                raise ServerStartError(f"the cluster did not start:\n{tail(log_file(), _LOG_TAIL_LINES)}")
             if deadline.expired:
-                raise ServerStartError(f"the cluster was not ready in time:\n{_log_tail()}")
+                raise ServerStartError(f"the cluster was not ready in time:\n{tail(log_file(), _LOG_TAIL_LINES)}")
             sleep(deadline.bounded(_POLL_S))
     except BaseException:  # also after Ctrl-C, a cluster that is not ready must not stay behind
         _end(supervisor)
@@ -201,19 +202,12 @@ def _start_supervisor(options: ClusterOptions) -> subprocess.Popen[bytes]:
         )
 
 
-def _log_tail() -> str:
-    try:
-        return "\n".join(log_file().read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
-    except FileNotFoundError:
-        return ""
-
-
 def down(deadline: Deadline | float = DOWN_TIMEOUT_S) -> bool:
     """End every process of the background cluster. Return whether there was one.
 
     Raises: ServerStopError if the supervisor survives.
     """
-    deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
+    deadline = as_deadline(deadline)
     there = _supervised()
     for number in (signal.SIGTERM, signal.SIGKILL):
         supervisor = _supervisor_pid()

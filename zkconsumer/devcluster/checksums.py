@@ -77,7 +77,7 @@ def verify(directory: Path, checksums: Mapping[str, Checksum]) -> None:
         found = _digest(path, wanted.algorithm, (status.st_ino, status.st_size, status.st_ctime_ns))
         if found != wanted.digest:
             raise JarResolutionError(
-                f"{path} is not what was published: its {wanted.algorithm} is {found}, not {wanted.digest}. It was"
+                f"{path} is not the published file: its {wanted.algorithm} is {found}, not {wanted.digest}. It was"
                 f" damaged or replaced; nothing of it was run. Remove {directory.parent.parent} to fetch it again"
             )
 

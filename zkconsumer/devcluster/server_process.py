@@ -57,6 +57,14 @@ def as_deadline(deadline: Deadline | float) -> Deadline:
     return deadline if isinstance(deadline, Deadline) else Deadline(deadline)
 
 
+def tail(log: Path, lines: int = _TAIL_LINES) -> str:
+    """Return the last lines of a log, empty if there is no log."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""
+
+
 class Launched:
     """A running launcher and its child."""
 
@@ -201,10 +209,7 @@ class ServerProcess:
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
         """Return the last lines of the log."""
-        try:
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-        except FileNotFoundError:
-            return ""
+        return tail(self.log, lines)
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
         """Start the server unless it runs, and return once it is ready.

@@ -38,7 +38,6 @@ from zkconsumer.kafka.group_schemas import (
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
-    LIST_GROUPS,
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
@@ -136,9 +135,8 @@ class GroupChannel:
     ) -> Joined:
         """Join the group, and wait until all members have joined, or the broker has given up slow ones.
 
-        Arguments: ``protocols`` are the strategies' names and subscriptions, the preferred one first; the timeouts are
-        in seconds; ``reason`` is for the broker's log. The broker's wait depends on the rebalance timeouts of other
-        members too, so ``deadline`` alone ends it. Raises MemberIdRequiredError, which has the ``member_id`` to use.
+        Arguments: ``protocols`` are the strategies' names and subscriptions, the preferred one first; timeouts are in
+        seconds. ``deadline`` alone ends the wait for others. Raises MemberIdRequiredError with the id to use.
         """
         values = {
             **self._values(who),
@@ -265,12 +263,6 @@ class GroupChannel:
         for missing in (group for group in wanted if group not in found):
             raise BrokerError(f"{self._channel.name}: its answer to DescribeGroups says nothing of {missing!r}")
         return found
-
-    def groups(self, deadline: Deadline) -> Mapping[str, str]:
-        """Return the groups that this broker coordinates, each with its protocol type (empty: only offsets)."""
-        answer = self._ask(LIST_GROUPS, {}, deadline)
-        self._check(answer["error_code"], "its groups")
-        return {one["group_id"]: one["protocol_type"] or "" for one in answer["groups"] or ()}
 
     def delete_offsets(
         self, group: str, partitions: Iterable[TopicPartition], deadline: Deadline

@@ -1,1 +1,4 @@
-"""Membership, ownership, and the one thread that owns the group's state."""
+"""A member of a group: one engine, and two coordinators that decide what it owns.
+
+The modules here are the same for both. ``zookeeper`` coordinates by nodes in ZooKeeper, ``coordinator`` by the brokers.
+"""

@@ -75,7 +75,7 @@ class Bridge:
         self._patience = patience
         self._joined: Mapping[str, int] = {}  # the group thread's, as the next two
         self._planned = 0
-        self._owned: Owned | None = None
+        self._owned: Owned = dict
         self._closing = Event()
         self._changed = Condition()  # guards everything below
         self._lookout: Thread | None = None
@@ -114,7 +114,6 @@ class Bridge:
             wanted = {topic: len(ids) for topic, ids in threads[self._consumer].items()}
             self._want(wanted, "all members can do so: the brokers coordinate")
         if wish is None or not self._joined:
-            assert self._owned is not None
             owned = {tp: position.thread for tp, position in self._owned().items()}
             return still_assignable(owned, self._consumer, view, threads)
         return assigned_by_brokers(wish, self._consumer, view, threads)

@@ -101,10 +101,6 @@ class ZooKeeperSide:
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Perform all steps in one transaction; a step that makes it fail is taken out and the others are done."""
-        topics = sorted({step.partition.topic for step in steps})
-        parents = [paths.owner_topic(self._group, topic) for topic in topics]
-        parents += [paths.offset_topic(self._group, topic) for topic in topics]
-        self._session.ensure(parents, deadline)
         changes = [Change(one.partition, _content(one), self._versions.get(one.partition)) for one in steps]
         outcomes = fenced_writes.write_unowned(self._session, self._group, changes, deadline)
         return {tp: _REASONS.get(one, one.value) for tp, one in outcomes.items() if one is not Outcome.DONE}

@@ -15,9 +15,9 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings, due_offset
-from zkconsumer.offsets.dual_store import DualStore, Failures
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
-from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.offsets.store import CommitRefusedError, Failures
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease
 

@@ -31,13 +31,12 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.store import CommitRefusedError, OffsetStore
+from zkconsumer.offsets.store import CommitRefusedError, Failures, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 log = logging.getLogger(__name__)
 
-Failures = Mapping[TopicPartition, Exception]
 Check = Callable[[Collection[TopicPartition], Deadline], Failures]
 
 ONE_TRY = 10.0

@@ -1,23 +1,53 @@
-"""Offsets in Kafka (``offsets.storage=kafka``) of a group that ZooKeeper coordinates.
+"""Offsets in Kafka: of a group that ZooKeeper coordinates, and of a group that the brokers coordinate.
 
-The commits are simple ones: in no member's name, so that nothing fences them. A coordinator takes them from anybody
-while its own group has no members. Called by one thread (the committer's); any may ``close``, and a waiting call
-raises. One call is one try.
+A group in ZooKeeper (``offsets.storage=kafka``) commits in no member's name, so that nothing fences its commits. A
+coordinator takes them from anybody while its own group has no members.
+
+In a group of the brokers every commit is in a member's name. The name and the generation are read for each commit. If
+the coordinator refuses an outdated one, the group's thread is told, for which our partitions are lost. Mirrors the Java
+consumer's part of ``ConsumerCoordinator``. Differs on purpose: there the application gets a refused commit, while its
+streams go on with partitions of other members.
+
+Called by one thread (the committer's); any may ``close``, and a waiting call raises. One call is one try; the caller
+repeats it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from threading import Event
+from typing import Protocol
 
+from zkconsumer.core.error_actions import ErrorAction, action_for
+from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
+from zkconsumer.core.ownership_epochs import GenerationEpochs
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, FencedInstanceIdError, OffsetCommitError
+from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
-from zkconsumer.kafka.group_channel import Membership
+from zkconsumer.kafka.group_channel import Membership, StoredOffset
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.store import Failures
+from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset
+
+LOOK_AGAIN = 0.05
+"""Seconds between two tries while the group passes into the next generation."""
+
+Offsets = Mapping[TopicPartition, int]
+
+ASKED = "an offset commit"
+NOT_OURS = "lost with our membership of the group, or given to another member since"
+"""The reason of a commit that is not sent."""
+
+_LOST = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN_AS_NEW_MEMBER)
+_BETWEEN = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN)
+"""Refusals of a commit between two generations."""
 
 
 class KafkaOffsets:
-    """The offsets of one group as its coordinator keeps them (an ``OffsetStore``).
+    """The offsets of a group that ZooKeeper coordinates (an ``OffsetStore``).
 
     Arguments: ``search`` belongs to this store alone; ``sent`` is told the number of offsets of each answered commit.
     """
@@ -31,7 +61,7 @@ class KafkaOffsets:
         """Read offsets. Raises BrokerError if that of any partition is unknown, whatever the reason."""
         return {tp: stored.offset for tp, stored in self._client.fetch(partitions, Deadline(timeout)).items()}
 
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
         """Write offsets in one request. Returns what the coordinator refused. Raises BrokerError."""
         refused = self._client.commit(self._nobody, offsets, Deadline(timeout))
         self._sent(len(offsets))
@@ -40,3 +70,159 @@ class KafkaOffsets:
     def close(self) -> None:
         """Close all connections, for good."""
         self._client.close()
+
+
+class Identity(Protocol):
+    """The member's name and partitions in the group; read by any thread."""
+
+    @property
+    def who(self) -> Membership:
+        """The member and generation to commit as."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether no next generation is under way, of which we may be a member already without knowing it."""
+
+    @property
+    def held(self) -> GenerationEpochs | None:
+        """The partitions that no other member can own in that generation, or in a later one. Read it after ``who``.
+
+        None if this group does not decide which partitions are ours.
+        """
+
+
+class MemberOffsets:
+    """The offsets of a group that the brokers coordinate (an ``OffsetStore``).
+
+    Arguments: ``search`` belongs to this store alone. ``refused`` is told, on the committer's thread, of a refused
+    member and the reason; ``sent`` of the number of offsets of each answered commit. ``positions`` returns the
+    partitions we own: an offset is stored with the leader epoch of the message before it (brokers from 2.1 on). By that
+    epoch the next owner sees whether the log is still the same (KIP-320).
+    """
+
+    def __init__(
+        self,
+        search: CoordinatorSearch,
+        identity: Identity,
+        refused: Callable[[Membership, Exception], None],
+        sent: Callable[[int], None] = lambda _: None,
+        positions: Callable[[], Mapping[TopicPartition, PartitionPosition]] = dict,
+    ) -> None:
+        self._positions = positions
+        self._client = OffsetClient(search)
+        self._identity = identity
+        self._refused = refused
+        self._sent = sent
+        self._closing = Event()
+
+    def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        """Read offsets. Raises BrokerError if that of any partition is unknown, whatever the reason."""
+        found = self._client.fetch(partitions, Deadline(timeout))
+        positions = self._positions()
+        for tp, stored in found.items():
+            position = positions.get(tp)
+            # nobody fetches the partition before it begins there
+            if position is not None and position.fetched is None and stored.leader_epoch >= 0:
+                position.epochs = ((stored.offset - 1, stored.leader_epoch),)
+        return {tp: stored.offset for tp, stored in found.items()}
+
+    def _with_epochs(self, offsets: Offsets) -> dict[TopicPartition, int | StoredOffset]:
+        positions = self._positions()
+        found: dict[TopicPartition, int | StoredOffset] = dict(offsets)
+        for tp, offset in offsets.items():
+            epoch = epoch_before(positions[tp].epochs, offset) if tp in positions else NO_EPOCH
+            if epoch > NO_EPOCH:
+                found[tp] = StoredOffset(offset, leader_epoch=epoch)
+        return found
+
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
+        """Write offsets in one request. Returns what the coordinator refused. Raises BrokerError.
+
+        While the group passes into the next generation nobody may commit until its leader decides: this waits for it.
+        Partitions that we own in both generations are ours all the while. Others are not sent in the next one.
+        """
+        deadline, started = Deadline(timeout), self._identity.held
+        while True:
+            who, held = self._identity.who, self._identity.held  # in this order: what we hold is never older
+            left, refused, unclear = _sorted_out(offsets, started, held)
+            if unclear and held is not None and not held.decided and self._may_wait(deadline):
+                continue
+            try:
+                failures = self._client.commit(who, self._with_epochs(left), deadline) if left else {}
+                break
+            except BrokerError as e:
+                between = action_for(e) in _BETWEEN and (not self._identity.settled or self._identity.who != who)
+                if between and self._may_wait(deadline):
+                    continue
+                if between:  # the next try may do: nothing of this says that anything is lost
+                    raise error_codes.error(error_codes.REBALANCE_IN_PROGRESS, ASKED) from e
+                if action_for(e) in _LOST or isinstance(e, FencedInstanceIdError):
+                    self._refused(who, e)
+                raise
+        if left:
+            self._sent(len(left))
+        return {**refused, **unclear, **failures}
+
+    def _may_wait(self, deadline: Deadline) -> bool:
+        """Wait a moment; return False if no time is left, or the store is closed."""
+        return not deadline.expired and not self._closing.wait(deadline.bounded(LOOK_AGAIN))
+
+    def close(self) -> None:
+        """Close all connections, for good."""
+        self._closing.set()
+        self._client.close()
+
+
+def _sorted_out(
+    offsets: Offsets, started: GenerationEpochs | None, held: GenerationEpochs | None
+) -> tuple[Offsets, Failures, Failures]:
+    """Return the offsets to send, the failures of ownerships that ended since the commit ``started``, and the failures
+    to try again: their generation has not decided whose they are, then or now.
+    """
+    if started is None or held is None:
+        return offsets, {}, {}
+    left: dict[TopicPartition, int] = {}
+    refused: dict[TopicPartition, Exception] = {}
+    unclear: dict[TopicPartition, Exception] = {}
+    for tp, offset in offsets.items():
+        stay = started.epochs.get(tp)
+        if stay is not None and held.epochs.get(tp) == stay:
+            left[tp] = offset
+        elif stay is not None and held.ended(tp, stay):
+            refused[tp] = OffsetCommitError(NOT_OURS)
+        else:
+            unclear[tp] = error_codes.error(error_codes.REBALANCE_IN_PROGRESS, ASKED)
+    return left, refused, unclear
+
+
+class EpochFence:
+    """Tells by ownership epochs which partitions are ours in a group that the brokers coordinate (a ``Fence``).
+
+    The coordinator lets any member of its generation commit any partition. So a commit of a partition that was lost or
+    handed over is not tried again: the next try would be in a later generation, which gave it to another member.
+
+    Arguments: ``held`` returns our ownership epochs as of now.
+    """
+
+    def __init__(self, held: Callable[[], GenerationEpochs]) -> None:
+        self._held = held
+        self._stays: dict[TopicPartition, int | None] = {}
+
+    def track(self, partition: TopicPartition, known: KnownOffset) -> None:
+        """Note a partition with its present epoch; with none if the group has gone on since."""
+        self._stays[partition] = self._held().epochs.get(partition)
+
+    def untrack(self, partition: TopicPartition) -> KnownOffset:
+        """Forget a partition; return that it has no offset node."""
+        self._stays.pop(partition, None)
+        return ABSENT
+
+    def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+        """Return those that were lost or handed over since. The coordinator itself refuses others that are not ours."""
+        held, stays = self._held(), self._stays
+        return {tp: OffsetCommitError(NOT_OURS) for tp in partitions if tp in stays and held.ended(tp, stays[tp])}
+
+    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+        """Return all of them: only the group's leader knows whether they have owners."""
+        reason = "not owned by this member, and in a group that the brokers coordinate only the owner commits"
+        return {tp: OffsetCommitError(reason) for tp in partitions}

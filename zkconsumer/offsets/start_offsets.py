@@ -17,8 +17,8 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import NEVER
-from zkconsumer.offsets.dual_store import DualStore, Failures, may_pass
-from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.offsets.dual_store import DualStore, may_pass
+from zkconsumer.offsets.store import CommitRefusedError, Failures
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
 log = logging.getLogger(__name__)

@@ -13,6 +13,9 @@ from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
+Failures = Mapping[TopicPartition, Exception]
+"""Partitions that were not written, with the reasons."""
+
 
 class OffsetStore(Protocol):
     """Where the offsets of one group live.

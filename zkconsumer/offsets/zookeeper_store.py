@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.store import refusals
+from zkconsumer.offsets.store import Failures, refusals
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, ClaimSessions, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 _ROUNDS = 5
@@ -66,7 +66,7 @@ class ZooKeeperOffsets:
             if node is not None
         }
 
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
         """Write offsets: in one transaction those of tracked partitions, in one the others, which must have no owner.
 
         Returns the refused partitions. Raises RegistryError if the outcome is unknown.
@@ -82,7 +82,7 @@ class ZooKeeperOffsets:
 
     def release(
         self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
-    ) -> tuple[Mapping[TopicPartition, Exception], frozenset[TopicPartition]]:
+    ) -> tuple[Failures, frozenset[TopicPartition]]:
         """Do the last commit of tracked partitions and release them, of each both or neither.
 
         Returns the refused commits, and the released partitions. The owner nodes of all others, also of ``unchanged``
@@ -109,9 +109,7 @@ class ZooKeeperOffsets:
             if node is None or node.version != self._known[tp].version
         ]
 
-    def not_ours(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, Exception]:
+    def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions whose owner node our session did not create, looked up now. Raises RegistryError."""
         ours = self._session.session_id
         return refusals(
@@ -121,7 +119,7 @@ class ZooKeeperOffsets:
             }
         )
 
-    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:
+    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions that have an owner node now. Raises RegistryError."""
         return refusals(
             {
@@ -192,20 +190,15 @@ class ZooKeeperOffsets:
     ) -> dict[TopicPartition, Outcome]:
         outcomes: dict[TopicPartition, Outcome] = {}
         left = list(offsets)
-        topics = {tp.topic for tp in left}
-        parents = [paths.owner_topic(self._group, t) for t in topics] + [
-            paths.offset_topic(self._group, t) for t in topics
-        ]
         for _ in range(_ROUNDS):
             if not left:
                 break
-            self._session.ensure(sorted(parents), deadline)
             nodes = self._session.stat([paths.offset(self._group, tp) for tp in left], deadline)
-            commits = [
-                Commit(tp, offsets[tp], ABSENT if node is None else KnownOffset(None, node.version))
+            changes = [
+                Change(tp, node_codecs.encode_offset(offsets[tp]), None if node is None else node.version)
                 for tp, node in zip(left, nodes, strict=True)
             ]
-            outcomes |= fenced_writes.commit_unowned(self._session, self._group, commits, deadline)
+            outcomes |= fenced_writes.write_unowned(self._session, self._group, changes, deadline)
             left = [tp for tp in left if outcomes[tp] in (Outcome.OFFSET_MOVED, Outcome.NO_PARENT)]
         return outcomes
 

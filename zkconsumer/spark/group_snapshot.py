@@ -21,7 +21,7 @@ from zkconsumer.spark.options import ReadOptions, parse
 from zkconsumer.spark.schema import source_schema
 from zkconsumer.spark.zookeeper_cluster import describe
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.fenced_writes import Change, Outcome
 from zkconsumer.zookeeper.session import Session
 
 if TYPE_CHECKING:
@@ -132,18 +132,14 @@ def _write(
     Each node is written with the version with which its offset was read, so that none is ever set back. The exceptions
     are offsets that were ``beyond`` the ends of their logs, and still are where they were.
     """
-    topics = {tp.topic for tp in offsets}
-    session.ensure(sorted(path(group, topic) for topic in topics for path in _PARENTS), deadline)
     offset_paths = [paths.offset(group, tp) for tp in offsets]
     nodes = session.read(offset_paths, deadline)
-    outcomes, commits = {}, []
+    outcomes, changes = {}, []
     for (tp, offset), path, node in zip(offsets.items(), offset_paths, nodes, strict=True):
         known = None if node is None else node_codecs.decode_offset(node.data, path)
         if known is not None and known >= offset and known != beyond.get(tp):
             outcomes[tp] = Outcome.DONE
         else:
-            commits.append(Commit(tp, offset, ABSENT if node is None else KnownOffset(None, node.version)))
-    return {**outcomes, **fenced_writes.commit_unowned(session, group, commits, deadline)}
-
-
-_PARENTS = (paths.owner_topic, paths.offset_topic)
+            version = None if node is None else node.version
+            changes.append(Change(tp, node_codecs.encode_offset(offset), version))
+    return {**outcomes, **fenced_writes.write_unowned(session, group, changes, deadline)}

@@ -85,7 +85,7 @@ class ColumnStream(MessageIterator[K, V]):
         self._reader = reader
         self._columns = ColumnReader(reader)
         self._ended = ended
-        self._asking: GeneratorType[Any, None, None] | None = None
+        self._reading: GeneratorType[Any, None, None] | None = None
 
     @property
     def _decodes(self) -> bool:
@@ -189,7 +189,7 @@ class ColumnStream(MessageIterator[K, V]):
 
     def _begin_columns(self) -> Sequence[ChunkPart]:
         """Return the rows that are in hand before a read. Raises RuntimeError if another thread is reading."""
-        if self._asked:
+        if self._being_read:
             raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
         return self._columns.in_hand
 
@@ -226,13 +226,13 @@ class ColumnStream(MessageIterator[K, V]):
             columns.release()
             return made
 
-        return self._ask(collect)
+        return self._read(collect)
 
     def _next_batch(self, schema: pa.Schema, limits: BatchLimits, patience: float | None) -> pa.RecordBatch:
         """Return the next batch for ``batches``. Raises: StopIteration at the end; the errors of ``batches``."""
         limit = ReadDeadline(patience)
         try:
-            rows = self._ask(lambda: self._or_pass_over(lambda: self._columns.next_batch(schema, limits, limit)))
+            rows = self._read(lambda: self._or_pass_over(lambda: self._columns.next_batch(schema, limits, limit)))
         except ConsumerTimeoutException:
             if self._ends_on_timeout:
                 raise StopIteration from None
@@ -242,32 +242,32 @@ class ColumnStream(MessageIterator[K, V]):
             raise StopIteration
         return rows
 
-    def _or_pass_over(self, ask: Callable[[], T]) -> T:
+    def _or_pass_over(self, read: Callable[[], T]) -> T:
         while True:
             try:
-                return ask()
+                return read()
             except Exception as e:  # noqa: BLE001 (told apart by the reader)
                 error = self._reader.handle_error(e, in_hand=False)
                 if error is not None:
                     raise error from error.__cause__
 
-    def _ask(self, ask: Callable[[], T]) -> T:
+    def _read(self, read: Callable[[], T]) -> T:
         """Finish the rows or message in hand, and return the next rows. They count as handed out when the caller sets
         ``handed_out``. Until then the next read takes them back.
         """
         made: list[T] = []
-        self._asking = as_generator(self._turn(ask, made))
-        next(self._asking, None)
+        self._reading = as_generator(self._turn(read, made))
+        next(self._reading, None)
         return made[0]
 
-    def _turn(self, ask: Callable[[], T], made: list[T]) -> Generator[None, None, None]:
+    def _turn(self, read: Callable[[], T], made: list[T]) -> Generator[None, None, None]:
         """A generator for its state only: Python itself knows whether it runs, and an interrupt cannot leave that
         wrong.
         """
         try:
             self._holder = get_native_id()
             self._finish_in_hand()
-            made.append(ask())
+            made.append(read())
         except BaseException:
             self._columns.take_back()
             raise
@@ -283,13 +283,13 @@ class ColumnStream(MessageIterator[K, V]):
         self._columns.settle()
 
     @property
-    def being_asked(self) -> bool:
+    def being_read(self) -> bool:
         """Whether a reader waits for this stream now."""
-        return self._asked
+        return self._being_read
 
     @property
-    def _asked(self) -> bool:
-        return self._messages.gi_running or (self._asking is not None and self._asking.gi_running)
+    def _being_read(self) -> bool:
+        return self._messages.gi_running or (self._reading is not None and self._reading.gi_running)
 
     def _closed_error(self) -> ConnectorClosedException:
         return ConnectorClosedException(f"the stream {self.name} has ended: its connector was shut down")

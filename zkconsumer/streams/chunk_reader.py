@@ -95,7 +95,7 @@ class ChunkReader:
         self._read_from = 0
         self._counted_to = 0
 
-    def next_chunk(self, ask: ReadDeadline) -> Chunk | None:
+    def next_chunk(self, deadline: ReadDeadline) -> Chunk | None:
         """Return the chunk being read, or the next one; None at the end of the stream.
 
         Raises: ConsumerTimeoutException; the error that made the connector fail.
@@ -103,9 +103,9 @@ class ChunkReader:
         queue = self.queue
         chunk = queue.taken
         if chunk is None:
-            if ask.is_over(len(queue)):
+            if deadline.is_over(len(queue)):
                 raise ConsumerTimeoutException(NOTHING_CAME)
-            chunk = queue.take(ask)
+            chunk = queue.take(deadline)
         return chunk
 
     def begin(self, chunk: Chunk) -> int | None:

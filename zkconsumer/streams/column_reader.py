@@ -112,29 +112,29 @@ class ColumnReader:
 
     # ---- rows to hand out
 
-    def next_batch(self, schema: pa.Schema, limits: BatchLimits, ask: ReadDeadline) -> pa.RecordBatch | None:
+    def next_batch(self, schema: pa.Schema, limits: BatchLimits, deadline: ReadDeadline) -> pa.RecordBatch | None:
         """Return the next rows of one partition; None at the end of the stream. ``settle`` was called before.
 
         Raises: ConsumerTimeoutException; an unreadable place; the error that made the connector fail.
         """
         while True:
-            part = self._next_part(schema, limits, ask, {})
+            part = self._next_part(schema, limits, deadline, {})
             if part is None:
                 return None
             if part.rows is None:
                 self._pass(part)
                 continue
             self.in_hand = parts = [part]
-            if self.hand_over(parts, ask):
+            if self.hand_over(parts, deadline):
                 return part.rows
             self._clear()
 
     def collect(
-        self, schema: pa.Schema, rows: int, ask: ReadDeadline, quiet: ReadDeadline, patience: float | None
+        self, schema: pa.Schema, rows: int, deadline: ReadDeadline, quiet: ReadDeadline, patience: float | None
     ) -> list[pa.RecordBatch]:
         """Return ``rows`` rows of any partitions, or fewer. ``settle`` was called before.
 
-        It returns fewer rows at the end of ``ask``, when no row came for ``patience`` seconds (``quiet`` is the
+        It returns fewer rows at the end of ``deadline``, when no row came for ``patience`` seconds (``quiet`` is the
         deadline for the first one), or before an unreadable place.
 
         Raises: an unreadable place if there are no rows before it; the error that made the connector fail.
@@ -142,8 +142,8 @@ class ColumnReader:
         parts: list[ChunkPart] = []
         self.in_hand = parts
         try:
-            self.gather(parts, schema, rows, ask, quiet, patience)
-            if not self.hand_over(parts, _sooner(ask, ReadDeadline(patience))):
+            self.gather(parts, schema, rows, deadline, quiet, patience)
+            if not self.hand_over(parts, _sooner(deadline, ReadDeadline(patience))):
                 self._clear()
                 return []
         except ConsumerTimeoutException:  # at the gate
@@ -156,19 +156,19 @@ class ColumnReader:
         parts: list[ChunkPart],
         schema: pa.Schema,
         wanted: int,
-        ask: ReadDeadline,
+        deadline: ReadDeadline,
         quiet: ReadDeadline,
         patience: float | None,
     ) -> None:
         """Put rows into ``parts`` until there are enough, a deadline passes, or an unreadable place comes."""
         reached: dict[PartitionPosition, int] = {}
-        last: dict[PartitionPosition, int] = {}  # index in ``parts`` of each partition's last one
+        last: dict[PartitionPosition, int] = {}
         rows = 0
         while rows < wanted:
             if parts and self._decoder is not None and self._decoder.fails:
                 return  # the next read raises it
             try:
-                part = self._next_part(schema, BatchLimits(wanted - rows, ANY), _sooner(ask, quiet), reached)
+                part = self._next_part(schema, BatchLimits(wanted - rows, ANY), _sooner(deadline, quiet), reached)
             except ConsumerTimeoutException:
                 return
             except UnreadableMessageError:
@@ -184,18 +184,23 @@ class ColumnReader:
             elif position not in last:
                 self._pass(part)
                 continue
-            before = parts[last[position]] if position in last else None
-            kept = _kept(part, before)
-            if before is not None and kept.first == before.first:
-                parts[last[position]] = kept
-            else:
-                last[position] = len(parts)
-                parts.append(kept)
+            self._keep(part, parts, last)
             reached[position] = part.end
-            if part.whole:
-                if kept.chunk is not part.chunk:
-                    self._reader.count_bytes(part.chunk)
-                self._queue.taken = None
+
+    def _keep(self, part: ChunkPart, parts: list[ChunkPart], last: dict[PartitionPosition, int]) -> None:
+        """Add a part to ``parts``; ``last`` is the index of each partition's last one there."""
+        position = part.position
+        before = parts[last[position]] if position in last else None
+        kept = _kept(part, before)
+        if before is not None and kept.first == before.first:
+            parts[last[position]] = kept
+        else:
+            last[position] = len(parts)
+            parts.append(kept)
+        if part.whole:
+            if kept.chunk is not part.chunk:
+                self._reader.count_bytes(part.chunk)
+            self._queue.taken = None
 
     def _pass(self, part: ChunkPart) -> None:
         """Pass a part without rows: markers of transactions, aborted data, or offsets that were compacted away."""
@@ -204,14 +209,14 @@ class ColumnReader:
             self._reader.finish(part.chunk)
 
     def _next_part(
-        self, schema: pa.Schema, limits: BatchLimits, ask: ReadDeadline, reached: Mapping[PartitionPosition, int]
+        self, schema: pa.Schema, limits: BatchLimits, deadline: ReadDeadline, reached: Mapping[PartitionPosition, int]
     ) -> ChunkPart | None:
         """Return the next rows of the chunk being read, or of the next one. Returns None at the end of the stream, and
         before a chunk that moves a partition in ``reached``, of which rows were read already.
         """
         reader, queue = self._reader, self._queue
         while not queue.closed:
-            chunk = reader.next_chunk(ask)
+            chunk = reader.next_chunk(deadline)
             if chunk is None:
                 return None
             position = chunk.position
@@ -223,7 +228,7 @@ class ColumnReader:
             elif chunk.jump or chunk.error or chunk.fetch_offset > start or position.halted:
                 return None
             if not reader.lease.valid:
-                reader.wait_at_gate(ask)
+                reader.wait_at_gate(deadline)
                 continue
             decoder = self._decoder
             if decoder is None or decoder.chunk is not chunk or decoder.at != start or decoder.schema != schema:

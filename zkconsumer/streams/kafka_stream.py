@@ -43,7 +43,7 @@ from zkconsumer.streams.message_iterator import (
 log = logging.getLogger(__name__)
 
 _FOR_MEMBERS = (
-    "being_asked",
+    "being_read",
     "held_by",
     "interrupted",
     "left_to_parent",
@@ -94,7 +94,7 @@ class KafkaStream(ColumnStream[K, V]):
         return self._begin()
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
-        if self._asked:
+        if self._being_read:
             raise RuntimeError(busy_text(self.name, self._holder))
         if not self._returned:
             self._take_back()
@@ -134,7 +134,7 @@ class KafkaStream(ColumnStream[K, V]):
 
     def held_by(self, thread: int) -> bool:
         """Return whether that thread (by its native identifier) read this stream last, and is not reading it now."""
-        return self._holder == thread and not self._asked and not self._withheld
+        return self._holder == thread and not self._being_read and not self._withheld
 
     @property
     def _withheld(self) -> bool:
@@ -143,7 +143,7 @@ class KafkaStream(ColumnStream[K, V]):
 
     def left_to_parent(self, error: Exception) -> None:
         """Raise ``error`` from each read on, in a forked process."""
-        self._asking = None
+        self._reading = None
         if self._messages.gi_running:  # on a thread that the child process does not have
             self._messages = as_generator(self._hand_out())
         self._reader.left_to_parent(error)
@@ -171,9 +171,9 @@ class KafkaStream(ColumnStream[K, V]):
         # Otherwise the group's thread and this one miss each other, and a commit passes a message that nobody has seen.
         # So version.py refuses free-threaded builds.
         queue, lease, reader = self.queue, self._lease, self._reader
-        ask: ReadDeadline | None = None
+        limit: ReadDeadline | None = None
         # The first offset that was handed out of this batch, None before that. If it is set, another read has begun
-        # since ``ask`` was made. So nothing need be noted for each message.
+        # since ``limit`` was made. So nothing need be noted for each message.
         first: int | None = None
         position: PartitionPosition | None = None
         message = None  # announced as held, and not handed out yet
@@ -183,12 +183,11 @@ class KafkaStream(ColumnStream[K, V]):
             while not queue.closed:
                 failure: RaiseInstead | None = None
                 try:
-                    # ``ask`` is set if this read has gone through a chunk without a message already
-                    chunk = (
-                        reader.next_chunk(ask)
-                        if ask
-                        else queue.taken or queue.take(ask := ReadDeadline(self._patience))
-                    )
+                    # ``limit`` is set if this read has gone through a chunk without a message already
+                    if limit:
+                        chunk = reader.next_chunk(limit)
+                    else:
+                        chunk = queue.taken or queue.take(limit := ReadDeadline(self._patience))
                     if chunk is None:
                         break
                     self._holder = get_native_id()
@@ -210,20 +209,22 @@ class KafkaStream(ColumnStream[K, V]):
                                 position.held_until = batch.next_offset
                             if position.halted or now >= lease.until:
                                 position.held_until = NOTHING_HELD
-                                ask, first = (
-                                    ask if ask and first == record.offset else ReadDeadline(self._patience),
+                                limit, first = (
+                                    limit if limit and first == record.offset else ReadDeadline(self._patience),
                                     None,
                                 )
-                                if not reader.wait_to_hand_out(position, batch.next_offset, ask, self._wait_for_token):
+                                if not reader.wait_to_hand_out(
+                                    position, batch.next_offset, limit, self._wait_for_token
+                                ):
                                     break
-                                ask = None
+                                limit = None
                             yield message
                             message = None
                         else:
                             # The last message is finished. One write says "no longer held" and "consumed up to here".
                             # Otherwise a revocation that waits for the message could commit without it.
                             position.consumed = batch.next_offset
-                            ask, first = ask if first is None else None, None
+                            limit, first = limit if first is None else None, None
                             continue
                         break
                     else:
@@ -240,7 +241,7 @@ class KafkaStream(ColumnStream[K, V]):
                     # the chunk stays taken: its error comes again, rather than a silent gap
                     error = reader.handle_error(e, in_hand=message is None)
                     if error is None:
-                        ask, first = ask if first is None else None, None
+                        limit, first = limit if first is None else None, None
                         continue
                     # raised through the map: it ends this loop, and neither the generator nor the stream
                     ends = self._ends and isinstance(error, ConsumerTimeoutException)
@@ -249,7 +250,7 @@ class KafkaStream(ColumnStream[K, V]):
                 self._turned = True
                 yield failure
                 self._turned = False
-                ask = first = None
+                limit = first = None
                 self._columns.settle()
         except BaseException:
             # an interrupt: a message that was announced and not handed out is held by nobody, and comes again

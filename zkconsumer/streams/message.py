@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, Generic, NamedTuple
 
 from zkconsumer.decoders import K, V
@@ -95,15 +96,7 @@ def _content(message: MessageAndMetadata[Any, Any]) -> tuple[Any, ...]:
     )
 
 
-class _Copy:
-    """A record and its place, detached from the fetched data, for a message that was pickled."""
-
-    __slots__ = ("headers", "key", "offset", "partition", "timestamp", "timestamp_type", "topic", "value")
-    value: Any
-
-
 def _unpickle(*content: Any) -> MessageAndMetadata[Any, Any]:
-    copy = _Copy()
-    for name, value in zip(FIELDS, content, strict=True):
-        setattr(copy, name, value)
+    # one object in place of the record and its place, detached from the fetched data
+    copy = SimpleNamespace(**dict(zip(FIELDS, content, strict=True)))
     return MessageAndMetadata((copy, copy, copy.value))

@@ -113,7 +113,7 @@ class MessageIterator(Generic[K, V]):
         return getgeneratorstate(self._messages) == GEN_SUSPENDED and not self._turned
 
     @property
-    def _asked(self) -> bool:
+    def _being_read(self) -> bool:
         return self._messages.gi_running
 
     @property
@@ -123,7 +123,7 @@ class MessageIterator(Generic[K, V]):
 
     def interrupted(self, thread: int) -> bool:
         """Return whether the calling thread interrupts its own read here, as a signal handler does."""
-        return self._holder == thread and self._asked
+        return self._holder == thread and self._being_read
 
     def returning(self, thread: int) -> bool:
         """Return whether that thread is in a read whose message, or rows, have not reached its caller yet."""

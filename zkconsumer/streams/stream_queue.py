@@ -86,10 +86,10 @@ class StreamQueue:
         self._lock = RLock()
         self._let_go = Condition(self._lock)
         self._arrived = WakeFlag()  # wakes the reader
-        self._closed = False
+        self.closed = False  # the stream has ended
         self._failure: Exception | None = None
         self._taken: Chunk | None = None
-        self._reader_waits = False
+        self.reader_waits = False  # a reader has asked for a chunk and not got it yet
         self._watcher: Callable[[], None] | None = None
         self._aside: dict[PartitionPosition, deque[Chunk]] = {}
         self.asks = 0
@@ -121,12 +121,12 @@ class StreamQueue:
 
     def has_room(self, free: int | None = None) -> bool:
         """Return whether another fetch is welcome, with ``free`` bytes left for all streams together (None: look)."""
-        if self._closed or self._full:
+        if self.closed or self._full:
             return False
         if self._budget is None:
             return True
         # a waiting reader is always served; otherwise streams that nobody reads could starve it
-        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self._reader_waits
+        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self.reader_waits
 
     @property
     def _full(self) -> bool:
@@ -143,12 +143,7 @@ class StreamQueue:
     @property
     def ready(self) -> bool:
         """Whether a read would get something now: a chunk, an error, the end of the stream."""
-        return bool(self._chunks) or self._closed or self._failure is not None
-
-    @property
-    def reader_waits(self) -> bool:
-        """Whether a reader has asked for a chunk and not got it yet."""
-        return self._reader_waits
+        return bool(self._chunks) or self.closed or self._failure is not None
 
     @property
     def head(self) -> Chunk | None:
@@ -161,7 +156,7 @@ class StreamQueue:
     def withdraw_ask(self) -> None:
         """Note that the reader got a message from another stream, so that this one may wait for its share."""
         self.asks += 1
-        self._reader_waits = False
+        self.reader_waits = False
 
     def ask(self) -> bool:
         """Return whether there is a chunk for the reader. If there is none, one is fetched before all others."""
@@ -169,7 +164,7 @@ class StreamQueue:
         with self._lock:
             if self.ready:
                 return True
-            self._reader_waits = True
+            self.reader_waits = True
         self._freed()
         return False
 
@@ -242,14 +237,14 @@ class StreamQueue:
 
     def _offer(self, chunk: Chunk) -> None:
         with self._lock:
-            if self._closed or chunk.position.revoked:
+            if self.closed or chunk.position.revoked:
                 return
             self.bytes += len(chunk.records)
             if chunk.position.paused:
                 self._aside.setdefault(chunk.position, deque()).append(chunk)
                 return
             self._chunks.append(chunk)
-            self._reader_waits = False
+            self.reader_waits = False
         self._tell()
 
     def watch(self, watcher: Callable[[], None] | None) -> None:
@@ -277,7 +272,7 @@ class StreamQueue:
                     was_full = self._full
                     chunk = self._take()
                     break
-                self._reader_waits = True  # also if the chunk that woke the reader was revoked or paused meanwhile
+                self.reader_waits = True  # also if the chunk that woke the reader was revoked or paused meanwhile
                 self._arrived.clear()
             left = deadline.remaining()
             if left is not None and left <= 0:
@@ -289,7 +284,7 @@ class StreamQueue:
 
     def _take(self) -> Chunk | None:
         """Return the next chunk. The caller holds the lock."""
-        if self._closed:
+        if self.closed:
             return None
         if self._failure is not None:
             raise self._failure
@@ -357,7 +352,7 @@ class StreamQueue:
         """
         position = chunk.position
         with self._lock:
-            if not self._closed and not position.revoked:
+            if not self.closed and not position.revoked:
                 waiting = self._aside.setdefault(position, deque()) if position.paused else self._chunks
                 waiting.appendleft(chunk)
                 self._recount()
@@ -400,7 +395,7 @@ class StreamQueue:
     def close(self) -> None:
         """End the stream: waiting readers wake and end, queued chunks are dropped."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             self._chunks.clear()
             self._aside.clear()
             self.bytes = 0
@@ -408,11 +403,6 @@ class StreamQueue:
             self._budget.leave(self)
         self._freed()
         self._tell()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the stream has ended."""
-        return self._closed
 
 
 def _latest(position: PartitionPosition) -> PartitionPosition:

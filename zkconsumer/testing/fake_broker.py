@@ -96,7 +96,7 @@ class _Connection(Connection):
             except (OSError, BrokerStopped):
                 log.debug("a connection to %r ended", self._broker, exc_info=True)
             except MalformedRequestError:
-                log.warning("%r got what it cannot read", self._broker, exc_info=True)
+                log.warning("%r got a malformed request", self._broker, exc_info=True)
 
     def _answer_one(self, host: str) -> bool:
         """Handle one request. Return whether the connection stays open."""

@@ -180,7 +180,7 @@ class FakeSession(Session):
         self._up = False
         self._contested = False
 
-    # ---- what a test does to it ----
+    # ---- faults ----
 
     def suspend(self) -> None:
         """Break the connection. The server keeps the session."""
@@ -344,16 +344,9 @@ class FakeSession(Session):
         return Seen(found, {path: self.children(path, deadline, watch) for path in (*wanted.children, *wanted.rare)})
 
     def create(self, path: str, data: bytes, deadline: Deadline, *, ephemeral: bool = False) -> bool:
-        """Create a node."""
-        with self._request("create") as server:
-            try:
-                server._permit("create", path)
-                server._create(path, data, self._id if ephemeral else 0)
-            except _Refused as e:
-                if e.failure is NodeFailure.NODE_EXISTS:
-                    return False
-                raise _raised(path, e) from e
-            return True
+        """Create a node. Return whether it did not exist."""
+        owner = self._id if ephemeral else 0
+        return self._change("create", path, lambda: self._server._create(path, data, owner))
 
     def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
         """Make missing persistent nodes with their parents. Return the refused ones."""
@@ -372,25 +365,21 @@ class FakeSession(Session):
         return refused
 
     def write(self, path: str, data: bytes, deadline: Deadline, version: int = -1) -> bool:
-        """Set a node's content."""
-        with self._request("write") as server:
-            try:
-                server._permit("write", path)
-                server._write(path, data, version)
-            except _Refused as e:
-                if e.failure is NodeFailure.NO_AUTH:
-                    raise _raised(path, e) from e
-                return False
-            return True
+        """Set a node's content. Return whether it existed in this version."""
+        return self._change("write", path, lambda: self._server._write(path, data, version))
 
     def delete(self, path: str, deadline: Deadline, version: int = -1) -> bool:
-        """Delete a node."""
-        with self._request("delete") as server:
+        """Delete a node. Return whether it existed in this version."""
+        return self._change("delete", path, lambda: self._server._delete(path, version))
+
+    def _change(self, kind: str, path: str, change: Callable[[], object]) -> bool:
+        with self._request(kind) as server:
             try:
-                server._permit("delete", path)
-                server._delete(path, version)
+                server._permit(kind, path)
+                change()
             except _Refused as e:
-                if e.failure is NodeFailure.NO_AUTH:
+                # only an existing node keeps a create from its work; any other refusal of it is an error
+                if e.failure is NodeFailure.NO_AUTH or (kind == "create" and e.failure is not NodeFailure.NODE_EXISTS):
                     raise _raised(path, e) from e
                 return False
             return True

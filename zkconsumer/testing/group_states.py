@@ -61,10 +61,10 @@ class GroupRequest(Enum):
     JOIN_NEW = "a member without an id joins"
     JOIN = "a known member joins again"
     SYNC = "a member asks for its assignment"
-    HEARTBEAT = "a member says that it lives"
+    HEARTBEAT = "a member sends a heartbeat"
     COMMIT = "offsets are committed"
     LEAVE = "a member leaves"
-    DELETE = "the group is to be deleted"
+    DELETE = "an operator deletes the group"
 
 
 class GroupAction(Enum):

@@ -6,6 +6,7 @@ offsets, as in a broker. Older formats are refused.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from struct import Struct
 from threading import Lock
@@ -219,14 +220,7 @@ class PartitionLog:
         ]
 
     def _index(self, offset: int) -> int:
-        low, high = 0, len(self._batches)
-        while low < high:
-            middle = (low + high) // 2
-            if self._batches[middle].last < offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(self._batches, offset, key=lambda batch: batch.last)
 
     def _known(self, producer: list[int], delta: int) -> Appended | None:
         """Return the offset of an idempotent producer's repeated batch, or an error if its batch leaves a gap."""

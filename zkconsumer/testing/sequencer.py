@@ -52,7 +52,7 @@ class Sequencer:
         """Wait until another thread has reached ``point``. Raises the same errors as ``reach``."""
         place = self._place(point)
         with self._changed:
-            self._wait(place + 1, f"somebody waits for {point!r}")
+            self._wait(place + 1, f"a thread waits for {point!r}")
 
     def _place(self, point: str) -> int:
         try:

@@ -7,6 +7,7 @@ to ``send`` in the order in which the client has to see them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Any
 
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper, _Refused
@@ -14,7 +15,6 @@ from zkconsumer.testing.wire_types import (
     BOOLEAN,
     BYTES,
     INT32,
-    INT64,
     TEXT,
     MalformedRequestError,
     WireReader,
@@ -38,6 +38,11 @@ _EPHEMERAL, _SEQUENTIAL = 1, 2
 _READ, _ALL_RIGHTS = 1, 31
 _CONNECTED = 3
 _EVENT_XID = -1
+_HEAD = Struct(">iqi")
+"""The head of an answer: xid, zxid, error code."""
+_MULTI_HEAD = Struct(">i?i")
+"""The head of one result in a transaction: kind, whether it is the end, error code."""
+_STAT = Struct(">qqqqiiiqiiq")
 
 
 class ZooKeeperError(Exception):
@@ -130,11 +135,7 @@ class ConnectionRequests:
                 self._kinds.get(kind, self._unknown)(reader, body)
         except (ZooKeeperError, _Refused) as error:
             code, body = _code(error), WireWriter()
-        head = WireWriter()
-        INT32.write(head, xid)
-        INT64.write(head, self._zookeeper._zxid)
-        INT32.write(head, code)
-        self._send(bytes(head.data + body.data))
+        self._send(_HEAD.pack(xid, self._zookeeper._zxid, code) + body.data)
 
     def forget_watches(self) -> None:
         """Drop the watches of a closed connection."""
@@ -146,13 +147,10 @@ class ConnectionRequests:
     def _event(self, event: NodeEvent) -> None:
         if self._open:
             writer = WireWriter()
-            INT32.write(writer, _EVENT_XID)
-            INT64.write(writer, -1)
-            INT32.write(writer, _OK)
             INT32.write(writer, _EVENTS[event.kind])
             INT32.write(writer, _CONNECTED)
             TEXT.write(writer, event.path)
-            self._send(bytes(writer.data))
+            self._send(_HEAD.pack(_EVENT_XID, -1, _OK) + writer.data)
 
     def _watch(self, kind: str, path: str, wanted: bool) -> None:
         if wanted:
@@ -264,9 +262,8 @@ class ConnectionRequests:
             zookeeper._watches, self._tree.made = watches, made
             results = [(-1, code.to_bytes(4, "big", signed=True)) for code in codes]
         for (kind, data), code in zip(results, codes, strict=True):
-            _multi_header(body, kind, done=False, code=code)
-            body.data += data
-        _multi_header(body, -1, done=True, code=-1)
+            body.data += _MULTI_HEAD.pack(kind, False, code) + data
+        body.data += _MULTI_HEAD.pack(-1, True, -1)
 
     def _one(self, kind: int, reader: WireReader, result: WireWriter, skip: bool) -> None:
         """Perform one operation of a transaction. After a failure (``skip``) only read it."""
@@ -284,14 +281,8 @@ class ConnectionRequests:
     def _stat(self, body: WireWriter, path: str) -> None:
         node = self._tree.node(path)
         count = len(self._tree.children(path))
-        for value in (node.czxid, node.mzxid, 0, 0):
-            INT64.write(body, value)
-        for value in (node.version, count, 0):
-            INT32.write(body, value)
-        INT64.write(body, node.ephemeral_owner)
-        INT32.write(body, len(node.data))
-        INT32.write(body, count)
-        INT64.write(body, node.mzxid)
+        created, changed, owner = node.czxid, node.mzxid, node.ephemeral_owner
+        body.data += _STAT.pack(created, changed, 0, 0, node.version, count, 0, owner, len(node.data), count, changed)
 
 
 def _path(reader: WireReader) -> str:
@@ -317,9 +308,3 @@ def _skip(kind: int, reader: WireReader) -> None:
     if kind == _CREATE:
         _acl(reader)
     INT32.read(reader)
-
-
-def _multi_header(body: WireWriter, kind: int, *, done: bool, code: int) -> None:
-    INT32.write(body, kind)
-    BOOLEAN.write(body, done)
-    INT32.write(body, code)

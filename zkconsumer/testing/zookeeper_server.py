@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 from queue import SimpleQueue
+from struct import Struct
 from threading import Lock, RLock
 from time import monotonic
 from types import TracebackType
@@ -20,7 +21,7 @@ from typing import Self
 
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.loopback_server import Connection, LoopbackServer, framed
-from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, WireReader, WireWriter
+from zkconsumer.testing.wire_types import INT32, INT64, MalformedRequestError, WireReader
 from zkconsumer.testing.zookeeper_protocol import ConnectionRequests, NodeTree
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _LARGEST = 4 * 1024 * 1024
 _SLICE = 0.05
 _PASSWORD = b"\1" * 16
+_GREETING = Struct(">iiqi16s?")
+"""Protocol version, session timeout, session id, password with its length, whether the server is read-only."""
 _PING, _CLOSE = 11, -11
 
 
@@ -190,7 +193,7 @@ class _Connection(Connection):
         except OSError:
             log.debug("a connection to the fake ZooKeeper broke", exc_info=True)
         except MalformedRequestError:
-            log.warning("the fake ZooKeeper got what it cannot read", exc_info=True)
+            log.warning("the fake ZooKeeper got a malformed request", exc_info=True)
         finally:
             if operations is not None:
                 with self._server._order:
@@ -206,13 +209,8 @@ class _Connection(Connection):
         INT64.read(reader)
         timeout, wanted = INT32.read(reader) / 1000, INT64.read(reader)
         session = self._server._open(self, wanted, timeout)
-        writer = WireWriter()
-        INT32.write(writer, 0)
-        INT32.write(writer, 0 if session is None else round(session.timeout * 1000))
-        INT64.write(writer, 0 if session is None else session.id)
-        BYTES.write(writer, _PASSWORD)
-        BOOLEAN.write(writer, False)
-        self._out.put(bytes(writer.data))
+        timeout_ms, session_id = (0, 0) if session is None else (round(session.timeout * 1000), session.id)
+        self._out.put(_GREETING.pack(0, timeout_ms, session_id, len(_PASSWORD), _PASSWORD, False))
         return session
 
     def _deal(self, session: _ServedSession, operations: ConnectionRequests) -> bool:

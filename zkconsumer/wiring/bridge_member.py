@@ -28,8 +28,8 @@ from zkconsumer.member.engine import Engine, GroupThread, Inbox
 from zkconsumer.member.events import StopRequested
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.coordinator_store import CoordinatorOffsets
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.kafka_store import MemberOffsets
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.wiring.coordinator_member import BrokerGroup, coordinator_search, member_settings
 from zkconsumer.wiring.member_parts import MemberParts
@@ -166,7 +166,7 @@ class BridgeCoordination(ZooKeeperCoordination):
         )
 
 
-class _BridgeOffsets(CoordinatorOffsets):
+class _BridgeOffsets(MemberOffsets):
     """The brokers' side of the offsets.
 
     While bridges join or leave one after the other, the coordinator refuses those outside because of those inside. That
@@ -174,7 +174,7 @@ class _BridgeOffsets(CoordinatorOffsets):
     """
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
-        """Write offsets as :meth:`CoordinatorOffsets.commit`. Raises BrokerError."""
+        """Write offsets as :meth:`MemberOffsets.commit`. Raises BrokerError."""
         try:
             return super().commit(offsets, timeout)
         except UnknownMemberIdError as e:

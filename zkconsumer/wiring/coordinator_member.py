@@ -37,8 +37,8 @@ from zkconsumer.member.engine import Engine
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.coordinator_store import CoordinatorOffsets, EpochFence
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
 from zkconsumer.version import VERSION
 from zkconsumer.wiring.member_parts import MemberParts
 from zkconsumer.zookeeper.lease import Lease
@@ -165,7 +165,7 @@ class BrokerCoordination:
         def refused(who: Membership, error: Exception) -> None:
             parts.events.put(HeartbeatFailed(who, error))
 
-        store = CoordinatorOffsets(
+        store = MemberOffsets(
             coordinator_search(parts),
             self.group.generation,
             refused,

@@ -12,7 +12,7 @@ out, and the others are done at once. The functions keep no state; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -90,11 +90,47 @@ class Outcome(Enum):
     REFUSED = "ZooKeeper refused the operation"
 
 
-Build = Callable[[Transaction], Sequence[Outcome]]
-"""Adds one partition's operations; returns for each operation the outcome if it fails."""
+class _Kind(Enum):
+    CREATE = "create"
+    CREATE_EPHEMERAL = "create an ephemeral node"
+    CHECK = "check"
+    WRITE = "write"
+    DELETE = "delete"
 
-Part = tuple[TopicPartition, int, Build]
-"""One partition's part of a transaction: its size in bytes, and the function that adds it."""
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """One operation of a transaction on the node at ``path``, with its outcome if it fails.
+
+    ``version`` is the data version that the node must have before; None if there must be no node.
+    """
+
+    kind: _Kind
+    path: str
+    version: int | None
+    outcome: Outcome
+    data: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """The bytes of its request, or a few more."""
+        return len(self.path) + len(self.data) + _OPERATION_OVERHEAD
+
+    def add_to(self, transaction: Transaction) -> None:
+        """Add it as the next one."""
+        version = ANY_VERSION if self.version is None else self.version
+        if self.kind is _Kind.CHECK:
+            transaction.check(self.path, version)
+        elif self.kind is _Kind.WRITE:
+            transaction.write(self.path, self.data, version)
+        elif self.kind is _Kind.DELETE:
+            transaction.delete(self.path, version)
+        else:
+            transaction.create(self.path, self.data, ephemeral=self.kind is _Kind.CREATE_EPHEMERAL)
+
+
+Part = tuple[TopicPartition, Sequence[_Operation]]
+"""One partition's part of a transaction."""
 
 
 def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadline) -> dict[TopicPartition, Outcome]:
@@ -103,95 +139,73 @@ def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadl
     Returns an outcome for each. :attr:`Outcome.DONE` also means that the offset was still as read before.
     """
 
-    def build(wanted: Claim) -> Part:
-        owner, offset = paths.owner(group, wanted.partition), paths.offset(group, wanted.partition)
-        data = node_codecs.encode_owner(wanted.thread)
-
-        def add(transaction: Transaction) -> Sequence[Outcome]:
-            transaction.create(owner, data, ephemeral=True)
-            transaction.write(owner, data, 0)
-            if wanted.known.version is None:
-                return (Outcome.OWNED, Outcome.OWNED)
+    def operations(wanted: Claim) -> Iterator[_Operation]:
+        owner, data = paths.owner(group, wanted.partition), node_codecs.encode_owner(wanted.thread)
+        yield _Operation(_Kind.CREATE_EPHEMERAL, owner, None, Outcome.OWNED, data)
+        yield _Operation(_Kind.WRITE, owner, 0, Outcome.OWNED, data)
+        if wanted.known.version is not None:
             # the same content again, also a negative one: only the version shall move
-            transaction.write(offset, node_codecs.encode_offset(wanted.known.offset or 0), wanted.known.version)
-            return (Outcome.OWNED, Outcome.OWNED, Outcome.OFFSET_MOVED)
+            same = node_codecs.encode_offset(wanted.known.offset or 0)
+            yield _write_offset(group, wanted.partition, same, wanted.known.version)
 
-        return wanted.partition, 2 * (len(owner) + len(data)) + len(offset), add
-
-    return _perform(session, [build(wanted) for wanted in claims], deadline)
+    return _perform(session, [(wanted.partition, list(operations(wanted))) for wanted in claims], deadline)
 
 
 def commit(
     session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
 ) -> dict[TopicPartition, Outcome]:
     """Write offsets of partitions we own; create missing offset nodes."""
-    return _perform(session, [_committing(group, one, release=False) for one in commits], deadline)
-
-
-def commit_unowned(
-    session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
-) -> dict[TopicPartition, Outcome]:
-    """Write offsets of partitions without an owner, as :func:`write_unowned`."""
-    changes = [Change(one.partition, node_codecs.encode_offset(one.offset or 0), one.known.version) for one in commits]
-    return write_unowned(session, group, changes, deadline)
-
-
-def write_unowned(
-    session: Session, group: str, changes: Sequence[Change], deadline: Deadline
-) -> dict[TopicPartition, Outcome]:
-    """Write, create or delete the offset nodes of partitions without an owner.
-
-    A partition with an owner node is refused with :attr:`Outcome.OWNED`. ZooKeeper cannot check that a node is absent,
-    so the transaction creates the owner node and deletes it again.
-    """
-
-    def build(one: Change) -> Part:
-        owner, offset = paths.owner(group, one.partition), paths.offset(group, one.partition)
-
-        def add(transaction: Transaction) -> Sequence[Outcome]:
-            transaction.create(owner, b"", ephemeral=True)
-            transaction.delete(owner)
-            if one.data is None:
-                transaction.delete(offset, ANY_VERSION if one.version is None else one.version)
-            elif one.version is None:
-                transaction.create(offset, one.data)
-            else:
-                transaction.write(offset, one.data, one.version)
-            return (Outcome.OWNED, Outcome.OWNED, Outcome.OFFSET_MOVED)
-
-        return one.partition, 2 * len(owner) + len(offset) + 20, add
-
-    return _perform(session, [build(one) for one in changes], deadline)
+    return _perform(session, [(one.partition, list(_fenced(group, one))) for one in commits], deadline)
 
 
 def release(
     session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
 ) -> dict[TopicPartition, Outcome]:
     """Release partitions: do the last commit and delete the owner node, of each both or neither."""
-    return _perform(session, [_committing(group, one, release=True) for one in commits], deadline)
+
+    def operations(one: Commit) -> Iterator[_Operation]:
+        yield from _fenced(group, one)
+        yield _Operation(_Kind.DELETE, paths.owner(group, one.partition), OWNER_VERSION, Outcome.NOT_OURS)
+
+    return _perform(session, [(one.partition, list(operations(one))) for one in commits], deadline)
 
 
-def _committing(group: str, one: Commit, *, release: bool) -> Part:
-    owner, offset = paths.owner(group, one.partition), paths.offset(group, one.partition)
+def _fenced(group: str, one: Commit) -> Iterator[_Operation]:
+    yield _Operation(_Kind.CHECK, paths.owner(group, one.partition), OWNER_VERSION, Outcome.NOT_OURS)
+    if one.offset is not None:
+        yield _write_offset(group, one.partition, node_codecs.encode_offset(one.offset), one.known.version)
+    elif one.known.version is not None:
+        yield _Operation(_Kind.CHECK, paths.offset(group, one.partition), one.known.version, Outcome.OFFSET_MOVED)
 
-    def add(transaction: Transaction) -> Sequence[Outcome]:
-        meaning = [Outcome.NOT_OURS]
-        transaction.check(owner, OWNER_VERSION)
-        if one.offset is not None and one.known.version is None:
-            transaction.create(offset, node_codecs.encode_offset(one.offset))
-            meaning.append(Outcome.OFFSET_MOVED)
-        elif one.offset is not None:
-            transaction.write(offset, node_codecs.encode_offset(one.offset), one.known.version or 0)
-            meaning.append(Outcome.OFFSET_MOVED)
-        elif one.known.version is not None:
-            transaction.check(offset, one.known.version)
-            meaning.append(Outcome.OFFSET_MOVED)
-        if release:
-            transaction.delete(owner, OWNER_VERSION)
-            meaning.append(Outcome.NOT_OURS)
-        return meaning
 
-    return one.partition, 2 * len(owner) + len(offset) + 20, add
+def _write_offset(group: str, partition: TopicPartition, data: bytes, version: int | None) -> _Operation:
+    kind = _Kind.CREATE if version is None else _Kind.WRITE
+    return _Operation(kind, paths.offset(group, partition), version, Outcome.OFFSET_MOVED, data)
+
+
+def write_unowned(
+    session: Session, group: str, changes: Sequence[Change], deadline: Deadline
+) -> dict[TopicPartition, Outcome]:
+    """Write, create or delete the offset nodes of partitions without an owner; create missing parents.
+
+    A partition with an owner node is refused with :attr:`Outcome.OWNED`. ZooKeeper cannot check that a node is absent,
+    so the transaction creates the owner node and deletes it again.
+    """
+    topics = {one.partition.topic for one in changes}
+    parents = [path(group, topic) for topic in topics for path in (paths.owner_topic, paths.offset_topic)]
+    session.ensure(sorted(parents), deadline)
+
+    def operations(one: Change) -> Iterator[_Operation]:
+        owner = paths.owner(group, one.partition)
+        yield _Operation(_Kind.CREATE_EPHEMERAL, owner, None, Outcome.OWNED)
+        yield _Operation(_Kind.DELETE, owner, ANY_VERSION, Outcome.OWNED)
+        if one.data is not None:
+            yield _write_offset(group, one.partition, one.data, one.version)
+        else:
+            version = ANY_VERSION if one.version is None else one.version
+            yield _Operation(_Kind.DELETE, paths.offset(group, one.partition), version, Outcome.OFFSET_MOVED)
+
+    return _perform(session, [(one.partition, list(operations(one))) for one in changes], deadline)
 
 
 def _perform(session: Session, parts: Sequence[Part], deadline: Deadline) -> dict[TopicPartition, Outcome]:
@@ -206,9 +220,9 @@ def _perform(session: Session, parts: Sequence[Part], deadline: Deadline) -> dic
     waiting = [(batch, 0) for batch in _batches(parts)]
     while waiting:
         batch, failures = waiting.pop()
-        offender = _transact(session, [add for _, _, add in batch], deadline)
+        offender = _transact(session, batch, deadline)
         if offender is None:
-            outcomes.update((partition, Outcome.DONE) for partition, _, _ in batch)
+            outcomes.update((partition, Outcome.DONE) for partition, _ in batch)
             continue
         index, outcome = offender
         outcomes[batch.pop(index)[0]] = outcome
@@ -220,45 +234,18 @@ def _perform(session: Session, parts: Sequence[Part], deadline: Deadline) -> dic
     return outcomes
 
 
-class _Needs(Transaction):
-    """Records the version that each node must have for the operations to succeed; None for no node."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.needs: list[tuple[str, int | None]] = []
-
-    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Record that there must be no node."""
-        self.needs.append((path, None))
-
-    def check(self, path: str, version: int) -> None:
-        """Record the version of the node."""
-        self.needs.append((path, version))
-
-    def write(self, path: str, data: bytes, version: int = -1) -> None:
-        """Record the version of the node."""
-        self.needs.append((path, version))
-
-    def delete(self, path: str, version: int = -1) -> None:
-        """Record the version of the node."""
-        self.needs.append((path, version))
-
-
 def _hopeless(session: Session, parts: Sequence[Part], deadline: Deadline) -> dict[TopicPartition, Outcome]:
     """Return the parts that cannot be done with the nodes as they are now, with the reasons."""
-    needs: list[tuple[TopicPartition, str, int | None, Outcome]] = []
-    for partition, _, add in parts:
-        recorded = _Needs()
-        first: dict[str, tuple[int | None, Outcome]] = {}  # later operations depend on it
-        meanings = add(recorded)
-        for (path, version), meaning in zip(recorded.needs, meanings, strict=True):
-            first.setdefault(path, (version, meaning))
-        needs += [(partition, path, version, meaning) for path, (version, meaning) in first.items()]
+    first: dict[tuple[TopicPartition, str], _Operation] = {}  # later operations on a node depend on the first
+    for partition, operations in parts:
+        for operation in operations:
+            first.setdefault((partition, operation.path), operation)
     found: dict[TopicPartition, Outcome] = {}
-    nodes = session.stat([path for _, path, _, _ in needs], deadline)
-    for (partition, _, version, meaning), node in zip(needs, nodes, strict=True):
-        if (None if node is None else node.version if version != ANY_VERSION else ANY_VERSION) != version:
-            found.setdefault(partition, meaning)
+    nodes = session.stat([path for _, path in first], deadline)
+    for ((partition, _), operation), node in zip(first.items(), nodes, strict=True):
+        stands = None if node is None else ANY_VERSION if operation.version == ANY_VERSION else node.version
+        if stands != operation.version:
+            found.setdefault(partition, operation.outcome)
     return found
 
 
@@ -266,7 +253,7 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
     batch: list[Part] = []
     size = 0
     for part in parts:
-        cost = part[1] + 3 * _OPERATION_OVERHEAD
+        cost = sum(operation.size for operation in part[1])
         if batch and size + cost > REQUEST_BYTES:
             yield batch
             batch, size = [], 0
@@ -276,22 +263,22 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
         yield batch
 
 
-def _transact(session: Session, builds: Sequence[Build], deadline: Deadline) -> tuple[int, Outcome] | None:
+def _transact(session: Session, parts: Sequence[Part], deadline: Deadline) -> tuple[int, Outcome] | None:
     """Do all parts, or return the index of the part that failed and the outcome."""
-    owners: list[tuple[int, Outcome]] = []
+    all_of = [(index, operation) for index, (_, operations) in enumerate(parts) for operation in operations]
 
     def build(transaction: Transaction) -> None:
-        for index, add in enumerate(builds):
-            owners.extend((index, meaning) for meaning in add(transaction))
+        for _, operation in all_of:
+            operation.add_to(transaction)
 
-    for (index, meaning), failure in zip(owners, session.transact(build, deadline), strict=True):
+    for (index, operation), failure in zip(all_of, session.transact(build, deadline), strict=True):
         if failure is None:
             continue
         if failure in (NodeFailure.NO_AUTH, NodeFailure.OTHER):
             return index, Outcome.REFUSED
-        if failure is NodeFailure.NO_NODE and meaning is Outcome.OWNED:
+        if failure is NodeFailure.NO_NODE and operation.outcome is Outcome.OWNED:
             return index, Outcome.NO_PARENT
-        return index, meaning
+        return index, operation.outcome
     return None
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_tables
+from zkconsumer.config.consumer_config import OriginalConfig
 from zkconsumer.config.coordination_properties import CoordinationConfig
 from zkconsumer.config.property_keys import Key, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
@@ -79,7 +80,7 @@ def test_defaults_are_the_originals(name: str) -> None:
 
 def test_the_originals_properties_are_known() -> None:
     """And no other property is declared as the original's."""
-    assert {name for name, key in KEYS.items() if not key.ours} == {*LEGACY_DEFAULTS, *LEAST}
+    assert set(keys_of(OriginalConfig)) == {*LEGACY_DEFAULTS, *LEAST}
 
 
 @pytest.mark.parametrize(
@@ -605,16 +606,8 @@ def test_a_config_survives_the_way_through_a_properties_file(values: dict[str, A
 def test_the_table_has_a_row_for_every_property() -> None:
     rows = [line for table in markdown_tables().values() for line in table.splitlines() if line.startswith("| `")]
 
-    assert [row.split("`")[1] for row in rows] == [
-        *(name for name, key in KEYS.items() if not key.ours),
-        *(
-            name
-            for name, key in KEYS.items()
-            if key.ours and name not in {*keys_of(SecurityConfig), *keys_of(CoordinationConfig)}
-        ),
-        *keys_of(CoordinationConfig),
-        *keys_of(SecurityConfig),
-    ]
+    parts = [*keys_of(OriginalConfig), *keys_of(CoordinationConfig), *keys_of(SecurityConfig)]
+    assert [row.split("`")[1] for row in rows] == [*parts, *(name for name in KEYS if name not in parts)]
     assert all(row.count(" | ") == 3 for row in rows)
     assert "| `auto.commit.enable` | bool | `true` |" in markdown_tables()["original"]
     assert "| `group.id` | string | required |" in markdown_tables()["original"]

@@ -56,7 +56,7 @@ def test_a_cached_jar_that_was_changed_is_refused() -> None:
     directory = cached("org.x:y:1", y_1=b"published")
     assert resolve("org.x:y:1") == [directory / "y-1.jar"]
     (directory / "y-1.jar").write_bytes(b"forged, of another length")
-    with pytest.raises(JarResolutionError, match=r"y-1\.jar is not what was published.*Remove"):
+    with pytest.raises(JarResolutionError, match=r"y-1\.jar is not the published file.*Remove"):
         resolve("org.x:y:1")
 
 
@@ -74,7 +74,7 @@ def test_a_pin_counts_more_than_the_record_in_the_cache() -> None:
     directory = cached("org.slf4j:slf4j-api:1.7.36")
     (directory / PINNED).write_bytes(b"forged")
     (directory / RECORD).write_text(render({PINNED: checksum(b"forged")}))
-    with pytest.raises(JarResolutionError, match=rf"{PINNED} is not what was published"):
+    with pytest.raises(JarResolutionError, match=rf"{PINNED} is not the published file"):
         resolve("org.slf4j:slf4j-api:1.7.36")
 
 

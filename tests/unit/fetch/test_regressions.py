@@ -23,6 +23,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.fetcher_manager import FetcherManager, fetcher_number
+from zkconsumer.fetch.partition_fetch import PartitionFetch
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
@@ -326,17 +327,11 @@ def test_kafka_4319_fetchers_end_together() -> None:
             fetcher = manager.fetcher_for((number, 0), broker.endpoint())
             assert fetcher is not None
             it = OnePartition()
-            fetcher.add([_flow(it)])
+            fetcher.add([PartitionFetch(it.position, it.queue)])
         eventually(lambda: len(waiting) == 2, 10, "two long polls")
         began = monotonic()
         manager.close(Deadline(scaled(10)))
         assert monotonic() - began < scaled(2)
-
-
-def _flow(it: OnePartition) -> Any:
-    from zkconsumer.fetch.fetcher import PartitionFetch
-
-    return PartitionFetch(it.position, it.queue)
 
 
 def test_a_broker_at_a_new_address_is_followed() -> None:

@@ -20,16 +20,16 @@ def part(error: int = 0) -> PartitionResponse:
     return PartitionResponse(WHERE.topic, WHERE.partition, error, 9, 0, (), b"" if error else RECORDS)
 
 
-def judged(it: OnePartition, *parts: PartitionResponse) -> Outcomes:
-    told, handle, fetch = Outcomes(), ResponseHandler(7, it.settings), PartitionFetch(it.position, it.queue)
+def handled(it: OnePartition, *parts: PartitionResponse) -> Outcomes:
+    outcomes, handle, fetch = Outcomes(), ResponseHandler(7, it.settings), PartitionFetch(it.position, it.queue)
     for each in parts:
-        handle.handle(FetchedPart(fetch, ASKED, each), told)
-    return told
+        handle.handle(FetchedPart(fetch, ASKED, each), outcomes)
+    return outcomes
 
 
 def test_a_partition_that_is_told_twice_is_queued_once() -> None:
     it = OnePartition()
-    assert len(judged(it, part(), part()).served) == 1
+    assert len(handled(it, part(), part()).served) == 1
     assert (it.read(), it.position.fetched) == ([0, 1], 2)
 
 
@@ -37,7 +37,7 @@ def test_a_partition_that_is_told_twice_is_queued_once() -> None:
 def test_lag_ends_where_the_isolation_level_lets_us_read(level: int, stable: int, lag: int) -> None:
     """Bug: with read_committed an open transaction counted as lag that no reading could make less."""
     it = OnePartition(isolation_level=level)
-    judged(it, part()._replace(records=b"", last_stable=stable))
+    handled(it, part()._replace(records=b"", last_stable=stable))
     assert it.position.lag == lag
 
 
@@ -46,8 +46,8 @@ def test_an_answer_for_a_position_that_has_moved_is_dropped(error: int) -> None:
     """As after a seek: neither its records nor its error are of the place where we are now."""
     it = OnePartition()
     it.position.fetched = 5
-    told = judged(it, part(error))
-    assert [*told.served, *told.moved, *told.out_of_range, *told.corrupt] == []
+    outcomes = handled(it, part(error))
+    assert [*outcomes.served, *outcomes.moved, *outcomes.out_of_range, *outcomes.corrupt] == []
     assert (len(it.queue), it.position.fetched, it.position.log_end) == (0, 5, -1)
 
 
@@ -56,11 +56,11 @@ def test_a_batch_cut_off_although_it_would_fit_is_corrupt(length: int) -> None:
     """A larger fetch.max.bytes, as for a message larger than the request, would change nothing."""
     it = OnePartition()
     cut = part()._replace(records=RECORDS[:length])
-    assert judged(it, cut).corrupt == [], "once may be chance: it is asked for again"
-    assert judged(it, cut, part()).served != []
+    assert handled(it, cut).corrupt == [], "once may be chance: it is asked for again"
+    assert handled(it, cut, part()).served != []
     it = OnePartition()
-    told = judged(it, cut, cut)
-    ((_, error),) = told.corrupt
+    outcomes = handled(it, cut, cut)
+    ((_, error),) = outcomes.corrupt
     assert (error.offset, it.position.fetched, len(it.queue)) == (0, 0, 0)
     assert f"sent only {length} of" in str(error)
 
@@ -69,6 +69,6 @@ def test_a_batch_cut_off_although_it_would_fit_is_corrupt(length: int) -> None:
 def test_an_answer_for_a_position_that_has_ended_is_dropped(error: int) -> None:
     it = OnePartition()
     it.position.revoked = True
-    told = judged(it, part(error))
-    assert [*told.served, *told.moved, *told.out_of_range, *told.corrupt] == []
+    outcomes = handled(it, part(error))
+    assert [*outcomes.served, *outcomes.moved, *outcomes.out_of_range, *outcomes.corrupt] == []
     assert (len(it.queue), it.position.fetched) == (0, 0)

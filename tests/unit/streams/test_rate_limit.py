@@ -192,7 +192,7 @@ class Merged:
 
         asked = Thread(target=ask, name="asked", daemon=True)
         asked.start()
-        eventually(lambda: any(stream.being_asked for stream in self.streams), 10, "somebody who waits")
+        eventually(lambda: any(stream.being_read for stream in self.streams), 10, "somebody who waits")
         return asked, got
 
 

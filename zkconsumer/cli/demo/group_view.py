@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Self
 
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.session import Session
 
 _ANSWER_S = 10.0
 _SESSION_S = 10.0
+LOOK_S = 0.05
+"""The pause between two looks at the group."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,18 @@ class GroupOwners:
         for partition, (member, stream) in sorted(self.owners.items()):
             shares.setdefault(f"{member}/{stream}", []).append(str(partition))
         return "  ".join(f"{who}: {','.join(which)}" for who, which in sorted(shares.items())) or "nobody"
+
+
+def wait_until(done: Callable[[], bool], look: Callable[[], GroupOwners], what: str, seconds: float) -> None:
+    """Call ``look`` again and again until ``done``. Raises ZkConsumerError after so many ``seconds``."""
+    deadline, pause = Deadline(seconds), Event()
+    while True:
+        view = look()
+        if done():
+            return
+        if deadline.expired:
+            raise ZkConsumerError(f"gave up after {seconds:.0f} s of waiting until {what}; owners: {view}")
+        pause.wait(LOOK_S)
 
 
 class GroupInZooKeeper:

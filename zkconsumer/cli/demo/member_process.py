@@ -23,7 +23,7 @@ from zlib import crc32
 
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.cli.demo.message_account import MessageAccount
-from zkconsumer.devcluster.server_process import Launched
+from zkconsumer.devcluster.server_process import Launched, tail
 from zkconsumer.errors import ZkConsumerError
 
 REPORT = struct.Struct("<IIQ")
@@ -32,7 +32,6 @@ REPORT = struct.Struct("<IIQ")
 _OUTPUT = 1
 _READ_BYTES = REPORT.size * 4096
 _END_S = 15.0
-_LOG_LINES = 15
 
 
 def main(arguments: list[str]) -> None:
@@ -124,13 +123,7 @@ class MemberProcess:
     def check(self) -> None:
         """Raise ZkConsumerError if the process ended by itself."""
         if not self.gone and not self._process.running:
-            raise ZkConsumerError(f"the member {self.name} ended by itself:\n{self._log_tail()}")
-
-    def _log_tail(self) -> str:
-        try:
-            return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
-        except FileNotFoundError:
-            return "(no log)"
+            raise ZkConsumerError(f"the member {self.name} ended by itself:\n{tail(self._log)}")
 
     def leave(self) -> None:
         """Send SIGTERM: the member finishes its present message, commits and leaves the group. Does not wait."""
@@ -147,7 +140,7 @@ class MemberProcess:
         if not self._process.wait(_END_S):
             self.kill()
             self._process.wait(_END_S)
-            raise ZkConsumerError(f"the member {self.name} did not leave in time:\n{self._log_tail()}")
+            raise ZkConsumerError(f"the member {self.name} did not leave in time:\n{tail(self._log)}")
         if self._reader is not None:
             self._reader.join(_END_S)
 

@@ -6,8 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-from rich.table import Table
-
 from zkconsumer.cli.demo.message_account import AccountTotals, Repeat
 from zkconsumer.cli.demo.screen import Screen
 from zkconsumer.cli.demo.shared_group import SharedGroupResult
@@ -19,22 +17,19 @@ _KILLED = "ben"
 def show_account(screen: Screen, totals: AccountTotals, committed: dict[int, int], total: int) -> bool:
     """Print the totals. Return whether they are good. Duplicates are no failure."""
     screen.say("")
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column(overflow="fold")
-    shares = ", ".join(f"{name} {count:,}" for name, count in sorted(totals.by_member.items()))
-    table.add_row("produced", f"{totals.produced:,}", f"of {total:,} flights in the file")
-    table.add_row("consumed", f"{totals.consumed:,}", "different ones, each just as produced")
-    table.add_row("lost", f"{totals.lost:,}", "")
-    table.add_row("duplicates", f"{sum(totals.duplicates.values()):,}", "")
-    for again, count in sorted(totals.duplicates.items()):
-        table.add_row("", f"{count:,}", cause(again))
-    table.add_row("committed", f"{sum(committed.values()):,}", "the offsets in ZooKeeper, summed up")
+    rows = [
+        ("produced", totals.produced, f"of {total:,} flights in the file"),
+        ("consumed", totals.consumed, "different ones, each just as produced"),
+        ("lost", totals.lost, ""),
+        ("duplicates", sum(totals.duplicates.values()), ""),
+        *(("", count, cause(again)) for again, count in sorted(totals.duplicates.items())),
+        ("committed", sum(committed.values()), "the offsets in ZooKeeper, summed up"),
+    ]
     if totals.altered or totals.unknown:
-        table.add_row("ALTERED", f"{totals.altered:,}", "came otherwise than they were produced")
-        table.add_row("UNKNOWN", f"{totals.unknown:,}", "nobody produced them")
-    screen.table(table)
+        rows += [("ALTERED", totals.altered, "came otherwise than they were produced")]
+        rows += [("UNKNOWN", totals.unknown, "nobody produced them")]
+    screen.figures(rows)
+    shares = ", ".join(f"{name} {count:,}" for name, count in sorted(totals.by_member.items()))
     screen.say(f"read by: {shares}")
     return is_good(totals, committed, total)
 
@@ -69,13 +64,8 @@ def write(
     ]
     content = {
         "agrees": good,
-        "produced": totals.produced,
-        "consumed": totals.consumed,
-        "lost": totals.lost,
-        "altered": totals.altered,
-        "unknown": totals.unknown,
+        **vars(totals),
         "duplicates": duplicates,
-        "by_member": totals.by_member,
         "committed": committed,
         "shared": None if shared is None else shared._asdict(),
         "spark": None

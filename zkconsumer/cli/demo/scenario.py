@@ -22,7 +22,7 @@ from types import FrameType
 
 from zkconsumer.cli.demo import report, shared_group
 from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays, FlightProducer
-from zkconsumer.cli.demo.group_view import GroupInZooKeeper, GroupOwners
+from zkconsumer.cli.demo.group_view import LOOK_S, GroupInZooKeeper, GroupOwners, wait_until
 from zkconsumer.cli.demo.member_process import MemberProcess
 from zkconsumer.cli.demo.message_account import AccountTotals, MessageAccount
 from zkconsumer.cli.demo.screen import Screen
@@ -30,7 +30,6 @@ from zkconsumer.cli.demo.shared_group import DemoTopic, SharedGroupResult
 from zkconsumer.cli.demo.spark_process import CarrierReport, SparkProcess, compare
 from zkconsumer.devcluster import DevCluster, background_cluster
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
-from zkconsumer.errors import ZkConsumerError
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 PARTITIONS = 8
@@ -41,7 +40,6 @@ _SESSION_TIMEOUT_MS = (
 _PRODUCE_S = 20.0
 _PRODUCE_LEAST_S = 6.0
 _STEP_S = 60.0
-_LOOK_S = 0.05
 # The shares of all flights at whose production the steps begin.
 _THIRD_JOINS, _ONE_IS_KILLED, _ONE_LEAVES = 0.15, 0.35, 0.75
 
@@ -164,7 +162,6 @@ class GroupSteps:
         self._account = MessageAccount()
         self._members: dict[str, MemberProcess] = {}
         self._view = GroupOwners()
-        self._pause = Event()
         self._producer = FlightProducer(
             place.bootstrap, place.topic, settings.flights, settings.total, settings.production_seconds
         )
@@ -254,18 +251,15 @@ class GroupSteps:
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
         """Wait until ``done``. Show the owners meanwhile."""
-        end = monotonic() + _STEP_S
-        while True:
-            self._producer.check()
-            for member in self._members.values():
-                member.check()
-            self._view = self._zookeeper.look()
-            self._screen.group(self._view, self._account, PARTITIONS)
-            if done():
-                return
-            if monotonic() >= end:
-                raise ZkConsumerError(f"gave up after {_STEP_S:.0f} s of waiting until {what}; owners: {self._view}")
-            self._pause.wait(_LOOK_S)
+        wait_until(done, self._look, what, _STEP_S)
+
+    def _look(self) -> GroupOwners:
+        self._producer.check()
+        for member in self._members.values():
+            member.check()
+        self._view = self._zookeeper.look()
+        self._screen.group(self._view, self._account, PARTITIONS)
+        return self._view
 
     def _close_members(self) -> None:
         self._screen.settle()
@@ -276,7 +270,7 @@ class GroupSteps:
 
 def _brief(seconds: float) -> str:
     """Return a time as text. The demo looks twenty times a second, so it cannot measure less than two looks."""
-    return f"{seconds:.1f} s" if seconds >= 2 * _LOOK_S else f"less than {2 * _LOOK_S:.1f} s"
+    return f"{seconds:.1f} s" if seconds >= 2 * LOOK_S else f"less than {2 * LOOK_S:.1f} s"
 
 
 def _spark(

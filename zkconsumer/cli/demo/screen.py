@@ -6,6 +6,7 @@ each change is a line without control codes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import monotonic
 from typing import Self
 
@@ -65,6 +66,16 @@ class Screen:
             self._console.print(Padding(table, (0, 0, 0, _INDENT), expand=False))
         for line in captured.get().splitlines():
             self._console.out(line.rstrip(), highlight=False)  # no trailing blanks in a file
+
+    def figures(self, rows: Iterable[tuple[str, int, str]]) -> None:
+        """Print rows of a name, a number and a remark."""
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+        table.add_column()
+        table.add_column(justify="right")
+        table.add_column(overflow="fold")
+        for name, number, remark in rows:
+            table.add_row(name, f"{number:,}", remark)
+        self.table(table)
 
     def waiting(self, text: str) -> None:
         """Show that a step takes a while: in place in a terminal, once elsewhere."""

@@ -6,25 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from threading import Event
-from time import monotonic
 from typing import NamedTuple
 
-from rich.table import Table
-
 from zkconsumer.cli.demo.flights import log_ends
-from zkconsumer.cli.demo.group_view import GroupInZooKeeper, GroupOwners
+from zkconsumer.cli.demo.group_view import GroupInZooKeeper, GroupOwners, wait_until
 from zkconsumer.cli.demo.member_process import MemberProcess
 from zkconsumer.cli.demo.message_account import MessageAccount
 from zkconsumer.cli.demo.screen import Screen
 from zkconsumer.cli.demo.spark_process import SparkProcess, Weeks
-from zkconsumer.errors import ZkConsumerError
 
 _OTHER = "zoe"
 _SESSION_TIMEOUT_MS = 6000
 _BATCHES = 20
 _STEP_S = 120.0
-_LOOK_S = 0.05
 
 
 class DemoTopic(NamedTuple):
@@ -66,7 +60,6 @@ class SharedGroup:
         self._screen = screen
         self._folder = folder
         self._account = MessageAccount()
-        self._pause = Event()
         self._other: MemberProcess | None = None
         self._view = GroupOwners()
 
@@ -117,39 +110,32 @@ class SharedGroup:
         return SharedGroupResult(read, totals.consumed, total, again, self._group.committed(), ends)
 
     def _show(self, shared: SharedGroupResult, picture: Path | None) -> None:
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
-        table.add_column()
-        table.add_column(justify="right")
-        table.add_column(overflow="fold")
-        both = shared.spark + shared.other
-        table.add_row("read by Spark", f"{shared.spark:,}", "in the weeks of its aggregate")
-        table.add_row(f"read by {_OTHER}", f"{shared.other:,}", "")
-        table.add_row(
-            "together", f"{both:,}", f"of {shared.total:,}: nothing lost, nothing twice" if shared.good else ""
-        )
-        for what, offsets in (("offsets", shared.offsets), ("topic's ends", shared.ends)):
-            listed = " ".join(str(offset) for _, offset in sorted(offsets.items()))
-            table.add_row(what, f"{sum(offsets.values()):,}", listed)
+        ends = [("offsets", shared.offsets), ("topic's ends", shared.ends)]
+        rows = [
+            ("read by Spark", shared.spark, "in the weeks of its aggregate"),
+            (f"read by {_OTHER}", shared.other, ""),
+            ("together", shared.spark + shared.other, f"of {shared.total:,}: nothing lost, nothing twice"),
+            *((what, sum(at.values()), " ".join(str(at[number]) for number in sorted(at))) for what, at in ends),
+        ]
+        if not shared.good:
+            rows[2] = (*rows[2][:2], "")
         self._screen.say("")
-        self._screen.table(table)
+        self._screen.figures(rows)
         if picture is not None:
             draw(self._spark.weeks(whole=True), self._spark.weeks(whole=False), picture)
             self._screen.say(f"the weeks as a picture:\n{picture}")
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
         """Wait until ``done``. Show the owners meanwhile."""
-        end = monotonic() + _STEP_S
-        while True:
-            self._spark.check()
-            if self._other is not None:
-                self._other.check()
-            self._view = self._named(self._group.look())
-            self._screen.owners(self._view)
-            if done():
-                return
-            if monotonic() >= end:
-                raise ZkConsumerError(f"gave up after {_STEP_S:.0f} s of waiting until {what}; owners: {self._view}")
-            self._pause.wait(_LOOK_S)
+        wait_until(done, self._look, what, _STEP_S)
+
+    def _look(self) -> GroupOwners:
+        self._spark.check()
+        if self._other is not None:
+            self._other.check()
+        self._view = self._named(self._group.look())
+        self._screen.owners(self._view)
+        return self._view
 
     def _named(self, view: GroupOwners) -> GroupOwners:
         """Return the view with a short name for the query."""

@@ -24,7 +24,7 @@ from rich.table import Table
 from zkconsumer.cli.demo.flights import Delays, airlines
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import java_home_for_spark
-from zkconsumer.devcluster.server_process import Launched
+from zkconsumer.devcluster.server_process import Launched, tail
 from zkconsumer.errors import ZkConsumerError
 
 WEEK = "7 days"
@@ -32,7 +32,6 @@ _TRIGGER = "200 milliseconds"
 _TICK_S = 0.2
 _PATIENCE_S = 180.0
 _END_S = 15.0
-_LOG_LINES = 25
 _ROUNDING = 1e-9
 Weeks = dict[str, tuple[int, float | None]]
 
@@ -202,8 +201,7 @@ class SparkProcess:
         """Raise ZkConsumerError with the end of Spark's log if Spark ended by itself."""
         assert self._process is not None
         if not self._process.running:
-            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
-            raise ZkConsumerError(f"Spark failed:\n{tail}")
+            raise ZkConsumerError(f"Spark failed:\n{tail(self._log)}")
 
     def end(self) -> None:
         """Stop the stream cleanly. Does not wait."""

@@ -79,7 +79,9 @@ def test_nothing_stays_of_members_that_left() -> None:
     for number in range(1, 50):
         zookeeper.remove(f"/consumers/g/ids/g_{number:02}")
     assert list(members.view(deadline()).members) == ["g_00"]
-    assert [path for path in cache._nodes if path.startswith(paths.ids("g"))] == [paths.ids("g") + "/g_00"]
+    assert list(cache.known([paths.member("g", f"g_{number:02}") for number in range(50)])) == [
+        paths.member("g", "g_00")
+    ]
 
 
 def test_what_is_remembered_of_expressions_has_a_limit() -> None:

@@ -17,8 +17,8 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.coordinator_store import CoordinatorOffsets, EpochFence
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
 from zkconsumer.zookeeper.fenced_writes import ABSENT
 
 TP, KEPT = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -59,7 +59,7 @@ class Coordinator:
 
 
 def owned(identity: Identity, coordinator: Coordinator) -> DualStore:
-    store = CoordinatorOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
+    store = MemberOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
     made = DualStore(EpochFence(lambda: identity.held), elsewhere=store, backoff=0.001)
     made.track(TP, ABSENT)
     made.track(KEPT, ABSENT)

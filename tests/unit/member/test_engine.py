@@ -1,0 +1,147 @@
+"""The group thread: events in order, none lost by an error; requests that wait; the end."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from tests.unit.member.recorders import T0
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConnectorClosedException
+from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.engine import GroupThread, Inbox
+from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
+
+
+class Counting:
+    """A coordinator that notes events, fails at "bad" and closes at "end"."""
+
+    def __init__(self) -> None:
+        self.state = ConnectorState(Phase.STARTING)
+        self.first_round: Future[None] = Future()
+        self.closed = False
+        self.log: list[Any] = []
+
+    def begin(self) -> None:
+        self.log.append("begin")
+
+    def handle(self, event: Any) -> None:
+        if event == "bad":
+            raise KeyError("a mistake of ours")
+        self.log.append(event)
+        self.closed = event == "end"
+
+    def due(self) -> float:
+        return 0.0
+
+    def run_timers(self) -> None:
+        self.log.append("timers")
+
+    def step_failed(self, error: Exception) -> None:
+        self.log.append(type(error).__name__)
+
+
+@pytest.fixture
+def events() -> SimpleQueue[Any]:
+    return SimpleQueue()
+
+
+def change(*leaving: str) -> SubscriptionChanged:
+    return SubscriptionChanged(lambda: Registration(STATIC, {}), frozenset(leaving), 1, lambda: None, Future())
+
+
+def test_a_step_deals_with_all_events_and_then_with_timers(events: SimpleQueue[Any]) -> None:
+    coordinator = Counting()
+    for event in (1, 2):
+        events.put(event)
+    GroupThread("g", Inbox(events), coordinator).step()
+    assert coordinator.log == [1, 2, "timers"]
+
+
+def test_an_error_in_one_event_loses_no_other(events: SimpleQueue[Any]) -> None:
+    coordinator = Counting()
+    thread = GroupThread("g", Inbox(events), coordinator)
+    for event in (1, "bad", 2):
+        events.put(event)
+    with pytest.raises(KeyError):
+        thread.step()
+    thread.step()
+    assert coordinator.log == [1, 2, "timers"]
+
+
+def test_the_thread_goes_on_after_a_failure_until_the_end(
+    events: SimpleQueue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator = Counting()
+    thread = GroupThread("g", Inbox(events), coordinator)
+    for event in ("bad", "end"):
+        events.put(event)
+    thread.start()
+    assert thread.join(Deadline(10))
+    assert coordinator.log == ["begin", "KeyError", "end", "timers"]
+    assert "failed unexpectedly" in caplog.text
+
+
+def test_postponed_events_come_before_new_ones(events: SimpleQueue[Any]) -> None:
+    inbox = Inbox(events)
+    events.put("new")
+    inbox.postpone("later")
+    inbox.put_back(["unfinished"])
+    assert list(inbox.gather(0)) == ["unfinished", "later"]
+    assert list(inbox.gather(0)) == ["new"]
+    assert list(inbox.gather(0)) == []
+
+
+def test_newer_events_count_once_and_are_kept(events: SimpleQueue[Any]) -> None:
+    inbox = Inbox(events)
+    events.put("matters")
+    assert inbox.newer(lambda event: event == "matters")
+    assert not inbox.newer(lambda event: event == "matters")
+    events.put("noise")
+    assert not inbox.newer(lambda event: event == "matters")
+    assert list(inbox.gather(0)) == ["matters", "noise"]
+
+
+def test_a_second_stop_hurries_the_first(events: SimpleQueue[Any]) -> None:
+    inbox = Inbox(events)
+    assert inbox.stop is None
+    first = StopRequested(deadline=Deadline(60))
+    inbox.postpone(first, StopRequested(hurried=True))
+    assert inbox.stop is not None
+    assert (inbox.stop.deadline, inbox.stop.hurried) == (first.deadline, True)
+
+
+def test_waiting_requests_hear_of_the_end(events: SimpleQueue[Any]) -> None:
+    inbox = Inbox(events)
+    asked, postponed, seek = change(), change(), SeekRequested({T0: 1}, Future())
+    assert inbox.changes.ask(asked)
+    inbox.postpone(postponed)
+    events.put(seek)
+    inbox.fail_requests()
+    for done in (asked.done, postponed.done, seek.done):
+        with pytest.raises(ConnectorClosedException):
+            done.result(0)
+    assert list(inbox.gather(0)) == []
+
+
+def test_a_change_waits_while_topics_leave(events: SimpleQueue[Any]) -> None:
+    """It may want these topics again, and their streams must end before that."""
+    changes = Inbox(events).changes
+    first, second = change("t"), change()
+    assert (changes.ask(first), changes.ask(second), changes.asked) == (True, False, 1)
+    assert (list(changes.leaving("t")), list(changes.leaving("u"))) == ([1], [])
+    assert changes.apply() == [second]
+    assert (first.done.done(), second.done.done(), changes.asked) == (True, False, 0)
+
+
+def test_only_the_changes_that_a_join_told_come_into_force(events: SimpleQueue[Any]) -> None:
+    changes = Inbox(events).changes
+    first, second = change(), change()
+    assert changes.ask(first)
+    assert changes.ask(second)
+    assert changes.apply(1) == ()
+    assert (first.done.done(), second.done.done(), changes.asked) == (True, False, 1)
