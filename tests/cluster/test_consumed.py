@@ -152,7 +152,7 @@ def test_each_thread_commits_what_it_holds_itself_and_no_other(
     assert offsets_of(zookeeper, group, topic) == {0: 1, 1: 2}
 
 
-def test_without_auto_commit_nothing_is_committed_but_what_is_asked_for(connector: NewConnector, place: Place) -> None:
+def test_without_auto_commit_only_explicit_commits_happen(connector: NewConnector, place: Place) -> None:
     """KAFKA-919: a rebalance committed although auto commit was off."""
     member = connector(place.group, auto_commit_enable="false", auto_commit_interval_ms=50)
     stream = only_stream(member, place.topic)

@@ -60,7 +60,7 @@ def client_id_of(member: ZookeeperConsumerConnector) -> tuple[int, bytes]:
 # ---- sessions ----
 
 
-def test_after_its_session_expired_a_member_registers_again_and_loses_nothing(
+def test_a_member_registers_again_after_an_expired_session(
     cluster: DevCluster,
     new_topic: NewTopic,
     new_group: Callable[[], str],
@@ -91,7 +91,7 @@ def test_after_its_session_expired_a_member_registers_again_and_loses_nothing(
     assert offsets_of(zookeeper, group, topic) == dict.fromkeys(range(3), 400)
 
 
-def test_a_message_in_hand_when_the_session_expires_is_not_skipped(
+def test_a_message_in_hand_at_the_expiry_is_not_skipped(
     cluster: DevCluster,
     new_topic: NewTopic,
     new_group: Callable[[], str],
@@ -115,7 +115,7 @@ def test_a_message_in_hand_when_the_session_expires_is_not_skipped(
         assert [m.offset for m in reader.got] in ([*range(6), *range(5, 20)], list(range(20)))
 
 
-def test_a_frozen_member_neither_hands_out_nor_commits_what_others_own_by_then(
+def test_a_frozen_member_does_not_touch_lost_partitions(
     our_member: Callable[..., OurMember],
     new_topic: NewTopic,
     new_group: Callable[[], str],

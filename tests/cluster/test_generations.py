@@ -140,7 +140,7 @@ def test_whatever_a_generation_can_write_is_read(
         assert offsets_of(nodes, group, topic) == dict.fromkeys(range(PARTITIONS), each)
 
 
-def test_two_members_share_and_live_through_a_restart_of_the_broker(
+def test_two_members_survive_a_restart_of_the_broker(
     generation: Generation,
     servers: DevCluster,
     nodes: KazooClient,

@@ -378,7 +378,7 @@ def test_a_broken_topic_node_harms_only_that_topic(own: DevCluster, new_group: C
         eventually(lambda: f"waiting for topic {bad} to exist" in str(member.state), 10, "a state that follows")
 
 
-def test_a_broken_offset_blocks_only_its_partition_until_it_is_mended(
+def test_a_broken_offset_blocks_only_its_partition(
     cluster: DevCluster,
     connector: NewConnector,
     new_topic: NewTopic,

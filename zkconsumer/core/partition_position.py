@@ -3,13 +3,13 @@
 A :class:`PartitionPosition` belongs to one ownership. A partition that is released and claimed again gets a new
 position, so that late responses, queued chunks and messages of the old one can be recognised and dropped.
 
-Threads: no lock; each field has exactly one writer.
+Threads: each field has its own writer. The first four take no lock:
 
 * the fetcher: ``fetched``, ``log_end``, ``epochs``
 * the thread that iterates the stream: ``consumed``, ``held_until``, ``batch_until``, ``fetch_from``
 * the committer: ``committed``
 * the group thread, and the thread that shuts down: ``revoked``, which is only ever set
-* any thread, under the lock of the stream's queue: ``paused``, ``halted``, ``successor``
+* under the lock of the stream's queue: ``paused``, ``halted``, ``successor``
 
 ``held`` and ``halted`` make the hand-over protocol. The stream announces the next message (``held_until``) *before* it
 looks at ``halted``. The group thread sets ``revoked``, and with it ``halted``, *before* it looks at ``held``. So one of

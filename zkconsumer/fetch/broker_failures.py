@@ -113,7 +113,7 @@ class RefusedLogins:
     def accepted(self, who: object) -> None:
         """Note a login that succeeded."""
         if self.forget(who) and not self.trouble:
-            log.info("no broker refuses us any more")
+            log.info("all brokers accept our login again")
 
     def forget(self, who: object) -> bool:
         """Drop ``who``, which tries no more; returns whether its last try was refused."""

@@ -315,7 +315,7 @@ class Fetcher:
             answer = listed.get(fetch.tp, _UNANSWERED)
             offset = answer.offset
             if answer.error != codes.NONE or offset < 0:
-                said = f"broker {self.endpoint.broker_id} says no start offset: {codes.name(answer.error)}"
+                said = f"broker {self.endpoint.broker_id} returned no start offset: {codes.name(answer.error)}"
                 fetch.note(f"{fetch.tp}: {said}")
                 failed.append(fetch)
             else:

@@ -103,7 +103,7 @@ class TruncationCheck:
             elif answer.error == codes.NONE:
                 found[fetch.tp] = answer.end
             else:
-                self._put_off(fetch, f"says no end of an epoch: {codes.name(answer.error)}", outcomes)
+                self._put_off(fetch, f"returned no epoch end: {codes.name(answer.error)}", outcomes)
         return found
 
     # ---- an offset out of range ----
@@ -122,7 +122,7 @@ class TruncationCheck:
             known = epoch_before(position.epochs, offset) > NO_EPOCH
             read = known or offset <= fetch.reached or position.committed == offset
             if failed is not None:
-                self._put_off(fetch, f"says no start offset: {codes.name(failed.error)}", outcomes)
+                self._put_off(fetch, f"returned no start offset: {codes.name(failed.error)}", outcomes)
             elif start.offset <= offset <= end.offset:
                 self._contradicts(fetch, f"offset {offset} out of range, and its log from {start.offset} on", outcomes)
             elif offset > end.offset and read:
@@ -159,9 +159,9 @@ class TruncationCheck:
             around = [answers[fetch.tp] for answers in (later, before) if fetch.tp in answers]
             failed = next((answer.error for answer in around if answer.error != codes.NONE), codes.NONE)
             if start.error != codes.NONE or start.offset < 0:
-                self._put_off(fetch, f"says no start offset: {codes.name(start.error)}", outcomes)
+                self._put_off(fetch, f"returned no start offset: {codes.name(start.error)}", outcomes)
             elif failed != codes.NONE:
-                self._put_off(fetch, f"says no end of an epoch: {codes.name(failed)}", outcomes)
+                self._put_off(fetch, f"returned no epoch end: {codes.name(failed)}", outcomes)
             else:
                 if end is not None and fetch.tp in before:
                     end = completed(asked[fetch.tp], end, before[fetch.tp].end)

@@ -60,11 +60,6 @@ class Connection:
         self.socket: socket.socket | None = None
         self._allowed: dict[int, float] = {}
 
-    @property
-    def closed(self) -> bool:
-        """Whether ``close()`` was called."""
-        return self._closed
-
     def connect(self, deadline: Deadline, limit: float, wrap: Wrap | None = None) -> None:
         """Connect, dropping an older connection first.
 

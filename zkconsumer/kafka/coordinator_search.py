@@ -8,7 +8,7 @@ address map and listener. The address in the response is used only if we do not 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
 from zkconsumer.deadline import Deadline
@@ -22,7 +22,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import BrokerChannel
-from zkconsumer.kafka.cluster_metadata import TopicsSeen, topics_of
 from zkconsumer.kafka.group_channel import GroupChannel
 from zkconsumer.model import Endpoint
 
@@ -56,7 +55,7 @@ class CoordinatorSearch:
         self._known: Sequence[Endpoint] = ()
         self._failed: set[int] = set()
         self._lock = Lock()  # guards _open and _closed
-        self._open: dict[GroupChannel, BrokerChannel] = {}
+        self._open: set[GroupChannel] = set()
         self._interrupted = 0
         self._closed = False
 
@@ -88,12 +87,11 @@ class CoordinatorSearch:
 
     def connect(self, endpoint: Endpoint, deadline: Deadline) -> GroupChannel:
         """Return a channel to this broker, connected. Raises BrokerError."""
-        below = self._channel(endpoint)
-        channel = GroupChannel(below, offsets_only=self._offsets_only)
+        channel = GroupChannel(self._channel(endpoint), offsets_only=self._offsets_only)
         with self._lock:
             if self._closed:
                 raise CoordinatorUnavailableError("closed")
-            self._open[channel] = below
+            self._open.add(channel)
         try:
             channel.connect(deadline)
         except BaseException:
@@ -107,15 +105,7 @@ class CoordinatorSearch:
         """Close a channel and forget it."""
         channel.close()
         with self._lock:
-            self._open.pop(channel, None)
-
-    def topics(self, channel: GroupChannel, topics: Collection[str] | None, deadline: Deadline) -> TopicsSeen:
-        """Ask the broker of this channel for topics, as :func:`topics_of` does."""
-        with self._lock:
-            below = self._open.get(channel)
-        if below is None:
-            raise CoordinatorUnavailableError("closed")
-        return topics_of(below, topics, deadline)
+            self._open.discard(channel)
 
     def is_open(self, channel: GroupChannel) -> bool:
         """Return whether the channel is open."""
@@ -125,7 +115,7 @@ class CoordinatorSearch:
     def interrupt(self) -> None:
         """Close every connection, so that a waiting call raises. Others may be opened after that."""
         with self._lock:
-            channels, self._open = list(self._open), {}
+            channels, self._open = self._open, set()
             self._interrupted += 1
         for channel in channels:
             channel.close()

@@ -11,7 +11,7 @@ partition is an error and never "nothing there".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, JoinedMember
@@ -19,6 +19,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, MemberIdRequiredError
 from zkconsumer.kafka import error_codes, requests
 from zkconsumer.kafka.broker_channel import BrokerChannel
+from zkconsumer.kafka.cluster_metadata import TopicsSeen, topics_of
 from zkconsumer.kafka.group_responses import (
     OF_0_8,
     OF_0_9,
@@ -246,6 +247,10 @@ class GroupChannel:
                 self._check(stored.error, f"offsets of group {group!r}")
         self._check_complete(wanted or (), found, "OffsetFetch")
         return found
+
+    def topics(self, topics: Collection[str] | None, deadline: Deadline) -> TopicsSeen:
+        """Return the partitions of these topics, or of all (None), as :func:`topics_of` does."""
+        return topics_of(self._channel, topics, deadline)
 
     def describe(self, groups: Iterable[str], deadline: Deadline) -> Mapping[str, GroupDescription]:
         """Return groups as this broker, their coordinator, sees them. Raises the error of any of them."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from time import sleep
 from typing import Protocol, TypeVar
 
-from zkconsumer.core.migration.planning import Entry, Step, Store, Verdict
+from zkconsumer.core.migration.planning import Step, Store, StoreEntry, Verdict
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerError,
@@ -53,7 +53,7 @@ class Side(Protocol):
     def store(self) -> Store:
         """Which of the two."""
 
-    def read(self, deadline: Deadline) -> dict[TopicPartition, Entry]:
+    def read(self, deadline: Deadline) -> dict[TopicPartition, StoreEntry]:
         """Return all offsets of the group. Raises RegistryError, BrokerError if any of them is unknown."""
 
     def members(self, deadline: Deadline) -> list[str]:
@@ -76,7 +76,7 @@ class ZooKeeperSide:
         self._group = group
         self._versions: dict[TopicPartition, int] = {}
 
-    def read(self, deadline: Deadline) -> dict[TopicPartition, Entry]:
+    def read(self, deadline: Deadline) -> dict[TopicPartition, StoreEntry]:
         """Return all offset nodes, and remember their versions. A node whose content is no offset is an entry too."""
         partitions: list[TopicPartition] = []
         for topic in sorted(self._session.children(paths.offsets(self._group), deadline) or ()):
@@ -88,12 +88,12 @@ class ZooKeeperSide:
         self._versions = {tp: node.version for tp, node in found.items()}
         return {tp: self._entry(tp, node.data) for tp, node in found.items()}
 
-    def _entry(self, tp: TopicPartition, data: bytes) -> Entry:
+    def _entry(self, tp: TopicPartition, data: bytes) -> StoreEntry:
         text = data.decode("utf-8", "surrogateescape")
         try:
-            return Entry(node_codecs.decode_offset(data, paths.offset(self._group, tp)), text=text)
+            return StoreEntry(node_codecs.decode_offset(data, paths.offset(self._group, tp)), text=text)
         except MalformedNodeError as e:
-            return Entry(None, str(e), text=text)
+            return StoreEntry(None, str(e), text=text)
 
     def members(self, deadline: Deadline) -> list[str]:
         """Return the names under ``ids``."""
@@ -141,11 +141,11 @@ class KafkaSide:
         """Close the connections, for good."""
         self._client.close()
 
-    def read(self, deadline: Deadline) -> dict[TopicPartition, Entry]:
+    def read(self, deadline: Deadline) -> dict[TopicPartition, StoreEntry]:
         """Return all offsets of the group. Raises BrokerError if that of any partition is unknown."""
         found = self._ask(lambda coordinator: self._offsets(coordinator, deadline), deadline)
         return {
-            tp: Entry(stored.offset, metadata=stored.metadata, leader_epoch=stored.leader_epoch)
+            tp: StoreEntry(stored.offset, metadata=stored.metadata, leader_epoch=stored.leader_epoch)
             for tp, stored in sorted(found.items())
         }
 

@@ -28,10 +28,10 @@ CountConsumed = Callable[[str, int, int], None]
 WaitForToken = Callable[[float], bool]
 """Waits so many seconds, or less if something changed. Returns whether there is time left to look again."""
 
-_AWAY = "no message within the timeout, for ZooKeeper is away, or the group's coordinator; the stream stays usable"
+_AWAY = "no message within the timeout: ZooKeeper or the group's coordinator is away; the stream stays usable"
 _UNHEARD = 0.1
 """Seconds after which a reader at the gate looks whether the stream or the partition has left."""
-_PACED = "no message within the timeout, for consumed.max.per.second allows none yet; the stream stays usable"
+_PACED = "no message within the timeout: consumed.max.per.second allows none yet; the stream stays usable"
 
 
 class ReadDeadline(Deadline):

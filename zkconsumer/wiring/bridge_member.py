@@ -23,7 +23,7 @@ from zkconsumer.member.bridge_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
-from zkconsumer.member.coordinator.status import Status
+from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.engine import Engine, GroupThread, Inbox
 from zkconsumer.member.events import StopRequested
 from zkconsumer.model import TopicPartition
@@ -75,7 +75,7 @@ class BridgeCoordination(ZooKeeperCoordination):
             inbox=inbox,
             join=self._broker_group.join_protocol(settings),
             assignment=self._wished,
-            status=Status(settings, self._wished.refuse, lambda _: self._wished.settled()),
+            status=CoordinatedStatus(settings, self._wished.refuse, lambda _: self._wished.settled()),
         )
         self._kafka = GroupThread(name, inbox, rebalancer)
 

@@ -30,7 +30,7 @@ from zkconsumer.member.coordinator.join_protocol import JoinProtocol
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.settings import MemberSettings
-from zkconsumer.member.coordinator.status import Status
+from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.member.engine import Engine
@@ -193,7 +193,7 @@ class BrokerCoordination:
             inbox=inbox,
             join=self.group.join_protocol(settings),
             assignment=OwnedAssignment(parts.consumer, owned, revocation, calls, settings.request_timeout),
-            status=Status(settings, parts.delivery.refuse, parts.round_timer),
+            status=CoordinatedStatus(settings, parts.delivery.refuse, parts.round_timer),
             conflicts=OffsetConflicts(settings.conflict, owned, None, settings.request_timeout),
             readers=parts.delivery if parts.outside.delivery is None else None,
         )

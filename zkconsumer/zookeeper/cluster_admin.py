@@ -20,6 +20,9 @@ from kazoo.exceptions import KazooException
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, RegistryError, RegistryUnavailableError
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.broker_directory import broker_ids
 from zkconsumer.zookeeper.requests import Requests
 from zkconsumer.zookeeper.security import RegistrySecurity
 
@@ -27,8 +30,6 @@ _POLL_S = 0.02
 _SESSION_S = 10.0
 _ANSWER_S = 15.0
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
-_BROKER_IDS = "/brokers/ids"
-_TOPICS = "/brokers/topics"
 
 DEFAULT_TIMEOUT_S = 30.0
 
@@ -65,34 +66,31 @@ class Admin(Requests):
 
     def brokers(self) -> tuple[int, ...]:
         """Return the ids of the registered brokers, in order."""
-        return tuple(sorted(int(name) for name in self._names(_BROKER_IDS) if name.isdigit()))
+        return tuple(broker_ids(self._names(paths.BROKER_IDS)))
 
     def registered_port(self, broker_id: int) -> int | None:
         """Return the port that a broker is registered with; None if it is not registered or has no plain endpoint.
 
         Brokers since 0.9 may register -1 as ``port`` and the truth under ``endpoints``.
         """
-        node = self._json(f"{_BROKER_IDS}/{broker_id}")
-        if node is None:
-            return None
-        for endpoint in node.get("endpoints", ()):
-            if str(endpoint).startswith("PLAINTEXT://"):
-                return int(str(endpoint).rpartition(":")[2])
-        return int(node.get("port", -1))
+        path = paths.broker(broker_id)
+        data = self._data(path)
+        endpoints = () if data is None else node_codecs.decode_broker(data, path).endpoints
+        return next((endpoint.port for endpoint in endpoints if endpoint.protocol == "PLAINTEXT"), None)
 
     def wait_until_unregistered(self, broker_id: int, deadline: Deadline) -> bool:
         """Wait until no broker is registered under the id. Returns False at the deadline."""
-        return _until(lambda: self._data(f"{_BROKER_IDS}/{broker_id}") is None, deadline)
+        return _until(lambda: self._data(paths.broker(broker_id)) is None, deadline)
 
     # topics
 
     def topics(self) -> tuple[str, ...]:
         """Return the names of the existing topics, sorted."""
-        return tuple(sorted(self._names(_TOPICS)))
+        return tuple(sorted(self._names(paths.TOPICS)))
 
     def assignment(self, topic: str) -> dict[int, list[int]]:
         """Return partition -> broker ids of a topic; empty if there is no such topic."""
-        node = self._json(_topic_path(topic)) or {}
+        node = self._json(paths.topic(topic)) or {}
         return {int(partition): list(replicas) for partition, replicas in dict(node.get("partitions", {})).items()}
 
     def create_topic(
@@ -122,7 +120,7 @@ class Admin(Requests):
             raise ValueError("a topic needs at least one partition")
         # The order of AdminUtils: the controller reads the configuration when the topic's node appears.
         self._put(f"/config/topics/{topic}", {"version": 1, "config": dict(config or {})}, replace=True)
-        self._put(_topic_path(topic), {"version": 1, "partitions": _named(replicas)})
+        self._put(paths.topic(topic), {"version": 1, "partitions": _named(replicas)})
         self._wait_for_leaders(topic, replicas, deadline)
 
     def add_partitions(self, topic: str, total: int, *, deadline: Deadline | None = None) -> None:
@@ -130,7 +128,7 @@ class Admin(Requests):
 
         Raises: ValueError when the topic would not grow, RegistryError when it does not exist or no leader appears.
         """
-        node = self._json(_topic_path(topic))
+        node = self._json(paths.topic(topic))
         if node is None:
             raise RegistryError(f"no topic {topic}")
         present = self.assignment(topic)
@@ -139,7 +137,7 @@ class Admin(Requests):
         replication = max((len(ids) for ids in present.values()), default=1)
         added = _spread(range(len(present), total), self.brokers(), replication)
         node["partitions"] = {**node["partitions"], **_named(added)}
-        if not self.write(_topic_path(topic), _encoded(node), Deadline(_ANSWER_S)):
+        if not self.write(paths.topic(topic), _encoded(node), Deadline(_ANSWER_S)):
             raise RegistryError(f"no topic {topic}")
         self._wait_for_leaders(topic, added, deadline)
 
@@ -149,19 +147,21 @@ class Admin(Requests):
         Raises: RegistryError when there is no such topic or it is still there at the deadline.
         """
         deadline = deadline or Deadline(DEFAULT_TIMEOUT_S)
-        if self._data(_topic_path(topic)) is None:
+        if self._data(paths.topic(topic)) is None:
             raise RegistryError(f"no topic {topic}")
         request = f"/admin/delete_topics/{topic}"
         self.ensure([request], Deadline(_ANSWER_S))
         # The controller removes its own request last; a topic created before that would be deleted again.
-        gone = _until(lambda: self._data(_topic_path(topic)) is None and self._data(request) is None, deadline)
+        gone = _until(lambda: self._data(paths.topic(topic)) is None and self._data(request) is None, deadline)
         if not gone:
             raise RegistryError(f"the controller did not delete topic {topic} in time")
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Return the broker id of a partition's leader; None while there is none."""
-        state = self._json(f"{_topic_path(topic)}/partitions/{partition}/state")
-        return None if state is None or state.get("leader", -1) < 0 else int(state["leader"])
+        path = paths.partition_state(TopicPartition(topic, partition))
+        data = self._data(path)
+        leader = -1 if data is None else node_codecs.decode_partition_state(data, path).leader
+        return None if leader < 0 else leader
 
     def _wait_for_leaders(self, topic: str, partitions: Iterable[int], deadline: Deadline | None) -> None:
         deadline = deadline or Deadline(DEFAULT_TIMEOUT_S)
@@ -205,10 +205,6 @@ class Admin(Requests):
 
 def _encoded(node: Mapping[str, object]) -> bytes:
     return json.dumps(node, separators=(",", ":")).encode()
-
-
-def _topic_path(topic: str) -> str:
-    return f"{_TOPICS}/{topic}"
 
 
 def _named(replicas: Mapping[int, list[int]]) -> dict[str, list[int]]:

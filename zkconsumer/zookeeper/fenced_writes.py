@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import ThreadId, TopicPartition
@@ -98,8 +99,7 @@ class _Kind(Enum):
     DELETE = "delete"
 
 
-@dataclass(frozen=True, slots=True)
-class _Operation:
+class _Operation(NamedTuple):
     """One operation of a transaction on the node at ``path``, with its outcome if it fails.
 
     ``version`` is the data version that the node must have before; None if there must be no node.

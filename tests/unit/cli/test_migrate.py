@@ -15,7 +15,7 @@ from zkconsumer import cli
 from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import Entry, LogSpan, Step, Store, Verdict
+from zkconsumer.core.migration.planning import LogSpan, Step, Store, StoreEntry, Verdict
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
@@ -615,4 +615,4 @@ def test_offsets_written_to_a_long_empty_group_expire_with_it(
 
 
 def test_an_entry_knows_whether_it_is_a_position() -> None:
-    assert [Entry(-1).valid, Entry(0).valid, Entry(None, "x").valid] == [None, 0, None]
+    assert [StoreEntry(-1).valid, StoreEntry(0).valid, StoreEntry(None, "x").valid] == [None, 0, None]

@@ -198,7 +198,7 @@ def test_words_are_taken_in_their_normal_form(name: str, given: str, value: obje
         ("socket.timeout.ms", "99", "fetch.wait.max.ms"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_key_and_what_would_be_right(name: str, given: object, words: str) -> None:
+def test_a_bad_value_is_refused_with_its_key_and_advice(name: str, given: object, words: str) -> None:
     error = refusal({name: given})
 
     assert error.key == name

@@ -66,7 +66,7 @@ def test_a_change_that_keeps_size_and_time_is_seen() -> None:
     status = (directory / "y-1.jar").stat()
     (directory / "y-1.jar").write_bytes(b"publishex")
     os.utime(directory / "y-1.jar", ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(JarResolutionError, match="not what was published"):
+    with pytest.raises(JarResolutionError, match="not the published file"):
         resolve("org.x:y:1")
 
 

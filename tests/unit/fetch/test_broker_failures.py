@@ -133,7 +133,7 @@ def test_the_first_refusal_is_loud_and_the_others_are_not(caplog: pytest.LogCapt
     assert logins.trouble
     logins.accepted("b")
     assert logins.trouble == ""
-    assert "no broker refuses us" in caplog.text
+    assert "all brokers accept our login" in caplog.text
 
 
 class Door:

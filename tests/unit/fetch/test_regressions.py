@@ -81,7 +81,7 @@ def test_kafka_693_a_reset_error_harms_only_its_partition() -> None:
     with it.fetching(lambda *_: error_codes.OFFSET_OUT_OF_RANGE) as fetcher:
         fetcher.step()
         assert [fetch.tp for fetch in it.returned] == [WHERE]
-        assert "says no start offset: NOT_LEADER" in it.returned[0].trouble
+        assert "returned no start offset: NOT_LEADER" in it.returned[0].trouble
         assert it.position.fetched == 9, "it is not guessed where to go on"
 
 

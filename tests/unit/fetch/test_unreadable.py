@@ -78,7 +78,7 @@ def test_a_message_beyond_the_largest_fetch_can_be_skipped(magic: int, last: int
 
 
 def test_an_unreadable_place_survives_a_lost_connection() -> None:
-    """A flow that was given back for its leader to be found again looked as if it had no start offset, and
+    """Bug: a partition given back to the leader finder looked as if it had no start offset, and
     ``auto.offset.reset`` moved it.
     """
     it = OnePartition()

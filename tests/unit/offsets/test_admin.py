@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from zkconsumer.core.migration.planning import Entry, Step, Verdict
+from zkconsumer.core.migration.planning import Step, StoreEntry, Verdict
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.admin import BATCH, ZooKeeperSide, batches
@@ -31,7 +31,7 @@ def session(server: FakeZooKeeper) -> Iterator[Session]:
 
 
 def write(tp: TopicPartition, offset: int) -> Step:
-    return Step(tp, Verdict.WRITE, after=Entry(offset))
+    return Step(tp, Verdict.WRITE, after=StoreEntry(offset))
 
 
 def test_all_offset_nodes_are_read_also_malformed_ones(server: FakeZooKeeper, session: Session) -> None:
@@ -43,10 +43,10 @@ def test_all_offset_nodes_are_read_also_malformed_ones(server: FakeZooKeeper, se
     assert (unreadable.offset, unreadable.text) == (None, "\udcff?")
     assert f"{OFFSETS}/2" in unreadable.problem
     assert held == {
-        T0: Entry(5, text="5"),
-        T1: Entry(7, text="+7"),
-        TopicPartition("t", 10): Entry(-1, text="-1"),
-        TopicPartition("u", 3): Entry(9, text="9"),
+        T0: StoreEntry(5, text="5"),
+        T1: StoreEntry(7, text="+7"),
+        TopicPartition("t", 10): StoreEntry(-1, text="-1"),
+        TopicPartition("u", 3): StoreEntry(9, text="9"),
     }
 
 

@@ -16,7 +16,7 @@ from zkconsumer.cli.migrate import migration_steps
 from zkconsumer.cli.migrate.group_offsets import MigratedGroup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.java_properties import parse_properties
-from zkconsumer.core.migration.planning import Ahead, OutOfRange, Store, parse_selection
+from zkconsumer.core.migration.planning import AheadPolicy, OutOfRangePolicy, Store, parse_selection
 from zkconsumer.errors import ConfigException
 
 NAME = "migrate"
@@ -69,14 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     moves.add_argument(
         "--out-of-range",
-        choices=[policy.value for policy in OutOfRange],
+        choices=[policy.value for policy in OutOfRangePolicy],
         default="refuse",
         help="for an offset that is not in its log: write the log's earliest or latest offset, keep the offset, or "
         "skip the partition (default: refuse to write anything)",
     )
     moves.add_argument(
         "--ahead",
-        choices=[policy.value for policy in Ahead],
+        choices=[policy.value for policy in AheadPolicy],
         default="refuse",
         help="for an offset that is larger in the store to write to (default: refuse to write anything)",
     )
@@ -146,8 +146,8 @@ def run(arguments: argparse.Namespace) -> int:
             rolling=arguments.rolling,
             force=arguments.force,
             backup=Path(arguments.backup) if arguments.backup else None,
-            out_of_range=OutOfRange(arguments.out_of_range),
-            ahead=Ahead(arguments.ahead),
+            out_of_range=OutOfRangePolicy(arguments.out_of_range),
+            ahead=AheadPolicy(arguments.ahead),
         )
         if arguments.rollback:
             return migration_steps.rollback(group, Path(arguments.rollback), selection, options)

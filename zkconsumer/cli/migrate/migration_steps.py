@@ -19,21 +19,21 @@ from typing import TypeVar
 from zkconsumer.cli.migrate.group_offsets import MigratedGroup
 from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
 from zkconsumer.core.migration.planning import (
-    Ahead,
-    Compared,
-    Entries,
-    Entry,
+    AheadPolicy,
     MovePlan,
-    OutOfRange,
-    Saved,
-    Selection,
+    OutOfRangePolicy,
+    PartitionComparison,
+    PartitionSelection,
+    SavedEntry,
     Step,
     Store,
+    StoreEntries,
+    StoreEntry,
     Verdict,
     compare,
+    entry_text,
     plan_move,
     plan_rollback,
-    shown,
 )
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
@@ -51,21 +51,21 @@ class MigrationOptions:
     rolling: bool
     force: bool
     backup: Path | None
-    out_of_range: OutOfRange
-    ahead: Ahead
+    out_of_range: OutOfRangePolicy
+    ahead: AheadPolicy
 
 
 # ---- reading ----
 
 
-def verify(group: MigratedGroup, selection: Selection, wait: float) -> int:
+def verify(group: MigratedGroup, selection: PartitionSelection, wait: float) -> int:
     """Compare the stores. Repeat it for ``wait`` seconds while they differ.
 
     Return 0 if they agree, 4 if they differ, 3 if both are empty. Live members that write both stores hardly ever write
     them at the same moment. So a partition counts as equal once it was seen equal.
     """
     until = monotonic() + wait
-    agreed: dict[TopicPartition, Compared] = {}
+    agreed: dict[TopicPartition, PartitionComparison] = {}
     while True:
         found = [agreed.get(one.partition, one) for one in _compared(group, selection)]
         agreed.update((one.partition, one) for one in found if one.agrees)
@@ -85,13 +85,15 @@ def verify(group: MigratedGroup, selection: Selection, wait: float) -> int:
     return 0
 
 
-def _compared(group: MigratedGroup, selection: Selection) -> list[Compared]:
+def _compared(group: MigratedGroup, selection: PartitionSelection) -> list[PartitionComparison]:
     held = {store: selection.of(group.side(store).read(group.deadline())) for store in Store}
     logs = group.logs({*held[Store.ZOOKEEPER], *held[Store.KAFKA]})
     return compare(held[Store.ZOOKEEPER], held[Store.KAFKA], logs)
 
 
-def export(group: MigratedGroup, store: Store, selection: Selection, output: Path | None, *, with_group: bool) -> int:
+def export(
+    group: MigratedGroup, store: Store, selection: PartitionSelection, output: Path | None, *, with_group: bool
+) -> int:
     """Write the offsets of a store as CSV. Return 0, 1 if an offset cannot be read, 3 if there is none."""
     held = selection.of(group.side(store).read(group.deadline()))
     for tp, entry in held.items():
@@ -116,7 +118,7 @@ def export(group: MigratedGroup, store: Store, selection: Selection, output: Pat
 
 
 def move(
-    group: MigratedGroup, target: Store, source: Path | None, selection: Selection, options: MigrationOptions
+    group: MigratedGroup, target: Store, source: Path | None, selection: PartitionSelection, options: MigrationOptions
 ) -> int:
     """Write the offsets of the other store, or of a CSV file, to ``target``. Return the exit code.
 
@@ -125,11 +127,11 @@ def move(
     # before the first read; otherwise a member could commit and leave after the read, and its commit would be missed
     live = _live(group, target, options)
     held = group.side(target).read(group.deadline())
-    wanted: Entries
+    wanted: StoreEntries
     if source is None:
         wanted = group.side(target.other).read(group.deadline())
     else:
-        wanted = {tp: Entry(offset) for tp, offset in _from_file(source, parse_csv, group.group).items()}
+        wanted = {tp: StoreEntry(offset) for tp, offset in _from_file(source, parse_csv, group.group).items()}
     wanted, held = selection.of(wanted), selection.of(held)
     if not wanted:
         complain(f"{source or target.other} holds no offset of group {group.group}{_of(selection)}")
@@ -148,7 +150,7 @@ def move(
     return _decide(group, plan, options, live)
 
 
-def rollback(group: MigratedGroup, file: Path, selection: Selection, options: MigrationOptions) -> int:
+def rollback(group: MigratedGroup, file: Path, selection: PartitionSelection, options: MigrationOptions) -> int:
     """Restore the offsets from before the run that made the file. Return the exit code.
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
@@ -239,7 +241,7 @@ def _read_back(group: MigratedGroup, plan: MovePlan, outcomes: dict[TopicPartiti
         elif now == step.before and outcomes[step.partition].startswith("unknown"):
             outcomes[step.partition] = f"not written{outcomes[step.partition].removeprefix('unknown')}"
         elif now != step.before or outcomes[step.partition] == "written":
-            outcomes[step.partition] += f"; {shown(now)} stands there now"
+            outcomes[step.partition] += f"; {entry_text(now)} stands there now"
     return done
 
 
@@ -251,7 +253,7 @@ def save_backup(group: MigratedGroup, plan: MovePlan, options: MigrationOptions)
     when = datetime.now(UTC)
     default = f"{group.group}-{plan.target.value}-{when:%Y%m%dT%H%M%S.%f}.rollback.json"
     path = options.backup or Path(default)
-    saved = {step.partition: Saved(step.before, step.after) for step in plan.changes}
+    saved = {step.partition: SavedEntry(step.before, step.after) for step in plan.changes}
     backup = Backup(group.group, plan.target, group.cluster, f"{when:%Y-%m-%dT%H:%M:%SZ}", saved)
     write_new(path, format_backup(backup))
     return path
@@ -316,7 +318,7 @@ def plan_table(steps: Sequence[Step], source: str, target: Store) -> str:
     """Return a plan as text, with a row for each partition."""
     rows = [("partition", source, str(target), "log", "what")]
     rows += [
-        (str(s.partition), shown(s.source), shown(s.before), "-" if s.log is None else str(s.log), _what(s))
+        (str(s.partition), entry_text(s.source), entry_text(s.before), "-" if s.log is None else str(s.log), _what(s))
         for s in steps
     ]
     return table(rows)
@@ -325,7 +327,7 @@ def plan_table(steps: Sequence[Step], source: str, target: Store) -> str:
 def _what(step: Step) -> str:
     words = {
         Verdict.SAME: "the same already",
-        Verdict.WRITE: f"write {shown(step.after)}",
+        Verdict.WRITE: f"write {entry_text(step.after)}",
         Verdict.REMOVE: "remove",
         Verdict.LEFT: "left as it is",
         Verdict.UNDECIDED: "UNDECIDED",
@@ -338,14 +340,14 @@ def outcome_table(outcomes: Mapping[TopicPartition, str]) -> str:
     return table([("partition", "outcome"), *((str(tp), outcomes[tp]) for tp in sorted(outcomes))])
 
 
-def comparison_table(compared: Sequence[Compared]) -> str:
+def comparison_table(compared: Sequence[PartitionComparison]) -> str:
     """Return the comparison of the two stores as text."""
     rows = [("partition", str(Store.ZOOKEEPER), str(Store.KAFKA), "log", "")]
     rows += [
         (
             str(one.partition),
-            shown(one.zookeeper),
-            shown(one.kafka),
+            entry_text(one.zookeeper),
+            entry_text(one.kafka),
             "-" if one.log is None else str(one.log),
             "; ".join(filter(None, (one.agreement.value, one.note))),
         )
@@ -361,5 +363,5 @@ def _say_members(group: MigratedGroup) -> None:
             say(f"live through {store}: {', '.join(names)}")
 
 
-def _of(selection: Selection) -> str:
+def _of(selection: PartitionSelection) -> str:
     return f" of {', '.join(sorted(selection.topics))}" if selection.topics else ""

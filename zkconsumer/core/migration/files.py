@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.core.migration.planning import Entry, Saved, Store
+from zkconsumer.core.migration.planning import SavedEntry, Store, StoreEntry
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.model import TopicPartition
 
@@ -82,7 +82,7 @@ class Backup:
     store: Store
     cluster: str
     when: str
-    saved: Mapping[TopicPartition, Saved]
+    saved: Mapping[TopicPartition, SavedEntry]
 
 
 def format_backup(backup: Backup) -> str:
@@ -103,11 +103,11 @@ def format_backup(backup: Backup) -> str:
     return json.dumps(head, indent=2)[:-2] + f',\n  "partitions": [\n    {partitions}\n  ]\n}}\n'
 
 
-def _saved(saved: Saved) -> dict[str, Any]:
+def _saved(saved: SavedEntry) -> dict[str, Any]:
     return {"before": _written(saved.before), "wrote": _written(saved.wrote)}
 
 
-def _written(entry: Entry | None) -> dict[str, Any] | None:
+def _written(entry: StoreEntry | None) -> dict[str, Any] | None:
     """Return the fields of an entry that are not empty."""
     if entry is None:
         return None
@@ -141,17 +141,17 @@ def _partitions(value: object) -> Iterable[dict[str, Any]]:
     return value
 
 
-def _parsed(one: dict[str, Any]) -> tuple[TopicPartition, Saved]:
+def _parsed(one: dict[str, Any]) -> tuple[TopicPartition, SavedEntry]:
     tp = TopicPartition(_text(one["topic"]), _whole(one["partition"]))
-    return tp, Saved(_entry(one["before"]), _entry(one["wrote"]))
+    return tp, SavedEntry(_entry(one["before"]), _entry(one["wrote"]))
 
 
-def _entry(value: dict[str, Any] | None) -> Entry | None:
+def _entry(value: dict[str, Any] | None) -> StoreEntry | None:
     if value is None:
         return None
     problem, text, metadata = (_text(value.get(key, "")) for key in ("problem", "text", "metadata"))
     offset = None if value["offset"] is None else _whole(value["offset"])
-    return Entry(offset, problem, text, metadata, _whole(value.get("leader_epoch", -1)))
+    return StoreEntry(offset, problem, text, metadata, _whole(value.get("leader_epoch", -1)))
 
 
 def _text(value: object) -> str:

@@ -33,7 +33,7 @@ class Store(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoreEntry:
     """The content of a store for one partition, exact enough to restore it.
 
     ``offset`` is the next offset to consume. It is None if it cannot be read, with the reason in ``problem``. If
@@ -57,11 +57,11 @@ class Entry:
         return f"unreadable: {self.text[:20]!r}" if self.offset is None else str(self.offset)
 
 
-Entries = Mapping[TopicPartition, Entry]
+StoreEntries = Mapping[TopicPartition, StoreEntry]
 """The content of one store. Partitions without an offset are missing."""
 
 
-def shown(entry: Entry | None) -> str:
+def entry_text(entry: StoreEntry | None) -> str:
     """Return an entry as text for users, ``-`` for None."""
     return "-" if entry is None else str(entry)
 
@@ -84,7 +84,7 @@ Logs = Mapping[TopicPartition, LogSpan]
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class PartitionSelection:
     """Selected partitions: their numbers by topic (None: all of the topic). Without topics, all partitions."""
 
     topics: Mapping[str, frozenset[int] | None]
@@ -97,19 +97,12 @@ class Selection:
         numbers = self.topics.get(tp.topic, frozenset())
         return numbers is None or tp.partition in numbers
 
-    def of(self, entries: Entries) -> dict[TopicPartition, Entry]:
+    def of(self, entries: StoreEntries) -> dict[TopicPartition, StoreEntry]:
         """Return the selected entries, sorted."""
         return {tp: entries[tp] for tp in sorted(entries) if tp in self}
 
-    def named(self) -> Iterable[TopicPartition]:
-        """Return the partitions that the selection names one by one."""
-        return [TopicPartition(topic, n) for topic, numbers in self.topics.items() for n in sorted(numbers or ())]
 
-
-EVERYTHING = Selection({})
-
-
-def parse_selection(texts: Iterable[str]) -> Selection:
+def parse_selection(texts: Iterable[str]) -> PartitionSelection:
     """Parse any number of texts like ``topic`` or ``topic:0,1,4-7``. Raises ValueError that quotes the wrong text.
 
     This is the form of the Java tool's ``--topic``, which knows no ranges.
@@ -122,7 +115,7 @@ def parse_selection(texts: Iterable[str]) -> Selection:
         wanted = _numbers(text, numbers) if colon else None
         before = topics.get(topic, frozenset())
         topics[topic] = None if before is None or wanted is None else before | wanted
-    return Selection(topics)
+    return PartitionSelection(topics)
 
 
 def _numbers(text: str, numbers: str) -> frozenset[int]:
@@ -141,7 +134,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 9
 
 
-class OutOfRange(Enum):
+class OutOfRangePolicy(Enum):
     """The policy for an offset outside its log."""
 
     REFUSE = "refuse"
@@ -151,7 +144,7 @@ class OutOfRange(Enum):
     SKIP = "skip"
 
 
-class Ahead(Enum):
+class AheadPolicy(Enum):
     """The policy for a partition whose target store is ahead of the source."""
 
     REFUSE = "refuse"
@@ -179,9 +172,9 @@ class Step:
 
     partition: TopicPartition
     verdict: Verdict
-    source: Entry | None = None
-    before: Entry | None = None
-    after: Entry | None = None
+    source: StoreEntry | None = None
+    before: StoreEntry | None = None
+    after: StoreEntry | None = None
     log: LogSpan | None = None
     reason: str = ""
 
@@ -210,12 +203,12 @@ class MovePlan:
 
 def plan_move(
     target: Store,
-    source: Entries,
-    held: Entries,
+    source: StoreEntries,
+    held: StoreEntries,
     logs: Logs,
     *,
-    out_of_range: OutOfRange = OutOfRange.REFUSE,
-    ahead: Ahead = Ahead.REFUSE,
+    out_of_range: OutOfRangePolicy = OutOfRangePolicy.REFUSE,
+    ahead: AheadPolicy = AheadPolicy.REFUSE,
 ) -> MovePlan:
     """Plan the writes that bring the store ``target`` from its entries ``held`` to those of ``source``.
 
@@ -231,21 +224,23 @@ def plan_move(
 def _step(
     target: Store,
     tp: TopicPartition,
-    source: Entry | None,
-    before: Entry | None,
+    source: StoreEntry | None,
+    before: StoreEntry | None,
     log: LogSpan | None,
-    out_of_range: OutOfRange,
-    ahead: Ahead,
+    out_of_range: OutOfRangePolicy,
+    ahead: AheadPolicy,
 ) -> Step:
     verdict, reason, wanted = _wanted(source, log, out_of_range)
     if wanted is not None:
         verdict, also = _against(wanted, before, ahead)
         reason = "; ".join(filter(None, (reason, also)))
-    after = held_as(target, wanted) if wanted is not None and verdict is Verdict.WRITE else None
+    after = stored_as(target, wanted) if wanted is not None and verdict is Verdict.WRITE else None
     return Step(tp, verdict, source, before, after, log, reason)
 
 
-def _wanted(source: Entry | None, log: LogSpan | None, policy: OutOfRange) -> tuple[Verdict, str, int | None]:
+def _wanted(
+    source: StoreEntry | None, log: LogSpan | None, policy: OutOfRangePolicy
+) -> tuple[Verdict, str, int | None]:
     """Return the verdict, a text for the user, and the offset to write or None."""
     if log is None:
         return Verdict.LEFT, "the partition does not exist (any more)", None
@@ -259,18 +254,18 @@ def _wanted(source: Entry | None, log: LogSpan | None, policy: OutOfRange) -> tu
         return Verdict.WRITE, "", source.offset
     outside = f"{source.offset} is not in the log, {log}"
     match policy:
-        case OutOfRange.REFUSE:
+        case OutOfRangePolicy.REFUSE:
             return Verdict.UNDECIDED, f"{outside}; say --out-of-range earliest, latest, keep or skip", None
-        case OutOfRange.SKIP:
+        case OutOfRangePolicy.SKIP:
             return Verdict.LEFT, outside, None
-        case OutOfRange.KEEP:
+        case OutOfRangePolicy.KEEP:
             return Verdict.WRITE, outside, source.offset
         case _:
-            offset = log.start if policy is OutOfRange.EARLIEST else log.end
+            offset = log.start if policy is OutOfRangePolicy.EARLIEST else log.end
             return Verdict.WRITE, f"{outside}; {policy.value} is {offset}", offset
 
 
-def _against(wanted: int, before: Entry | None, policy: Ahead) -> tuple[Verdict, str]:
+def _against(wanted: int, before: StoreEntry | None, policy: AheadPolicy) -> tuple[Verdict, str]:
     """Compare the offset to write with the target store's entry. Return the verdict and a text for the user."""
     held = None if before is None else before.valid
     if held == wanted:
@@ -278,23 +273,25 @@ def _against(wanted: int, before: Entry | None, policy: Ahead) -> tuple[Verdict,
     if held is None or held < wanted:
         return Verdict.WRITE, ""
     match policy:
-        case Ahead.REFUSE:
+        case AheadPolicy.REFUSE:
             return Verdict.UNDECIDED, f"it would be set back, from {held} to {wanted}; say --ahead overwrite or skip"
-        case Ahead.SKIP:
+        case AheadPolicy.SKIP:
             return Verdict.LEFT, f"it would be set back, from {held} to {wanted}"
         case _:
             return Verdict.WRITE, f"set back by {held - wanted}"
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedEntry:
     """The entry ``before`` a run (None: no entry), and the entry that the run ``wrote`` (None: it removed one)."""
 
-    before: Entry | None
-    wrote: Entry | None
+    before: StoreEntry | None
+    wrote: StoreEntry | None
 
 
-def plan_rollback(target: Store, saved: Mapping[TopicPartition, Saved], held: Entries, *, force: bool) -> MovePlan:
+def plan_rollback(
+    target: Store, saved: Mapping[TopicPartition, SavedEntry], held: StoreEntries, *, force: bool
+) -> MovePlan:
     """Plan to restore the entries before a run. Entries changed since then are undecided, unless ``force`` is true."""
     steps = []
     for tp in sorted(saved):
@@ -313,13 +310,13 @@ def plan_rollback(target: Store, saved: Mapping[TopicPartition, Saved], held: En
     return MovePlan(target, steps)
 
 
-def _written(wrote: Entry | None) -> str:
+def _written(wrote: StoreEntry | None) -> str:
     return "removed" if wrote is None else f"{wrote} written"
 
 
-def held_as(target: Store, offset: int) -> Entry:
+def stored_as(target: Store, offset: int) -> StoreEntry:
     """Return the entry of a store after a write of ``offset``."""
-    return Entry(offset, text=str(offset)) if target is Store.ZOOKEEPER else Entry(offset)
+    return StoreEntry(offset, text=str(offset)) if target is Store.ZOOKEEPER else StoreEntry(offset)
 
 
 class Agreement(Enum):
@@ -334,13 +331,13 @@ class Agreement(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PartitionComparison:
     """One partition in both stores."""
 
     partition: TopicPartition
     agreement: Agreement
-    zookeeper: Entry | None
-    kafka: Entry | None
+    zookeeper: StoreEntry | None
+    kafka: StoreEntry | None
     log: LogSpan | None
 
     @property
@@ -356,16 +353,16 @@ class Compared:
         return f"{', '.join(map(str, outside))} not in the log" if outside else ""
 
 
-def compare(zookeeper: Entries, kafka: Entries, logs: Logs) -> list[Compared]:
+def compare(zookeeper: StoreEntries, kafka: StoreEntries, logs: Logs) -> list[PartitionComparison]:
     """Compare both stores by partition. As for members, an invalid offset (-1) counts as none."""
     found = []
     for tp in sorted({*zookeeper, *kafka}):
         here, there = zookeeper.get(tp), kafka.get(tp)
-        found.append(Compared(tp, _agreement(here, there, exists=tp in logs), here, there, logs.get(tp)))
+        found.append(PartitionComparison(tp, _agreement(here, there, exists=tp in logs), here, there, logs.get(tp)))
     return found
 
 
-def _agreement(zookeeper: Entry | None, kafka: Entry | None, *, exists: bool) -> Agreement:
+def _agreement(zookeeper: StoreEntry | None, kafka: StoreEntry | None, *, exists: bool) -> Agreement:
     if not exists:
         return Agreement.GONE
     if any(entry is not None and entry.offset is None for entry in (zookeeper, kafka)):

@@ -184,7 +184,7 @@ class CoordinatorRequests:
         return channel
 
     def _look(self, channel: GroupChannel, topics: Collection[str] | None) -> TopicsSeen:
-        return self._search.topics(channel, topics, Deadline(self._timeout))
+        return channel.topics(topics, Deadline(self._timeout))
 
     def _leave(self, channel: GroupChannel, who: Membership, deadline: Deadline) -> None:
         try:

@@ -16,7 +16,7 @@ from zkconsumer.member.coordinator.assignment import Assignment
 from zkconsumer.member.coordinator.join_protocol import JoinProtocol
 from zkconsumer.member.coordinator.settings import LEAVE_WITHIN, LOOK_FOR_MISSING, NEVER, MemberSettings
 from zkconsumer.member.coordinator.state_machine import Effect, State, Trigger
-from zkconsumer.member.coordinator.status import Status
+from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.coordinator.streams_assignor import partition_streams
 from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import StopRequested
@@ -66,7 +66,7 @@ class Effects:
         join: JoinProtocol,
         assignment: Assignment,
         watchdog: PollWatchdog,
-        status: Status,
+        status: CoordinatedStatus,
     ) -> None:
         self._settings = settings
         self._machine = machine

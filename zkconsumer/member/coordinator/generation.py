@@ -72,7 +72,7 @@ class Generation:
     def offer(self, owned: Collection[TopicPartition]) -> list[tuple[str, bytes]]:
         """Return the content of a join, of a member that keeps ``owned`` meanwhile."""
         self.settled = False
-        self._interest.joined()
+        self._interest.begin_join()
         self._kept = tuple(sorted(owned)) if self.incremental else ()
         return protocol_offers(
             list(self._assignors.values()),
@@ -109,7 +109,7 @@ class Generation:
         """Return the assignment of every member, if we lead; otherwise nothing. Raises AssignmentError."""
         if not self._members:
             return {}
-        partitions = self._interest.lead(self.group_topics)
+        partitions = self._interest.begin_leading(self.group_topics)
         if self._skip:
             return {}  # every member keeps its assignment; we only look after the topics again
         led = assign_group(self._assignors[self.chosen], partitions, self._members)

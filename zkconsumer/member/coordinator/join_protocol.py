@@ -119,7 +119,7 @@ class JoinProtocol:
 
     def look(self) -> None:
         """Look at the topics that we want, if there are any."""
-        topics = self.interest.look_for
+        topics = self.interest.metadata_topics
         if topics is None or topics:
             self._looking, self._looked_for = self._line.topics(topics), topics
 
@@ -182,7 +182,7 @@ class JoinProtocol:
     def saw(self, event: Answered) -> None:
         """Note the answer to a look at topics; a failed look says nothing."""
         if isinstance(event.answer, TopicsSeen):
-            self.interest.saw(self._looked_for, event.answer.partitions, event.answer.unsure)
+            self.interest.take_metadata(self._looked_for, event.answer.partitions, event.answer.unsure)
 
     def meaning(self, event: Answered) -> Trigger:
         """Return the trigger of an answer on the way into a generation. Raises ZkConsumerError for a failure."""
@@ -192,7 +192,7 @@ class JoinProtocol:
             case Found(coordinator, topics):
                 self._where = coordinator
                 if topics is not None:
-                    self.interest.saw(None, topics.partitions, topics.unsure)
+                    self.interest.take_metadata(None, topics.partitions, topics.unsure)
                 if self._heartbeats.beating:
                     self.beat()  # at its new place
                 return Trigger.COORDINATOR_FOUND
@@ -202,7 +202,7 @@ class JoinProtocol:
                 self.beat()  # the coordinator's clock runs from here on
                 return Trigger.CHOSEN if leads else Trigger.JOINED
             case TopicsSeen(partitions, unsure):
-                self.interest.saw(self.generation.group_topics, partitions, unsure)
+                self.interest.take_metadata(self.generation.group_topics, partitions, unsure)
                 return Trigger.TOPICS_KNOWN
             case Synced(assignment, sent_at):
                 self.share = self.generation.adopt(assignment)

@@ -24,7 +24,7 @@ from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
 from zkconsumer.member.coordinator.join_protocol import JoinProtocol, Question
 from zkconsumer.member.coordinator.settings import AT_ONCE, LEAVE_WITHIN, LOOK_FOR_READER, NEVER, MemberSettings
 from zkconsumer.member.coordinator.state_machine import ASKING, TABLE, TRYING, State, Trigger
-from zkconsumer.member.coordinator.status import Status
+from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import ListenerReturned, StopRequested, SubscriptionChanged, first_stop
 from zkconsumer.member.interfaces import Readers
@@ -53,7 +53,7 @@ class CoordinatedRebalancer:
         inbox: Inbox,
         join: JoinProtocol,
         assignment: Assignment,
-        status: Status,
+        status: CoordinatedStatus,
         conflicts: OffsetConflicts | None = None,
         readers: Readers | None = None,
     ) -> None:
@@ -225,7 +225,7 @@ class CoordinatedRebalancer:
         """Have the group decide again if topics changed."""
         self._join.saw(event)
         self._effects.plan_look()
-        cause = self._join.interest.cause()
+        cause = self._join.interest.rejoin_trigger()
         if cause is not None and self._machine.state is State.STABLE:
             self._on(cause, cause.value)
 

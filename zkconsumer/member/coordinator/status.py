@@ -1,6 +1,6 @@
 """The status of a coordinated member: its rebalances, failures and the pauses after them, and its state for the user.
 
-Written by the group thread only. Joining callers wait for :attr:`Status.first_round`; any thread calls :meth:`shown`.
+Written by the group thread only. Joining callers wait for ``first_round``; any thread calls ``shown``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PHASES = {
 """The phase of each state, if nothing else is known."""
 
 
-class Status:
+class CoordinatedStatus:
     """The progress of one member.
 
     Arguments: ``refuse`` makes every reader raise an error, None takes it back; ``rebalanced`` is told the seconds that

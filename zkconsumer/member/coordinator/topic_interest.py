@@ -60,7 +60,7 @@ class TopicInterest:
     # ---- metadata
 
     @property
-    def look_for(self) -> Collection[str] | None:
+    def metadata_topics(self) -> Collection[str] | None:
         """The topics whose metadata the member needs; None: all topics."""
         return None if self.wildcard else self._group if self._led is not None else ()
 
@@ -79,7 +79,9 @@ class TopicInterest:
             missing[_MOST_NAMED:] = [f"{len(missing) - _MOST_NAMED} more topics"]
         return "waiting for " + ", ".join(missing) if missing else ""
 
-    def saw(self, asked: Collection[str] | None, partitions: Mapping[str, int], unsure: Collection[str]) -> None:
+    def take_metadata(
+        self, asked: Collection[str] | None, partitions: Mapping[str, int], unsure: Collection[str]
+    ) -> None:
         """Take in metadata: the number of partitions of each existing topic.
 
         Arguments: ``asked`` are the requested topics (None: all). ``unsure`` are topics without an answer.
@@ -101,18 +103,21 @@ class TopicInterest:
 
     # ---- the last join
 
-    def joined(self) -> None:
+    def begin_join(self) -> None:
         """Remember the topics of this join, as a follower."""
         self._joined = frozenset(self.streams)
         self._led = None
 
-    def lead(self, topics: Collection[str]) -> Mapping[str, int]:
+    def begin_leading(self, topics: Collection[str]) -> Mapping[str, int]:
         """Become the leader of a group with these topics. Return the number of partitions of those that exist."""
         self._group = frozenset(topics)
-        self._led = {topic: self._known[topic] for topic in self._group if self._known.get(topic)}
+        self._led = self._existing()
         return self._led
 
-    def cause(self) -> Trigger | None:
+    def _existing(self) -> Mapping[str, int]:
+        return {topic: self._known[topic] for topic in self._group if self._known.get(topic)}
+
+    def rejoin_trigger(self) -> Trigger | None:
         """Return the reason for a rebalance, or None."""
         now = frozenset(self.streams)
         if now - self._joined:
@@ -121,7 +126,7 @@ class TopicInterest:
             return Trigger.TOPICS_VANISHED
         if self._led is None:
             return None
-        there = {topic: self._known[topic] for topic in self._group if self._known.get(topic)}
-        if there == self._led:
+        existing = self._existing()
+        if existing == self._led:
             return None
-        return Trigger.TOPICS_VANISHED if self._led.keys() - there.keys() else Trigger.PARTITIONS_CHANGED
+        return Trigger.TOPICS_VANISHED if self._led.keys() - existing.keys() else Trigger.PARTITIONS_CHANGED

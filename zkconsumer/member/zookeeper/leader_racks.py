@@ -6,7 +6,8 @@ Called by the group thread only. They are read through the node cache, so that a
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError
@@ -15,6 +16,10 @@ from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache
 
 log = logging.getLogger(__name__)
+
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 class LeaderRacks:
@@ -28,40 +33,23 @@ class LeaderRacks:
 
         Raises: RegistryError.
         """
-        leaders = self._leaders([TopicPartition(t, n) for t, numbers in partitions.items() for n in numbers], deadline)
-        racks = self._racks(frozenset(leaders.values()), deadline)
-        return {tp: racks[leader] for tp, leader in leaders.items() if leader in racks}
+        states = {
+            TopicPartition(t, n): paths.partition_state(TopicPartition(t, n)) for t in partitions for n in partitions[t]
+        }
+        leaders = self._read(states, lambda data, path: node_codecs.decode_partition_state(data, path).leader, deadline)
+        brokers = {leader: paths.broker(leader) for leader in sorted(set(leaders.values())) if leader >= 0}
+        racks = self._read(brokers, lambda data, path: node_codecs.decode_broker(data, path).rack, deadline)
+        return {tp: rack for tp, leader in leaders.items() if (rack := racks.get(leader))}
 
-    def _leaders(self, partitions: list[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
-        nodes = self._cache.nodes([paths.partition_state(tp) for tp in partitions], deadline)
-        leaders: dict[TopicPartition, int] = {}
-        for tp in partitions:
-            path = paths.partition_state(tp)
+    def _read(self, by_key: Mapping[K, str], decode: Callable[[bytes, str], T], deadline: Deadline) -> dict[K, T]:
+        """Return what the node of each key says; keys of missing or unreadable nodes are left out."""
+        nodes = self._cache.nodes(list(by_key.values()), deadline)
+        found: dict[K, T] = {}
+        for key, path in by_key.items():
             node = nodes[path]
-            if node is None:
-                continue
             try:
-                leader = node_codecs.decode_partition_state(node.data, path).leader
-            except MalformedNodeError as e:
-                log.warning("%s; this partition counts as one without a rack", e)
-                continue
-            if leader >= 0:
-                leaders[tp] = leader
-        return leaders
-
-    def _racks(self, brokers: frozenset[int], deadline: Deadline) -> dict[int, str]:
-        nodes = self._cache.nodes([paths.broker(broker) for broker in sorted(brokers)], deadline)
-        racks: dict[int, str] = {}
-        for broker in brokers:
-            path = paths.broker(broker)
-            node = nodes[path]
-            if node is None:
-                continue
-            try:
-                rack = node_codecs.decode_broker(node.data, path).rack
+                if node is not None:
+                    found[key] = decode(node.data, path)
             except MalformedNodeError as e:
                 log.warning("%s; its partitions count as ones without a rack", e)
-                continue
-            if rack:
-                racks[broker] = rack
-        return racks
+        return found

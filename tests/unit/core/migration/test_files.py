@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
-from zkconsumer.core.migration.planning import Entry, Saved, Store
+from zkconsumer.core.migration.planning import SavedEntry, Store, StoreEntry
 from zkconsumer.model import TopicPartition
 
 OFFSETS = {TopicPartition("b", 10): 0, TopicPartition("a", 0): 2**63 - 1, TopicPartition("b", 9): 7}
@@ -67,18 +67,18 @@ def test_a_line_that_cannot_be_read_is_named(line: str, says: str) -> None:
 
 
 ENTRIES = st.builds(
-    Entry,
+    StoreEntry,
     st.none() | st.integers(-1, 2**63 - 1),
     st.text(max_size=5),
     st.binary(max_size=8).map(lambda data: data.decode("utf-8", "surrogateescape")),
     st.text(max_size=5),
     st.integers(-1, 5),
 )
-SAVED = st.builds(Saved, st.none() | ENTRIES, st.none() | ENTRIES)
+SAVED = st.builds(SavedEntry, st.none() | ENTRIES, st.none() | ENTRIES)
 
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 99)), SAVED), st.sampled_from(Store))
-def test_a_backup_is_read_back_exactly(saved: dict[TopicPartition, Saved], store: Store) -> None:
+def test_a_backup_is_read_back_exactly(saved: dict[TopicPartition, SavedEntry], store: Store) -> None:
     backup = Backup("g", store, "h:2181/root", "2026-01-02T03:04:05Z", saved)
     text = format_backup(backup)
     assert text.isascii()
@@ -86,7 +86,7 @@ def test_a_backup_is_read_back_exactly(saved: dict[TopicPartition, Saved], store
 
 
 def test_a_backup_can_be_read_by_people() -> None:
-    saved = {TopicPartition("t", 0): Saved(None, Entry(7))}
+    saved = {TopicPartition("t", 0): SavedEntry(None, StoreEntry(7))}
     lines = format_backup(Backup("g", Store.KAFKA, "h", "now", saved)).splitlines()
     assert '    {"topic": "t", "partition": 0, "before": null, "wrote": {"offset": 7}}' in lines
 
@@ -110,7 +110,7 @@ def test_a_backup_can_be_read_by_people() -> None:
 )
 def test_a_damaged_backup_is_refused(damage: Callable[[dict[str, Any]], Any]) -> None:
     document = json.loads(
-        format_backup(Backup("g", Store.KAFKA, "h", "now", {TopicPartition("t", 0): Saved(None, Entry(7))}))
+        format_backup(Backup("g", Store.KAFKA, "h", "now", {TopicPartition("t", 0): SavedEntry(None, StoreEntry(7))}))
     )
     with pytest.raises(ValueError):
         parse_backup(json.dumps(damage(document)))

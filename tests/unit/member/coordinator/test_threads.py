@@ -42,6 +42,9 @@ class Channel:
         self.closed.wait(deadline.bounded(scaled(10)))
         raise BrokerUnavailableError("closed")
 
+    def topics(self, *_: Any) -> TopicsSeen:
+        return TopicsSeen({})
+
     def heartbeat(self, _: Membership, deadline: Deadline) -> None:
         self._search.asked.append(self.endpoint)
         self._search.answer(deadline)
@@ -62,9 +65,6 @@ class Search:
     def connect(self, endpoint: Endpoint, _: Deadline) -> Channel:
         self._open.append(Channel(self, endpoint))
         return self._open[-1]
-
-    def topics(self, *_: Any) -> TopicsSeen:
-        return TopicsSeen({})
 
     def is_open(self, channel: Channel) -> bool:
         self.on_look()

@@ -21,7 +21,7 @@ def test_a_static_subscription_is_wanted_whether_it_exists_or_not() -> None:
     interest = static(b=1, a=2)
     assert interest.topics == ["a", "b"]
     assert interest.streams == {"a": 2, "b": 1}
-    assert interest.look_for == ()
+    assert interest.metadata_topics == ()
     assert not interest.wildcard
     assert static().empty
 
@@ -29,9 +29,9 @@ def test_a_static_subscription_is_wanted_whether_it_exists_or_not() -> None:
 def test_a_pattern_takes_the_topics_that_match_it() -> None:
     interest = pattern("a.*|__consumer_offsets")
     assert interest.topics == []
-    interest.saw(None, {"a1": 3, "b1": 1, "a2": 1, "__consumer_offsets": 50}, [])
+    interest.take_metadata(None, {"a1": 3, "b1": 1, "a2": 1, "__consumer_offsets": 50}, [])
     assert interest.streams == {"a1": 2, "a2": 2}
-    assert interest.look_for is None
+    assert interest.metadata_topics is None
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_topics_that_come_and_go_make_a_follower_with_a_pattern_join_again(
     now: dict[str, int], cause: Trigger | None
 ) -> None:
     interest = pattern("a.*")
-    interest.saw(None, {"a1": 1, "b1": 1}, [])
-    interest.joined()
-    assert interest.cause() is None
-    interest.saw(None, now, [])
-    assert interest.cause() is cause
+    interest.take_metadata(None, {"a1": 1, "b1": 1}, [])
+    interest.begin_join()
+    assert interest.rejoin_trigger() is None
+    interest.take_metadata(None, now, [])
+    assert interest.rejoin_trigger() is cause
 
 
 @pytest.mark.parametrize(
@@ -67,49 +67,49 @@ def test_only_the_leader_looks_after_the_partitions_of_the_whole_group(
 ) -> None:
     interest = static(mine=1)
     group = ["mine", "other", "missing"]
-    interest.joined()
-    interest.saw(group, {"mine": 2, "other": 1}, [])
-    assert interest.lead(group) == {"mine": 2, "other": 1}
+    interest.begin_join()
+    interest.take_metadata(group, {"mine": 2, "other": 1}, [])
+    assert interest.begin_leading(group) == {"mine": 2, "other": 1}
     assert interest.incomplete
-    assert set(interest.look_for or ()) == set(group)
-    interest.saw(group, now, [])
-    assert interest.cause() is cause
-    interest.joined()
-    assert interest.cause() is None
+    assert set(interest.metadata_topics or ()) == set(group)
+    interest.take_metadata(group, now, [])
+    assert interest.rejoin_trigger() is cause
+    interest.begin_join()
+    assert interest.rejoin_trigger() is None
     assert not interest.incomplete
 
 
 def test_the_leader_says_which_of_its_own_topics_it_waits_for() -> None:
     interest = static(here=1, gone=1, soon=1)
-    interest.joined()
+    interest.begin_join()
     assert interest.waiting == ""
-    interest.saw(["here", "gone", "soon", "other"], {"here": 2}, [])
-    interest.lead(["here", "gone", "soon", "other"])
+    interest.take_metadata(["here", "gone", "soon", "other"], {"here": 2}, [])
+    interest.begin_leading(["here", "gone", "soon", "other"])
     assert interest.waiting == "waiting for topic gone to exist, topic soon to exist"
-    interest.saw(["here", "gone", "soon", "other"], {"here": 2, "gone": 1, "soon": 1}, [])
+    interest.take_metadata(["here", "gone", "soon", "other"], {"here": 2, "gone": 1, "soon": 1}, [])
     assert interest.waiting == ""
     many = static(**{f"t{number}": 1 for number in range(10)})
-    many.lead(many.topics)
+    many.begin_leading(many.topics)
     assert many.waiting.endswith("topic t7 to exist, 2 more topics")
 
 
 def test_what_was_not_told_is_as_it_was() -> None:
     """A topic whose partitions a broker cannot tell for a moment has not vanished."""
     interest = static(t=1)
-    interest.joined()
-    interest.saw(["t"], {"t": 2}, [])
-    interest.lead(["t"])
-    interest.saw(["t"], {}, ["t"])
-    assert interest.cause() is None
-    interest.saw(["t"], {}, [])
-    assert interest.cause() is Trigger.TOPICS_VANISHED
+    interest.begin_join()
+    interest.take_metadata(["t"], {"t": 2}, [])
+    interest.begin_leading(["t"])
+    interest.take_metadata(["t"], {}, ["t"])
+    assert interest.rejoin_trigger() is None
+    interest.take_metadata(["t"], {}, [])
+    assert interest.rejoin_trigger() is Trigger.TOPICS_VANISHED
 
 
 def test_a_pattern_that_does_not_decide_keeps_what_matched_and_says_so() -> None:
     interest = pattern("(a+)+$")
-    interest.saw(None, {"aaa": 1}, [])
+    interest.take_metadata(None, {"aaa": 1}, [])
     assert interest.topics == ["aaa"]
-    interest.saw(None, {"aaa": 1, "a" * 200 + "b": 1}, [])
+    interest.take_metadata(None, {"aaa": 1, "a" * 200 + "b": 1}, [])
     assert interest.topics == ["aaa"]
     if interest.trouble:
         assert "did not finish matching" in interest.trouble
