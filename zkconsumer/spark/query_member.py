@@ -41,29 +41,50 @@ _IN_TIME: Final = 0.9
 
 
 class BatchHold:
-    """The partitions that batches may read: stands for the streams of a member that has none."""
+    """The partitions that batches may read: the :class:`~zkconsumer.member.interfaces.Hold` of a query.
 
-    def __init__(self) -> None:
+    Arguments: with ``retention`` a revocation waits for the running batch, as for a reader with messages in hand.
+    Without, the strategy leaves the partitions of a running batch where they are, and nobody waits.
+    """
+
+    def __init__(self, retention: BatchRetention | None = None) -> None:
         self.refusal: Exception | None = None
+        self._retention = retention
+        self._started: set[PartitionPosition] = set()
+        self._ended = Event()
 
     def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
-        """Return nothing: the next batch finds the positions, and reads by itself."""
+        """Let batches read these: their start is known, or the group has no offset of them.
+
+        Returns nothing to fetch.
+        """
+        self._started.update(positions)
         return ()
 
     def started(self, position: PartitionPosition) -> bool:
-        """Return whether the start of this position is known, or that the group has no offset of it."""
-        return True
+        """Return whether batches may read this position: always in ZooKeeper, which tells offsets with the claim."""
+        return self._retention is None or position in self._started
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Let no batch that is planned from now on read these.
-
-        The retention has kept the partitions of a running one.
-        """
+        """Let no batch that is planned from now on read these."""
         for position in positions:
             position.revoked = True
+            self._started.discard(position)
+        self._holds(positions)
 
     def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
-        """Wait for nobody: the strategy leaves the partitions of a running batch where they are."""
+        """Wait for the batch that reads these, until the limit."""
+        while self._holds(positions) and not limit.expired:
+            self._ended.wait(limit.bounded(_POLL))
+
+    def _holds(self, positions: Sequence[PartitionPosition]) -> bool:
+        """Mark the positions that the running batch holds; return whether there are any."""
+        if self._retention is None:
+            return False
+        for position in positions:
+            kept = not self._ended.is_set() and self._retention.keeps(position.tp)
+            position.held_until = _BATCH_RUNS if kept else NOTHING_HELD
+        return any(position.held for position in positions)
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """Let the next batch find the new position."""
@@ -83,49 +104,7 @@ class BatchHold:
         return False
 
     def end(self) -> None:
-        """The query ends: no batch runs any more."""
-
-
-class WaitingHold(BatchHold):
-    """A hold whose revocation waits for the running batch, as for a reader with messages in hand."""
-
-    def __init__(self, retention: BatchRetention) -> None:
-        super().__init__()
-        self._retention = retention
-        self._started: set[PartitionPosition] = set()
-        self._ended = Event()
-
-    def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
-        """Let batches read these: their start is known, or the group has no offset of them."""
-        self._started.update(positions)
-        return ()
-
-    def started(self, position: PartitionPosition) -> bool:
-        """Return whether the group's offset was asked for."""
-        return position in self._started
-
-    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Let no batch that is planned from now on read these."""
-        for position in positions:
-            position.revoked = True
-            self._started.discard(position)
-        self._mark_held(positions)
-
-    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
-        """Wait for the batch that reads these, until the limit."""
-        while True:
-            self._mark_held(positions)
-            if limit.expired or not any(position.held for position in positions):
-                return
-            self._ended.wait(limit.bounded(_POLL))
-
-    def _mark_held(self, positions: Sequence[PartitionPosition]) -> None:
-        for position in positions:
-            kept = not self._ended.is_set() and self._retention.keeps(position.tp)
-            position.held_until = _BATCH_RUNS if kept else NOTHING_HELD
-
-    def end(self) -> None:
-        """The query ends: no batch runs any more."""
+        """Hold nothing: no batch runs any more."""
         self._ended.set()
 
 
@@ -135,12 +114,10 @@ class QueryMember:
     Arguments: ``release_after`` as for :class:`BatchRetention`. Raises: ConfigException, UnknownAssignorError.
     """
 
-    hold: BatchHold
-
     def __init__(self, config: ConsumerConfig, consumer: ConsumerId, release_after: float | None) -> None:
         if config.coordinated_by_brokers:
             self.retention = BatchRetention(release_after, lambda _: None)  # the group thread looks by itself
-            self.hold = WaitingHold(self.retention)
+            self.hold = BatchHold(self.retention)
             config = config.replace({"rebalance.drain.timeout.ms": str(longest_drain_ms(config))})
             outside = Outside(delivery=self.hold, joins_patiently=True)
         else:

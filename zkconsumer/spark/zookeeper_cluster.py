@@ -23,17 +23,16 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     MalformedNodeError,
     NoBrokersError,
-    NoReachableEndpointError,
     OffsetCommitError,
     RegistryUnavailableError,
     SessionLostError,
 )
-from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.kafka import BrokerChannel, channel_security
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.spark.offset_ranges import LogSpan
 from zkconsumer.spark.options import Selection
-from zkconsumer.wiring.member_parts import zookeeper_session
+from zkconsumer.wiring.member_parts import reachable, zookeeper_session
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import broker_ids, decode_brokers
 from zkconsumer.zookeeper.node_cache import NodeCache
@@ -251,17 +250,7 @@ class QueryCluster:
         brokers = decode_brokers(ids, [seen[path] for path in broker_paths])
         if not brokers:
             raise NoBrokersError(f"no broker is registered in ZooKeeper ({self._config.zookeeper_connect})")
-        endpoints: dict[int, Endpoint] = {}
-        unreachable: NoReachableEndpointError | None = None
-        for broker in brokers:
-            try:
-                endpoints[broker.broker_id] = choose_endpoint(
-                    broker.endpoints, self._config.security_protocol, self._config.broker_addresses
-                )
-            except NoReachableEndpointError as error:
-                unreachable = error
-        if not endpoints and unreachable is not None:
-            raise unreachable
+        endpoints = {endpoint.broker_id: endpoint for endpoint in reachable(brokers, self._config)}
         found, asked = {}, set(partitions)
         for tp, path, node in zip(partitions, state_paths, states, strict=True):
             leader = None if node is None else node_codecs.decode_partition_state(node.data, path).leader
