@@ -39,12 +39,12 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.gauges import member_gauges
+from zkconsumer.handler_loop import RunLoop
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.partition_control import PartitionControl
-from zkconsumer.run_loop import RunLoop
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing, check_seconds
 from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.stream_delivery import ANY_TOPIC

@@ -224,7 +224,9 @@ class BrokerResponseError(BrokerError):
 
 
 class GroupError(BrokerResponseError):
-    """A group's coordinator answered with an error code; ``core.error_actions`` says what to do about each."""
+    """A group's coordinator answered with an error code; ``core.coordinator_error_actions`` says what to do about
+    each.
+    """
 
 
 class NotCoordinatorError(GroupError):

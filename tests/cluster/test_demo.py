@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
-from zkconsumer.cli.demo.flights import FlightTotals, flights
+from zkconsumer.cli.demo.flight_producer import FlightTotals, flights
 
 FLIGHTS = 3000
 PLAYING_S = 240.0

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.conftest import TICK_MS, unique
 from tests.timing import eventually, scaled
-from zkconsumer.assignors.java_consumer import CooperativeStickyGroupAssignor, RangeGroupAssignor
+from zkconsumer.assignors.java_consumer_assignors import CooperativeStickyGroupAssignor, RangeGroupAssignor
 from zkconsumer.core.consumer_protocol import decode_assignment, decode_subscription
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster

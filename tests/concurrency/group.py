@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from zkconsumer.assignors.group_strategy import GroupStrategy
+from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
@@ -17,7 +17,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.member.zookeeper.message_model import ModelRegistration
+from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings

@@ -15,7 +15,7 @@ from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, own
 from zkconsumer import ConsumerConfig
 from zkconsumer.assignors import NO_RACKS, Members, Partitions, Racks, assignment_strategy
 from zkconsumer.assignors.assignor import assignor
-from zkconsumer.assignors.group_strategy import GroupStrategy
+from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.errors import UnknownAssignorError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
@@ -259,7 +259,7 @@ def test_members_that_subscribe_differently_are_reported_once(
 def plug_in(tmp_path: Path) -> Iterator[None]:
     """A package as a user would install it, with an entry point of its own."""
     (tmp_path / "only_blue.py").write_text(
-        "from zkconsumer.assignors.configured import OnlyAssignor\n"
+        "from zkconsumer.assignors.fixed_table import OnlyAssignor\n"
         "class OnlyBlue(OnlyAssignor):\n"
         "    def __init__(self):\n"
         "        super().__init__(lambda member: member.room == 'blue')\n"

@@ -12,7 +12,7 @@ from typing import Any
 from tests.cluster.conftest import produce_to, unique
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.assignors.java_consumer import RangeGroupAssignor
+from zkconsumer.assignors.java_consumer_assignors import RangeGroupAssignor
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MemberIdRequiredError
 from zkconsumer.kafka import BrokerChannel

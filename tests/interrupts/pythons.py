@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster.cache import cache_directory, locked
+from zkconsumer.devcluster.download_cache import cache_directory, locked
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORTED = ((3, 11), (3, 12), (3, 13))

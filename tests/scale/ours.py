@@ -10,7 +10,7 @@ from typing import cast
 from tests.concurrency.group import InlineCommitter, RecordingDelivery
 from tests.scale.clock import Mailbox, Simulation
 from tests.scale.wire import LATENESS_S, Costs, CountedServer, CountedSession
-from zkconsumer.assignors.group_strategy import advertisement
+from zkconsumer.assignors.strategy_agreement import advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline

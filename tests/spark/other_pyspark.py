@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster.cache import cache_directory, locked, write_atomically
+from zkconsumer.devcluster.download_cache import cache_directory, locked, write_atomically
 
 _ROOT = Path(__file__).resolve().parents[2]
 _INSTALL_S = 150.0

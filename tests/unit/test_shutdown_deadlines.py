@@ -19,8 +19,8 @@ from zkconsumer.connector import CLOSE_WITHIN
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError, SessionLostError
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import Event, StopRequested
+from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets import committer as committers
@@ -28,7 +28,7 @@ from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.wiring import build_member
-from zkconsumer.wiring.group_member import A_STEP, FORCED, SPARE
+from zkconsumer.wiring.member_lifecycle import A_STEP, FORCED, SPARE
 from zkconsumer.zookeeper import server_connection
 from zkconsumer.zookeeper.server_connection import Retired
 from zkconsumer.zookeeper.session import Session

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.vectors.cases import Case
-from zkconsumer.assignors.java_consumer import (
+from zkconsumer.assignors.java_consumer_assignors import (
     CooperativeStickyGroupAssignor,
     StickyGroupAssignor,
     decode_sticky,

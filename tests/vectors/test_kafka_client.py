@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.vectors.cases import Case
-from zkconsumer.assignors.java_consumer import range_assignment, roundrobin_assignment
+from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
 from zkconsumer.assignors.sticky import MemberPartitions, SubscribedMember, cooperative_sticky, sticky
 from zkconsumer.model import TopicPartition
 

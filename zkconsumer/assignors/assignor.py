@@ -112,7 +112,7 @@ OURS = {
     "consistent-hash": "zkconsumer.assignors.consistent_hash:ConsistentHashAssignor",
     "machine-room": "zkconsumer.assignors.machine_room:MachineRoomAssignor",
     "machine-room-nearby": "zkconsumer.assignors.machine_room:MachineRoomNearbyAssignor",
-    "configured": "zkconsumer.assignors.configured:ConfiguredAssignor",
+    "configured": "zkconsumer.assignors.fixed_table:ConfiguredAssignor",
 }
 
 

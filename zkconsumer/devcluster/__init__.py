@@ -5,8 +5,8 @@ bring ZooKeeper and the resolver that fetches Kafka once. All servers listen on 
 that started them. No thread here outlives a call.
 """
 
-from zkconsumer.devcluster.cache import cache_directory
 from zkconsumer.devcluster.dev_cluster import DevCluster
+from zkconsumer.devcluster.download_cache import cache_directory
 from zkconsumer.devcluster.ensemble import EnsembleServer, ZooKeeperEnsemble
 from zkconsumer.devcluster.errors import (
     DevClusterError,

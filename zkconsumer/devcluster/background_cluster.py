@@ -26,8 +26,8 @@ from threading import Event
 from time import sleep, time
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster.cache import cache_directory, locked, write_atomically
 from zkconsumer.devcluster.dev_cluster import DevCluster
+from zkconsumer.devcluster.download_cache import cache_directory, locked, write_atomically
 from zkconsumer.devcluster.errors import DevClusterError, ServerStartError, ServerStopError
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
 from zkconsumer.devcluster.server_process import as_deadline, tail

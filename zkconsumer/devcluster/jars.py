@@ -27,8 +27,8 @@ from xml.sax.saxutils import quoteattr
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import checksums
-from zkconsumer.devcluster.cache import cache_directory, locked
 from zkconsumer.devcluster.checksums import Checksum
+from zkconsumer.devcluster.download_cache import cache_directory, locked
 from zkconsumer.devcluster.errors import JarResolutionError
 from zkconsumer.devcluster.java_home import is_bundled, java
 from zkconsumer.devcluster.maven_access import proxy_options, repository_settings, trust_options

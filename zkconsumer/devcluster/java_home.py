@@ -17,7 +17,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from zkconsumer.devcluster.cache import cache_directory, write_atomically
+from zkconsumer.devcluster.download_cache import cache_directory, write_atomically
 from zkconsumer.devcluster.errors import JavaNotFoundError
 
 MINIMUM_JAVA = 17

@@ -3,7 +3,7 @@
 Responsible for the seven columns of Spark's own Kafka source and the headers, in all message formats. Pure, one thread
 at a time. pyarrow and numpy are imported when the first column is made, never before.
 
-With numpy, batches of format 2 are read by vector operations (``columnar_decoding``). Without it, with headers, for
+With numpy, batches of format 2 are read by vector operations (``numpy_columns``). Without it, with headers, for
 older formats and for strange bytes, aiokafka's compiled class reads the records. A thousand of them at a time become
 one Arrow array a column. The two ways give the same columns, byte for byte. The arrays are joined when there are enough
 rows.
@@ -20,7 +20,7 @@ from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 
 if TYPE_CHECKING:
-    from zkconsumer.kafka import columnar_decoding  # imported where it is used, since it imports numpy (14 MB)
+    from zkconsumer.kafka import numpy_columns  # imported where it is used, since it imports numpy (14 MB)
 
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -94,14 +94,14 @@ class ColumnBuilder:
     """
 
     def __init__(self, names: Sequence[str] = NAMES) -> None:
-        from zkconsumer.kafka import columnar_decoding
+        from zkconsumer.kafka import numpy_columns
 
         self._types = arrow_types()
         unknown = [name for name in names if name not in self._types]
         if unknown:
             raise ValueError(f"no such column: {', '.join(unknown)}")
         self._names = tuple(names)
-        self._vectors = columnar_decoding.AVAILABLE and HEADERS not in names
+        self._vectors = numpy_columns.AVAILABLE and HEADERS not in names
         self._makers = {name: maker for name, maker in self._varying().items() if name in names}
         self._clear()
 
@@ -121,7 +121,7 @@ class ColumnBuilder:
         self._made: dict[str, list[Any]] = {name: [] for name in self._makers}
         self._runs: list[tuple[TopicPartition, int]] = []
         self._pending: list[Any] = []
-        self._blocks: list[tuple[RecordBatch, int | None, columnar_decoding.Block]] = []
+        self._blocks: list[tuple[RecordBatch, int | None, numpy_columns.Block]] = []
         self._where = TopicPartition("", -1)
 
     def add(self, where: TopicPartition, records: Sequence[Any]) -> None:
@@ -139,7 +139,7 @@ class ColumnBuilder:
 
         Raises: CorruptRecordsError at an unreadable record, perhaps only when a later batch is added, or by ``take``.
         """
-        from zkconsumer.kafka import columnar_decoding
+        from zkconsumer.kafka import numpy_columns
 
         view = batch._view
         if not self._vectors or view is None:
@@ -147,9 +147,9 @@ class ColumnBuilder:
             return
         try:
             # a batch that begins at or after the requested offset is not filtered, as when it is iterated
-            first = batch._first if batch._first > batch.base_offset else columnar_decoding.FROM_ANYWHERE
-            block = columnar_decoding.block(view, first, end, batch.expansion.limit)
-        except columnar_decoding.StrangeBytesError:
+            first = batch._first if batch._first > batch.base_offset else numpy_columns.FROM_ANYWHERE
+            block = numpy_columns.block(view, first, end, batch.expansion.limit)
+        except numpy_columns.StrangeBytesError:
             self._add_slowly(batch, end)
             return
         if self._pending or (self._blocks and self._blocks[-1][0].where != batch.where):
@@ -172,15 +172,15 @@ class ColumnBuilder:
             for batch, _, _ in taken:
                 batch.expansion.held = 0
 
-    def _add_blocks(self, taken: Sequence[tuple[RecordBatch, int | None, columnar_decoding.Block]]) -> None:
-        from zkconsumer.kafka import columnar_decoding
+    def _add_blocks(self, taken: Sequence[tuple[RecordBatch, int | None, numpy_columns.Block]]) -> None:
+        from zkconsumer.kafka import numpy_columns
 
         blocks = [block for _, _, block in taken]
         self.rows -= sum(block.total for block in blocks)
         self.size -= sum(len(block.data) for block in blocks)
         try:
-            fields = columnar_decoding.read_fields(blocks)
-        except columnar_decoding.StrangeBytesError:
+            fields = numpy_columns.read_fields(blocks)
+        except numpy_columns.StrangeBytesError:
             for batch, end, _ in taken:
                 self._add_slowly(batch, end)
             return
@@ -188,7 +188,7 @@ class ColumnBuilder:
         if not count:
             return
         for name in self._makers:
-            array = columnar_decoding.column(fields, name, _LARGEST_MS)
+            array = numpy_columns.column(fields, name, _LARGEST_MS)
             self.size += array.nbytes
             self._made[name].append(array)
         self._runs.append((taken[0][0].where, count))

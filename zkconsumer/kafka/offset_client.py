@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from zkconsumer.core.error_actions import ErrorAction, action_for
+from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError
 from zkconsumer.kafka import error_codes

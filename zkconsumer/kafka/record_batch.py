@@ -18,7 +18,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka.batch_headers import BATCH_CODEC, BATCH_SIZE, CODEC
 from zkconsumer.kafka.compression import Expansion, decompress
-from zkconsumer.kafka.fallback_records import read_leniently
+from zkconsumer.kafka.python_record_parser import read_leniently
 from zkconsumer.model import TopicPartition
 
 logger = logging.getLogger(__name__)

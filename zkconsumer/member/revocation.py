@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.events import StopRequested

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import ListenerReturned, SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.owned_partitions import OwnedPartitions
 
 NOBODY = 0

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 from typing import NamedTuple, Protocol
 
-from zkconsumer.core.merged_start import MergedStart, merged_start
+from zkconsumer.core.dual_store_start import MergedStart, merged_start
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from typing import Protocol
 
-from zkconsumer.core.error_actions import ErrorAction, action_for
+from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
 from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.core.partition_position import PartitionPosition

@@ -29,7 +29,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.spark.batch_retention import BatchRetention, RetainingStrategy
+from zkconsumer.spark.running_batch_partitions import BatchRetention, RetainingStrategy
 from zkconsumer.wiring import Outside, build_member
 
 _POLL: Final = 0.02

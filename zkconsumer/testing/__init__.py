@@ -6,7 +6,7 @@ from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.testing.faults import Parked, Recorded
 from zkconsumer.testing.group_members import GroupView, MemberView
-from zkconsumer.testing.sequencer import Sequencer
+from zkconsumer.testing.thread_sequencer import Sequencer
 from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
 
 __all__ = [

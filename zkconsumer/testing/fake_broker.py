@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.faults import Fate, Forged, Recorded
-from zkconsumer.testing.group_handlers import GROUP_HANDLERS
-from zkconsumer.testing.log_handlers import LOG_HANDLERS
+from zkconsumer.testing.group_request_handlers import GROUP_HANDLERS
 from zkconsumer.testing.loopback_server import Connection, LoopbackServer, framed
 from zkconsumer.testing.pending_requests import BrokerStopped, PendingRequest
 from zkconsumer.testing.request_schemas import APIS, supported
+from zkconsumer.testing.topic_request_handlers import LOG_HANDLERS
 from zkconsumer.testing.wire_types import INT16, INT32, STRING, Api, Body, MalformedRequestError, WireReader
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@
 """
 
 from zkconsumer.wiring.builder import build_member
-from zkconsumer.wiring.group_member import GroupMember
+from zkconsumer.wiring.member_lifecycle import GroupMember
 from zkconsumer.wiring.member_parts import Outside, fetch_settings
 
 __all__ = ["GroupMember", "Outside", "build_member", "fetch_settings"]

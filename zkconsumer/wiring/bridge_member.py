@@ -1,7 +1,7 @@
 """The parts of a member of both groups, ZooKeeper's and the brokers', while its group moves (``group.migration``).
 
-No algorithm, no decision; ``member.bridge`` tells how it works. Threads: those of the brokers' side run beside the
-group thread.
+No algorithm, no decision; ``member.migration_bridge`` tells how it works. Threads: those of the brokers' side run
+beside the group thread.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from queue import SimpleQueue
 from typing import Any
 
 from zkconsumer.assignors.assignor import known_assignors
-from zkconsumer.assignors.group_strategy import GroupStrategy
+from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, UnknownMemberIdError
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.bridge import Bridge, WishedPartitions
-from zkconsumer.member.bridge_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.status import CoordinatedStatus
-from zkconsumer.member.engine import Engine, GroupThread, Inbox
 from zkconsumer.member.events import StopRequested
+from zkconsumer.member.group_thread import Engine, GroupThread, Inbox
+from zkconsumer.member.migration_bridge import Bridge, WishedPartitions
+from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from zkconsumer.assignors.group_strategy import assignment_strategy
+from zkconsumer.assignors.strategy_agreement import assignment_strategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import ConfigException
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.wiring.group_member import GroupMember
+from zkconsumer.wiring.member_lifecycle import GroupMember
 from zkconsumer.wiring.member_parts import Brokers, CoordinatorChannels, MemberParts, Outside, registered_endpoints
 from zkconsumer.wiring.zookeeper_member import RegisteredBrokers, ZooKeeperCoordination
 from zkconsumer.zookeeper.lease import Lease

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any
 
-from zkconsumer.assignors.group_strategy import advertisement
-from zkconsumer.assignors.java_consumer import GroupAssignor
+from zkconsumer.assignors.java_consumer_assignors import GroupAssignor
+from zkconsumer.assignors.strategy_agreement import advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
@@ -20,7 +20,6 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException, UnknownAssignorError
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.bridge import members_beside
 from zkconsumer.member.coordinator.assignment import OwnedAssignment
 from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.member.coordinator.events import HeartbeatFailed
@@ -33,7 +32,8 @@ from zkconsumer.member.coordinator.settings import MemberSettings
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
-from zkconsumer.member.engine import Engine
+from zkconsumer.member.group_thread import Engine
+from zkconsumer.member.migration_bridge import members_beside
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer

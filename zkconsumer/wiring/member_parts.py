@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from zkconsumer.assignors.group_strategy import GroupStrategy, advertisement
+from zkconsumer.assignors.strategy_agreement import GroupStrategy, advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
@@ -23,8 +23,8 @@ from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
-from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
+from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.interfaces import Source
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
 from zkconsumer.member.owned_partitions import OwnedPartitions

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from zkconsumer.assignors.group_strategy import GroupStrategy
+from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
-from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import NodeChanged
+from zkconsumer.member.group_thread import Engine
 from zkconsumer.member.offset_conflicts import OffsetConflicts
-from zkconsumer.member.zookeeper.message_model import ModelRegistration
+from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.planner import Assign

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from zkconsumer import cli
-from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays, FlightTotals, airlines, flights
+from zkconsumer.cli.demo.flight_producer import ALL_FLIGHTS, Delays, FlightTotals, airlines, flights
 from zkconsumer.cli.demo.group_view import GroupOwners
 from zkconsumer.cli.demo.message_account import AccountTotals, MessageAccount, Repeat
 from zkconsumer.cli.demo.report import cause, is_good

@@ -21,8 +21,8 @@ from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoB
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.offsets import admin
-from zkconsumer.offsets.admin import KafkaSide, Side, ZooKeeperSide
+from zkconsumer.offsets import group_offsets_admin
+from zkconsumer.offsets.group_offsets_admin import KafkaSide, Side, ZooKeeperSide
 from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
 
 OFFSETS = "/consumers/g/offsets/t"
@@ -404,7 +404,7 @@ def test_ctrl_c_lists_the_written_and_unwritten_offsets(
     world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in the middle of the write lists the written and the unwritten offsets."""
-    monkeypatch.setattr(admin, "BATCH", 1)
+    monkeypatch.setattr(group_offsets_admin, "BATCH", 1)
     world.in_zookeeper({0: 50, 1: 60, 2: 70})
 
     def interrupt() -> None:

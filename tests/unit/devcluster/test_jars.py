@@ -9,7 +9,7 @@ import pytest
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster, cache_directory, kafka_coordinates, resolve
-from zkconsumer.devcluster.cache import locked, write_atomically
+from zkconsumer.devcluster.download_cache import locked, write_atomically
 from zkconsumer.devcluster.maven_access import proxy_options, repository_settings
 from zkconsumer.devcluster.server_process import write_properties
 from zkconsumer.errors import MissingExtraError

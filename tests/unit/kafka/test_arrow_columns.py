@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.kafka.sets import SETS, WHERE, Batch, MessageSet, Written, read_columns
 from zkconsumer.errors import InvalidMessageException
-from zkconsumer.kafka import arrow_columns, columnar_decoding
+from zkconsumer.kafka import arrow_columns, numpy_columns
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, slabs
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import TopicPartition
@@ -54,7 +54,7 @@ WAYS = ["by vectors", "one by one"]
 
 
 def without_vectors(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(columnar_decoding, "AVAILABLE", way == "by vectors")
+    monkeypatch.setattr(numpy_columns, "AVAILABLE", way == "by vectors")
 
 
 @pytest.mark.parametrize("names", [ALL, NAMES], ids=["with headers", "without headers"])

@@ -17,8 +17,8 @@ from tests.unit.kafka.sets import CODECS, GZIP, SETS, WHERE, Batch, MessageSet, 
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.fallback_records import read_leniently
 from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.python_record_parser import read_leniently
 from zkconsumer.kafka.record_batch import COMPILED, DECODED_BYTES, MANY_RECORDS, expanded
 from zkconsumer.testing.partition_log import encode_batch
 

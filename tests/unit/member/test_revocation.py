@@ -13,8 +13,8 @@ from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation, RevocationSettings

@@ -10,7 +10,7 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
-from zkconsumer.core.merged_start import MergedStart
+from zkconsumer.core.dual_store_start import MergedStart
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
 from zkconsumer.kafka import error_codes

@@ -21,7 +21,7 @@ from tests.unit.kafka.reference import Plain
 from tests.unit.kafka.sets import BATCHES, CODECS, WHERE, WRITTEN, Batch, MessageSet, Written, resealed
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
-from zkconsumer.kafka import columnar_decoding
+from zkconsumer.kafka import numpy_columns
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import KafkaStream, StreamQueue
@@ -177,7 +177,7 @@ LIMITS = st.fixed_dictionaries(
 
 @pytest.fixture(params=["by vectors", "one by one"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(columnar_decoding, "AVAILABLE", request.param == "by vectors")
+    monkeypatch.setattr(numpy_columns, "AVAILABLE", request.param == "by vectors")
     return str(request.param)
 
 

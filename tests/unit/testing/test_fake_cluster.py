@@ -16,9 +16,9 @@ from zkconsumer import Phase, ZookeeperConsumerConnector
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.testing import FakeCluster, ManualClock
-from zkconsumer.testing.group_handlers import GROUP_HANDLERS
-from zkconsumer.testing.log_handlers import LOG_HANDLERS
+from zkconsumer.testing.group_request_handlers import GROUP_HANDLERS
 from zkconsumer.testing.request_schemas import APIS
+from zkconsumer.testing.topic_request_handlers import LOG_HANDLERS
 from zkconsumer.testing.wire_types import MalformedRequestError
 
 NOT_LEADER, LOADING, NOT_COORDINATOR, UNKNOWN, REBALANCING = 6, 14, 16, 25, 27

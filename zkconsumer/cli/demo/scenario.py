@@ -21,7 +21,7 @@ from time import monotonic
 from types import FrameType
 
 from zkconsumer.cli.demo import report, shared_group
-from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays, FlightProducer
+from zkconsumer.cli.demo.flight_producer import ALL_FLIGHTS, Delays, FlightProducer
 from zkconsumer.cli.demo.group_view import LOOK_S, GroupInZooKeeper, GroupOwners, wait_until
 from zkconsumer.cli.demo.member_process import MemberProcess
 from zkconsumer.cli.demo.message_account import AccountTotals, MessageAccount

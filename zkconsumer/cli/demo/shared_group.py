@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
-from zkconsumer.cli.demo.flights import log_ends
+from zkconsumer.cli.demo.flight_producer import log_ends
 from zkconsumer.cli.demo.group_view import GroupInZooKeeper, GroupOwners, wait_until
 from zkconsumer.cli.demo.member_process import MemberProcess
 from zkconsumer.cli.demo.message_account import MessageAccount

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 
 from rich.table import Table
 
-from zkconsumer.cli.demo.flights import Delays, airlines
+from zkconsumer.cli.demo.flight_producer import Delays, airlines
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import java_home_for_spark
 from zkconsumer.devcluster.server_process import Launched, tail

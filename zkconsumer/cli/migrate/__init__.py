@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 
 from zkconsumer.cli.migrate import migration_steps
-from zkconsumer.cli.migrate.group_offsets import MigratedGroup
+from zkconsumer.cli.migrate.migrated_group import MigratedGroup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.core.migration.planning import AheadPolicy, OutOfRangePolicy, Store, parse_selection

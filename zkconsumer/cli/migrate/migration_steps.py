@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TypeVar
 
-from zkconsumer.cli.migrate.group_offsets import MigratedGroup
+from zkconsumer.cli.migrate.migrated_group import MigratedGroup
 from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
 from zkconsumer.core.migration.planning import (
     AheadPolicy,
@@ -37,7 +37,7 @@ from zkconsumer.core.migration.planning import (
 )
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.admin import batches
+from zkconsumer.offsets.group_offsets_admin import batches
 
 FAILED, NOTHING, UNDECIDED, LIVE = 1, 3, 4, 5
 _LOOK_AGAIN = 0.5

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
 
-from zkconsumer.core.error_actions import ErrorAction, action_for
+from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, ConfigException, CoordinatorUnavailableError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen

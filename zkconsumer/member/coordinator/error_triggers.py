@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zkconsumer.core.error_actions import ErrorAction, action_for
+from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.errors import FencedInstanceIdError
 from zkconsumer.member.coordinator.state_machine import Trigger
 

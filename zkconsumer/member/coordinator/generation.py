@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from zkconsumer.assignors.java_consumer import GroupAssignor
+from zkconsumer.assignors.java_consumer_assignors import GroupAssignor
 from zkconsumer.core.consumer_protocol import JoinedMember, MemberAssignment, RebalanceProtocol, decode_assignment
 from zkconsumer.core.ownership_epochs import GenerationEpochs, OwnershipEpochs
 from zkconsumer.errors import InconsistentGroupProtocolError

@@ -18,15 +18,15 @@ from zkconsumer.errors import MemberIdRequiredError, ZkConsumerError
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.coordinator.assignment import Assignment
-from zkconsumer.member.coordinator.effects import Effects, MachineState
+from zkconsumer.member.coordinator.effect_performer import Effects, MachineState
 from zkconsumer.member.coordinator.error_triggers import trigger_of
 from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
 from zkconsumer.member.coordinator.join_protocol import JoinProtocol, Question
 from zkconsumer.member.coordinator.settings import AT_ONCE, LEAVE_WITHIN, LOOK_FOR_READER, NEVER, MemberSettings
 from zkconsumer.member.coordinator.state_machine import ASKING, TABLE, TRYING, State, Trigger
 from zkconsumer.member.coordinator.status import CoordinatedStatus
-from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import ListenerReturned, StopRequested, SubscriptionChanged, first_stop
+from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.interfaces import Readers
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Mapping
 from time import monotonic
 
-from zkconsumer.core.wording import first_of
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.member.zookeeper.pending_handovers import PendingHandovers

@@ -19,8 +19,8 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, RegistryError
-from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import StopRequested
+from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from time import monotonic
 
-from zkconsumer.core.wording import first_of
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.connector_state import ConnectorState, Phase
-from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import (
     Event,
     ListenerReturned,
@@ -27,6 +26,7 @@ from zkconsumer.member.events import (
     SubscriptionChanged,
     first_stop,
 )
+from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.offset_conflicts import OffsetConflicts, RoundNeeded
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import Future
 
-from zkconsumer.core.wording import first_of
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.errors import (
     ConsumerIdInUseError,
     NotPermittedError,

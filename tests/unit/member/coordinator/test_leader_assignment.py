@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer import ConsumerConfig
-from zkconsumer.assignors.java_consumer import (
+from zkconsumer.assignors.java_consumer_assignors import (
     CooperativeStickyGroupAssignor,
     GroupAssignor,
     RangeGroupAssignor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.member.bridge_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
+from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 

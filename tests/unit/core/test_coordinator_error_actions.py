@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from zkconsumer import errors as classes
-from zkconsumer.core.error_actions import ACTIONS_BY_CODE, ErrorAction, action_for
+from zkconsumer.core.coordinator_error_actions import ACTIONS_BY_CODE, ErrorAction, action_for
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError, GroupError
 from zkconsumer.kafka import error_codes
 

@@ -26,8 +26,8 @@ from zkconsumer.errors import (
 )
 from zkconsumer.interruptible_wait import Answer
 from zkconsumer.member.connector_state import ConnectorState
-from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.member.group_thread import Engine
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.assignors.groups import group, member, owners, text
 from zkconsumer.assignors import AssignmentError, Member, RoundRobinAssignor, assignor
-from zkconsumer.assignors.configured import ConfiguredAssignor, OnlyAssignor, machines
+from zkconsumer.assignors.fixed_table import ConfiguredAssignor, OnlyAssignor, machines
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition
 

@@ -16,7 +16,7 @@ from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import BrokerChannel, channel_security
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.offsets.admin import KafkaSide, Side, ZooKeeperSide
+from zkconsumer.offsets.group_offsets_admin import KafkaSide, Side, ZooKeeperSide
 from zkconsumer.wiring import fetch_settings
 from zkconsumer.wiring.member_parts import registered_endpoints
 from zkconsumer.zookeeper import node_codecs, paths

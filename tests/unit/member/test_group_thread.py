@@ -13,8 +13,8 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.connector_state import ConnectorState, Phase
-from zkconsumer.member.engine import GroupThread, Inbox
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.member.group_thread import GroupThread, Inbox
 
 
 class Counting:

@@ -20,8 +20,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.registration import Registration
-from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MessageModelConflictError
 from zkconsumer.member.zookeeper.registration import GroupRegistration

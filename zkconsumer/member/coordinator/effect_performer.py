@@ -18,8 +18,8 @@ from zkconsumer.member.coordinator.settings import LEAVE_WITHIN, LOOK_FOR_MISSIN
 from zkconsumer.member.coordinator.state_machine import Effect, State, Trigger
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.coordinator.streams_assignor import partition_streams
-from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import StopRequested
+from zkconsumer.member.group_thread import Inbox
 from zkconsumer.model import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
-from zkconsumer.member import bridge as module
-from zkconsumer.member.bridge import Bridge, WishedPartitions, members_beside
+from zkconsumer.member import migration_bridge as module
 from zkconsumer.member.events import LookAgain
+from zkconsumer.member.migration_bridge import Bridge, WishedPartitions, members_beside
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition, thread_id
 from zkconsumer.testing import FakeZooKeeper

@@ -26,13 +26,13 @@ from queue import SimpleQueue
 from threading import Condition, Event, Thread, current_thread
 from typing import Any
 
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, ZkConsumerError
-from zkconsumer.member.bridge_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.events import LookAgain, StopRequested, SubscriptionChanged
+from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths

@@ -9,7 +9,7 @@ import pytest
 from zkconsumer.core.migration.planning import Step, StoreEntry, Verdict
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.admin import BATCH, ZooKeeperSide, batches
+from zkconsumer.offsets.group_offsets_admin import BATCH, ZooKeeperSide, batches
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper.session import Session
 

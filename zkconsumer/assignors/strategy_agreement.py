@@ -13,8 +13,8 @@ from typing import Protocol
 
 from zkconsumer.assignors.assignor import AssignmentError, Assignor, Member, Racks, assignor
 from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.registration import Registration
-from zkconsumer.core.wording import first_of
 from zkconsumer.model import Assignment, ConsumerId, ThreadId
 
 ADVERTISED = ("host", "address", "room", "strategy", "zkconsumer")
