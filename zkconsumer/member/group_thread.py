@@ -44,14 +44,17 @@ class Inbox:
         self._examined = 0
         self.changes = SubscriptionChanges()
 
-    def gather(self, longest: float) -> deque[Any]:
-        """Return all events, postponed ones first; wait at most ``longest`` seconds for one if there is none."""
+    def gather(self, longest: float, *, one: bool = False) -> deque[Any]:
+        """Return all events, or ``one`` at most, postponed ones first; wait ``longest`` seconds if there is none."""
         self._examined = 0
         if self._postponed:
-            postponed, self._postponed = self._postponed, []
-            return deque(postponed)
+            count = 1 if one else len(self._postponed)
+            taken, self._postponed = self._postponed[:count], self._postponed[count:]
+            return deque(taken)
         first = self.wait(longest)
-        return deque() if first is None else deque([first, *self._arrived()])
+        if first is None:
+            return deque()
+        return deque([first]) if one else deque([first, *self._arrived()])
 
     def wait(self, seconds: float) -> Any:
         """Return the next event of the queue; None if none comes in time."""
@@ -97,7 +100,12 @@ class Inbox:
 
 
 class Coordinator(Protocol):
-    """Decides what the member owns, and when. Called by the group thread, unless a member says otherwise."""
+    """Decides what the member owns, and when. Called by the group thread, unless a member says otherwise.
+
+    ``waits_in_handlers`` is true if :meth:`handle` waits for the user, as in a drain. It then gets one event a step.
+    """
+
+    waits_in_handlers: bool
 
     @property
     def state(self) -> ConnectorState:
@@ -169,7 +177,10 @@ class GroupThread:
 
     def step(self, longest: float = LONGEST_WAIT) -> None:
         """Wait for an event or a timer, at most ``longest`` seconds, and deal with all that happened."""
-        events = self._inbox.gather(min(longest, max(0.0, self.coordinator.due() - monotonic())))
+        longest = min(longest, max(0.0, self.coordinator.due() - monotonic()))
+        # A handler that waits must find the events behind its own in the inbox. Otherwise a drain would not hear of a
+        # shutdown, nor serve the seek of the very thread whose message it waits for.
+        events = self._inbox.gather(longest, one=self.coordinator.waits_in_handlers)
         try:
             while events:
                 self.coordinator.handle(events.popleft())

@@ -66,7 +66,13 @@ class BridgeCoordination(ZooKeeperCoordination):
         self._wished = WishedPartitions(self._bridge)
         name, inbox = f"{consumer}-bridge", Inbox(self._kafka_events)
         self._broker_group = BrokerGroup(
-            config, parts, name, events=self._kafka_events, lease=Lease(), client_id=consumer
+            config,
+            parts,
+            name,
+            events=self._kafka_events,
+            lease=Lease(),
+            timeout=self.request_timeout,
+            client_id=consumer,
         )
         # while ZooKeeper coordinates, the coordinator would refuse all commits because of a static member
         settings = replace(member_settings(config, self.request_timeout), static_leaves=True)

@@ -55,7 +55,8 @@ class BrokerGroup:
     """A member's dealings with a group that the brokers coordinate: subscription, generation, requests, heartbeats.
 
     Arguments: ``config`` names the brokers' strategies; ``name`` names the threads; ``events`` is the queue of the
-    group thread; heartbeats renew ``lease``; ``client_id`` replaces the configured one.
+    group thread; heartbeats renew ``lease``; ``timeout`` limits a request, in seconds; ``client_id`` replaces the
+    configured one.
     Raises: UnknownAssignorError, ConfigException for ``partition.assignment.strategy``.
     """
 
@@ -67,6 +68,7 @@ class BrokerGroup:
         *,
         events: SimpleQueue[Any],
         lease: Lease,
+        timeout: float,
         client_id: str | None = None,
     ) -> None:
         self._lease = lease
@@ -77,9 +79,7 @@ class BrokerGroup:
             assignors(config, parts.consumer, lambda topic: self.interest.streams.get(topic, 0)),
             self.interest,
         )
-        self.requests = CoordinatorRequests(
-            name, coordinator_search(parts, client_id), events.put, timeout=request_timeout(config)
-        )
+        self.requests = CoordinatorRequests(name, coordinator_search(parts, client_id), events.put, timeout=timeout)
         self._heartbeats = Heartbeats(
             name,
             coordinator_search(parts, client_id),
@@ -117,7 +117,9 @@ class BrokerCoordination:
     def __init__(self, parts: MemberParts, session: Session | None) -> None:
         self.parts = parts
         self._session = session
-        self.group = BrokerGroup(parts.config, parts, parts.consumer, events=parts.events, lease=parts.lease)
+        self.group = BrokerGroup(
+            parts.config, parts, parts.consumer, events=parts.events, lease=parts.lease, timeout=self.request_timeout
+        )
         self._engine: Engine | None = None
 
     @property

@@ -15,10 +15,13 @@ from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import GroupThread, Inbox
+from zkconsumer.member.user_requests import UserRequests
 
 
 class Counting:
     """A coordinator that notes events, fails at "bad" and closes at "end"."""
+
+    waits_in_handlers = False
 
     def __init__(self) -> None:
         self.state = ConnectorState(Phase.STARTING)
@@ -52,6 +55,48 @@ def events() -> SimpleQueue[Any]:
 
 def change(*leaving: str) -> SubscriptionChanged:
     return SubscriptionChanged(lambda: Registration(STATIC, {}), frozenset(leaving), 1, lambda: None, Future())
+
+
+class Draining(Counting):
+    """A coordinator whose handler serves the user while it waits, as in a drain."""
+
+    waits_in_handlers = True
+
+    def __init__(self, inbox: Inbox) -> None:
+        super().__init__()
+        self._inbox = inbox
+
+    def handle(self, event: Any) -> None:
+        super().handle(event)
+        if event == "give up":
+            owned: Any = Seeking()
+            requests = UserRequests(self._inbox, owned)
+            requests.serve(0.0)
+            self.log.append(("stop heard", requests.stop is not None))
+
+
+class Seeking:
+    """Owned partitions that answer each seek."""
+
+    def __init__(self) -> None:
+        self.positions: dict[Any, Any] = {}
+
+    def answer_seek(self, request: SeekRequested) -> None:
+        request.done.set_result(frozenset())
+
+
+def test_a_wait_in_a_handler_serves_the_events_behind_it(events: SimpleQueue[Any]) -> None:
+    """All events of a step were taken from the queue at once. A drain in a handler then ignored a shutdown behind it,
+    and a seek of the thread whose message it waited for stood still until the drain's limit.
+    """
+    inbox = Inbox(events)
+    coordinator = Draining(inbox)
+    seek = SeekRequested({T0: 1}, Future())
+    for event in ("give up", seek, StopRequested()):
+        events.put(event)
+    GroupThread("g", inbox, coordinator).step(0.0)
+    assert seek.done.done()
+    assert coordinator.log == ["give up", ("stop heard", True), "timers"]
 
 
 def test_a_step_deals_with_all_events_and_then_with_timers(events: SimpleQueue[Any]) -> None:

@@ -46,6 +46,8 @@ class CoordinatedRebalancer:
     neither: it consumes what it owns in ZooKeeper.
     """
 
+    waits_in_handlers = True
+
     def __init__(
         self,
         settings: MemberSettings,

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 class Rebalancer:
     """The coordinator of a group in ZooKeeper, as one member runs it."""
 
+    waits_in_handlers = False  # it drains in a round, which a timer begins
+
     def __init__(
         self,
         settings: RebalanceSettings,
