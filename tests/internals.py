@@ -1,4 +1,4 @@
-"""The internal objects of a connector that cluster tests look at or damage. No other cluster test reaches for them."""
+"""The internal objects of a connector that tests look at or damage. No other test reaches for them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from kazoo.client import KazooClient
 from zkconsumer import ZookeeperConsumerConnector
 
 
-def member_of(connector: ZookeeperConsumerConnector) -> Any:
-    """Return the connector's member."""
-    assert connector._member is not None
+def find_member(connector: ZookeeperConsumerConnector) -> Any:
+    """Return the connector's member; None before the first streams and after the shutdown."""
     return connector._member
+
+
+def member_of(connector: ZookeeperConsumerConnector) -> Any:
+    """Return the connector's member, which it must have."""
+    member = find_member(connector)
+    assert member is not None
+    return member
 
 
 def session_of(connector: ZookeeperConsumerConnector) -> Any:
@@ -20,10 +26,17 @@ def session_of(connector: ZookeeperConsumerConnector) -> Any:
     return member_of(connector).coordination.session
 
 
+def find_kazoo_client(session: Any) -> KazooClient | None:
+    """Return the ZooKeeper client of a session; None before it is open and after its close."""
+    client: KazooClient | None = session._client
+    return client
+
+
 def kazoo_client_of(session: Any) -> KazooClient:
-    """Return the ZooKeeper client of a session."""
-    assert session._client is not None
-    return session._client
+    """Return the ZooKeeper client of a session, which must be open."""
+    client = find_kazoo_client(session)
+    assert client is not None
+    return client
 
 
 def only_fetcher_of(connector: ZookeeperConsumerConnector) -> tuple[Any, Any]:

@@ -277,11 +277,11 @@ def test_fetch_sessions_are_kept_and_begun_again(
         assert not session.incremental
         return
     eventually(lambda: session.incremental, 10, "a session")
-    for spoil in ("_id", "_epoch"):
-        was = session._id
+    for spoil in ("id", "epoch"):
+        was = session.id
         setattr(session, spoil, getattr(session, spoil) + 1000)
         pass_some()
-        eventually(lambda before=was: session.incremental and session._id != before, 10, "another session")  # type: ignore[misc]
+        eventually(lambda before=was: session.incremental and session.id != before, 10, "another session")  # type: ignore[misc]
     pass_some()
     assert fetcher.trouble == ""
     assert connector.state.blocked == {}

@@ -42,7 +42,7 @@ class FetchSession:
     """One session with one broker, or none yet."""
 
     def __init__(self) -> None:
-        self._id = NO_SESSION
+        self.id = NO_SESSION
         self.epoch = FULL
         self._told: Mapping[TopicPartition, FetchRange] = {}
 
@@ -58,17 +58,17 @@ class FetchSession:
         """
         told, self._told = self._told, wanted
         if self.epoch == FULL:
-            return SessionRequest([_position(tp, want) for tp, want in wanted.items()], [], self._id, FULL)
+            return SessionRequest([_position(tp, want) for tp, want in wanted.items()], [], self.id, FULL)
         news = [_position(tp, want) for tp, want in wanted.items() if told.get(tp) != want]
         forgotten = [] if told.keys() == wanted.keys() else [tp for tp in told if tp not in wanted]
-        return SessionRequest(news, forgotten, self._id, self.epoch)
+        return SessionRequest(news, forgotten, self.id, self.epoch)
 
     def answered(self, session_id: int) -> None:
         """Note the response to the request, with its session id."""
-        if session_id == NO_SESSION or (self.incremental and session_id != self._id):
+        if session_id == NO_SESSION or (self.incremental and session_id != self.id):
             self.forget()
             return
-        self._id = session_id
+        self.id = session_id
         self.epoch = self.epoch + 1 if self.epoch < _LAST_EPOCH else 1
 
     def refused(self) -> bool:
@@ -77,13 +77,13 @@ class FetchSession:
         The broker knows no such session (it restarted, or needed the room), or is at another epoch. A new session does
         not help if the request named all partitions already.
         """
-        was = self.incremental or self._id != NO_SESSION
+        was = self.incremental or self.id != NO_SESSION
         self.forget()
         return was
 
     def forget(self) -> None:
         """Begin anew: the connection, or the session on it, is lost."""
-        self._id, self.epoch = NO_SESSION, FULL
+        self.id, self.epoch = NO_SESSION, FULL
         self._told = {}
 
 
