@@ -14,9 +14,9 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
 from tests.cluster.in_process import Reader, by_range, offsets_of
-from tests.cluster.internals import kazoo_client_of, session_of
 from tests.cluster.member_process import QUICK
 from tests.cluster.our_member import OurMember
+from tests.internals import kazoo_client_of, session_of
 from tests.sessions import end_session
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, OffsetCommitError, ZookeeperConsumerConnector

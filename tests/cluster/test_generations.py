@@ -15,8 +15,8 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import TICK_MS, owners_of, produce_to, unique
 from tests.cluster.in_process import Reader, offsets_of
-from tests.cluster.internals import member_of, only_fetcher_of
 from tests.cluster.member_process import QUICK
+from tests.internals import member_of, only_fetcher_of
 from tests.timing import eventually, scaled
 from zkconsumer import KafkaStream, MessageAndMetadata, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster

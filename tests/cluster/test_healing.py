@@ -14,9 +14,9 @@ from kazoo.exceptions import KazooException
 
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader
-from tests.cluster.internals import kazoo_client_of, session_of
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
+from tests.internals import kazoo_client_of, session_of
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline

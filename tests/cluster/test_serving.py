@@ -229,7 +229,7 @@ def test_what_makes_no_sense_is_refused(misuse: str, connector: Make, new_topic:
             member.run(print, [])
     else:
         running = Running(member, print, new_topic(1))
-        eventually(lambda: member._running is not None and member._created, 10, "the run")
+        eventually(workers_left, 10, "the run")
         for ask in (lambda: member.run(print), member.messages):
             with pytest.raises(ValueError, match="run"):
                 ask()

@@ -16,6 +16,7 @@ import pytest
 
 from tests.cluster.in_process import Reader
 from tests.contract.coordinated import DEFAULTS, Place
+from tests.internals import member_of
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
@@ -31,7 +32,6 @@ from zkconsumer.errors import (
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.group_channel import GroupChannel
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.testing import FakeCluster
 
 STRATEGIES = ["range", "cooperative-sticky", "average"]
@@ -136,12 +136,11 @@ def test_what_stays_flows_on_under_the_cooperative_protocol(place: Place) -> Non
     first = place.connector(partition_assignment_strategy="cooperative-sticky")
     one = read(first, topic)
     one.wait_for(40)
-    assert first._member is not None
-    before = first._member.positions()
+    before = member_of(first).positions()
     second = place.connector(partition_assignment_strategy="cooperative-sticky")
     read(second, topic)
     shared(4, first, second)
-    after = first._member.positions()
+    after = member_of(first).positions()
     assert len(after) == 2
     assert all(before[tp] is position for tp, position in after.items())
 
@@ -192,8 +191,7 @@ def test_leaving_a_stable_group_is_told_to_the_others_at_once(place: Place) -> N
 
 
 def _name(connector: ZookeeperConsumerConnector) -> str:
-    member: Any = connector._member
-    return str(member.coordination.group.generation.who.member_id)
+    return str(member_of(connector).coordination.group.generation.who.member_id)
 
 
 def test_leaving_before_the_assignment_is_told_at_once(place: Place) -> None:
@@ -222,7 +220,10 @@ def test_a_leader_that_leaves_undecided_holds_up_nobody(place: Place, monkeypatc
     topic = place.topic(2)
     raw, ours = place.raw(), place.connector(session_timeout_ms=60_000)
     read(ours, topic)
-    monkeypatch.setattr(CoordinatorRequests, "topics", lambda line, _: line._put(lambda: _hear_nothing(line)))
+    closed: list[GroupChannel] = []
+    close = GroupChannel.close
+    monkeypatch.setattr(GroupChannel, "close", lambda channel: (closed.append(channel), close(channel)))
+    monkeypatch.setattr(GroupChannel, "topics", lambda channel, *_: _hear_nothing(channel, closed))
     assert not raw.joins([topic]).result(scaled(20)).is_leader
     awaited = raw.syncs()
     place.await_state("CompletingRebalance", 2)
@@ -236,10 +237,9 @@ def test_a_leader_that_leaves_undecided_holds_up_nobody(place: Place, monkeypatc
     assert monotonic() - began < scaled(4)  # the session would last 60 s
 
 
-def _hear_nothing(line: CoordinatorRequests) -> TopicsSeen:
-    """Wait as for an answer that never comes, until another connection takes the place of this one."""
-    channel = line._connected()
-    eventually(lambda: not line._search.is_open(channel), 60, "the end of a question that nobody answers")
+def _hear_nothing(channel: GroupChannel, closed: list[GroupChannel]) -> TopicsSeen:
+    """Wait as for an answer that never comes, until the connection is closed."""
+    eventually(lambda: channel in closed, 60, "the end of a request that nobody answers")
     raise BrokerUnavailableError("closed")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kazoo.security import ACL, Id, Permissions
 
+from tests.internals import kazoo_client_of
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
@@ -32,10 +33,14 @@ OpenSession = Callable[[], Session]
 _numbers = itertools.count(1)
 
 
+@pytest.fixture
+def fake() -> FakeZooKeeper:
+    return FakeZooKeeper()
+
+
 @pytest.fixture(params=["fake", "served", pytest.param("real", marks=[pytest.mark.cluster, pytest.mark.java])])
-def open_session(request: pytest.FixtureRequest) -> Iterator[OpenSession]:
+def open_session(request: pytest.FixtureRequest, fake: FakeZooKeeper) -> Iterator[OpenSession]:
     sessions: list[Session] = []
-    fake = FakeZooKeeper()
 
     def make() -> Session:
         if request.param == "fake":
@@ -59,20 +64,19 @@ def session(open_session: OpenSession) -> Session:
 
 
 @pytest.fixture
-def forbid(open_session: OpenSession, deadline: Deadline) -> Callable[[str], None]:
+def forbid(open_session: OpenSession, fake: FakeZooKeeper, deadline: Deadline) -> Callable[[str], None]:
     """Take everybody's right to read a node."""
 
     def forbid(path: str) -> None:
         session = open_session()
         if isinstance(session, FakeSession):
-            session._server.refuse(path, "read")
+            fake.refuse(path, "read")
         else:
-            assert session._client is not None
             rights = [
                 ACL(Permissions.ALL, Id("digest", "nobody:nothing")),
                 ACL(Permissions.WRITE, Id("world", "anyone")),
             ]
-            session._client.set_acls_async(path, rights).get(timeout=deadline.remaining())
+            kazoo_client_of(session).set_acls_async(path, rights).get(timeout=deadline.remaining())
 
     return forbid
 

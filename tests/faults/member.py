@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.events import EventLog
+from tests.internals import find_kazoo_client, find_member
 from zkconsumer import ConsumerRebalanceListener, ConsumerTimeoutException, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.zookeeper import fenced_writes
 
@@ -267,9 +268,13 @@ class Member:
             threads=threading.active_count(), fds=len(descriptors()),
         )  # fmt: skip
 
+    def _session(self) -> Any:
+        member = find_member(self.connector)
+        return None if member is None else member.coordination.session
+
     def _client(self) -> Any:
-        member: Any = self.connector._member
-        return None if member is None else member.coordination.session._client
+        session = self._session()
+        return None if session is None else find_kazoo_client(session)
 
     def _identity(self) -> tuple[int, str] | None:
         client = self._client()
@@ -277,8 +282,8 @@ class Member:
         return None if not identity or not identity[0] else (_signed(identity[0]), identity[1].hex())
 
     def _timeout(self) -> float:
-        member: Any = self.connector._member
-        return 0.0 if member is None else member.coordination.session.timeout
+        session = self._session()
+        return 0.0 if session is None else float(session.timeout)
 
     def _control(self, descriptor: int) -> None:
         with os.fdopen(descriptor) as lines:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.internals import member_of
 from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
 from zkconsumer.testing import FakeCluster
-from zkconsumer.wiring import GroupMember
 
 
 @pytest.fixture
@@ -32,12 +32,6 @@ def new(cluster: FakeCluster, coordination: str = "zookeeper") -> ZookeeperConsu
         consumer_id="m",
         auto_offset_reset="smallest",
     )
-
-
-def member_of(connector: ZookeeperConsumerConnector) -> GroupMember:
-    """Return the member, which lives on until the test ends it."""
-    assert connector._member is not None
-    return connector._member
 
 
 def drop(held: list[ZookeeperConsumerConnector]) -> None:

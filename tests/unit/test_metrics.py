@@ -6,6 +6,7 @@ import gc
 import math
 from collections.abc import Sequence
 from threading import Thread
+from time import monotonic
 
 import pytest
 
@@ -135,8 +136,9 @@ def test_a_stream_counts_whole_chunks_and_parts_handed_out() -> None:
     )
     one, other = position(0), position(1, start=2)
     bench.put(one, 0, 3)
+    before = bench.queue.bytes
     bench.put(other, 0, 4)
-    size = len(bench.queue._chunks[1].records)
+    size = bench.queue.bytes - before
     for _ in range(5):
         stream.get(timeout=0)
     assert [messages for _, messages, _ in told] == [3]
@@ -184,11 +186,17 @@ def test_a_snapshot_shows_late_and_new_instruments() -> None:
 
 def test_the_first_items_of_two_threads_are_counted_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sees the other's beside its own, so neither begins the time after which they are told."""
-    monkeypatch.setattr("zkconsumer.metrics.SOON", 0.0)
     told: list[int] = []
     backlog = Backlog[int](Metrics(), told.extend)
-    backlog._items.append(1)  # another thread's, which has not come further
-    backlog.add(2)
+
+    def in_between() -> float:
+        """Add the other thread's item between the first item and the look at the queue's length."""
+        monkeypatch.setattr("zkconsumer.metrics.monotonic", monotonic)
+        backlog.add(2)
+        return monotonic()
+
+    monkeypatch.setattr("zkconsumer.metrics.monotonic", in_between)
+    backlog.add(1)
     assert told == [1, 2]
 
 

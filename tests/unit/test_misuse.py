@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.internals import member_of
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerConfig, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.errors import ConfigException, PartitionNotOwnedError
@@ -185,7 +186,7 @@ def test_a_second_thread_in_a_stream_is_told(cluster: FakeCluster, merged: bool)
         stream: Any = connector.messages() if merged else made
         reader = threading.Thread(target=lambda: list(stream), daemon=True)
         reader.start()
-        eventually(lambda: connector._member.delivery.interrupted(reader.native_id), 10, "a reader that waits")  # type: ignore[union-attr, arg-type]
+        eventually(lambda: member_of(connector).delivery.interrupted(reader.native_id), 10, "a reader that waits")
         for ask in (lambda: list(stream), lambda: next(stream), lambda: stream.get(timeout=0)):
             with pytest.raises(RuntimeError, match="is being read by another thread: a stream is read by one thread"):
                 ask()

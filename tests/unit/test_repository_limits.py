@@ -16,20 +16,37 @@ PACKAGE = ROOT / "zkconsumer"
 TESTS = ROOT / "tests"
 
 MODULE_LINES = 500
-LONG_MODULES = 1
+LONG_MODULES = 0
 
 FUNCTION_LINES = 40
-LONG_FUNCTIONS = 8
+LONG_FUNCTIONS = 6
 
 COLLABORATORS = 8
 LARGE_CONSTRUCTORS = 4
 
 TEST_NAME = 60
-LONG_TEST_NAMES = 21
+LONG_TEST_NAMES = 0
 
-PRIVATE_ACCESSES = 113
-PRIVATE_TEXTS = 19
+PRIVATE_ACCESSES = 33
+PRIVATE_TEXTS = 18
 """Private names in texts: ``monkeypatch.setattr(thing, "_name", ...)``."""
+
+PUBLIC_METHODS = frozenset({"_replace"})
+"""``NamedTuple`` documents them. Their underscore only keeps them apart from the names of fields."""
+
+LIBRARY_NAMES: dict[str, set[str]] = {
+    # kazoo's queues and methods: the package overrides the methods, and the test drives them as kazoo does
+    "tests/unit/zookeeper/test_pipelined_connection.py": {
+        *("_connect", "_pending", "_queue", "_read_socket", "_send_request"),
+    },
+    # a client of kazoo gets the package's connection in place of its own
+    "tests/unit/zookeeper/test_server_connection.py": {"_connection"},
+    # kazoo's own call, by which its connection reports an expired session
+    "tests/faults/member.py": {"_call"},
+    # the method of kafka-python's authenticators that the package calls without the library's event loop
+    "tests/contract/test_protocol_classes.py": {"_step"},
+}
+"""Private names of kazoo's and kafka-python's classes. The contract with the library is the subject of these tests."""
 
 
 _LOOKED_AT = (
@@ -132,8 +149,13 @@ def _accesses(node: Any) -> Iterator[str]:
 
 def test_tests_use_few_private_attributes() -> None:
     """A test of a private attribute breaks with each change inside the package, though nothing is wrong."""
-    private = _private_names()
-    found = [_at(place, node, name) for place, node in _nodes(TESTS) for name in _accesses(node) if name in private]
+    private = _private_names() - PUBLIC_METHODS
+    found = [
+        _at(place, node, name)
+        for place, node in _nodes(TESTS)
+        for name in _accesses(node)
+        if name in private and name not in LIBRARY_NAMES.get(place, ())
+    ]
     _check(found, PRIVATE_ACCESSES)
 
 
@@ -147,5 +169,10 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def test_tests_patch_few_private_attributes() -> None:
-    found = [_at(place, node, text) for place, node in _nodes(TESTS) for text in _texts(node) if _private(text)]
+    found = [
+        _at(place, node, text)
+        for place, node in _nodes(TESTS)
+        for text in _texts(node)
+        if _private(text) and text not in LIBRARY_NAMES.get(place, ())
+    ]
     _check(found, PRIVATE_TEXTS)

@@ -158,6 +158,8 @@ def test_a_committer_ends_in_time_beside_a_stuck_store(clock: Simulation, monkey
 
 # ---- the group's thread ----
 
+RECEIVE = Inbox.wait
+
 
 class Silence:
     """From the moment on at which the next wait begins nothing is answered any more, and the member is to close.
@@ -212,7 +214,8 @@ class Silence:
         if seconds:
             self._on("listener")
             self.stand("listener", seconds)
-        return next(inbox._arrived(), None)
+        event: Event | None = RECEIVE(inbox, 0.0)
+        return event
 
     def _unanswered(self, what: str, answer: Callable[..., Any]) -> Callable[..., Any]:
         def request(*arguments: Any, **options: Any) -> Any:

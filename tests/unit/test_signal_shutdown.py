@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import pytest
 
+from tests.internals import member_of
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
 from zkconsumer.core.partition_position import PartitionPosition
@@ -327,7 +328,7 @@ def test_shutdown_in_a_handler_leaves_the_message_in_hand(cluster: FakeCluster) 
     reading = Interrupted(cluster)
     signal.signal(signal.SIGUSR1, lambda *_: reading.connector.shutdown())
     signal.raise_signal(signal.SIGUSR1)
-    (position,) = reading.connector._member.in_hand(threading.get_native_id())  # type: ignore[union-attr]
+    (position,) = member_of(reading.connector).in_hand(threading.get_native_id())
     assert position.consumed == 1
     eventually(lambda: position.revoked, 10, "the end of the streams")
     with pytest.raises(ConnectorClosedException):
@@ -381,7 +382,7 @@ def test_a_handler_counts_nothing_before_the_ask_returns(cluster: FakeCluster, a
     stream = connector.create_message_streams({"t": 1})["t"][0]
     read = ASKS[ask]
     assert read(connector, stream) == 0
-    (position,) = connector._positions().values()
+    (position,) = member_of(connector).positions().values()
     found: list[Any] = []
 
     def handler(*_: Any) -> None:

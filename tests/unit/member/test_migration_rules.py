@@ -26,7 +26,8 @@ def test_whoever_does_not_say_so_or_cannot_be_read_is_no_bridge() -> None:
     assert non_bridges(view(unreadable=unreadable)) == ["g_odd"]
 
 
-def test_our_share_is_what_zookeeper_shows_already_of_what_we_were_given() -> None:
+def test_our_share_is_the_assigned_part_known_to_zookeeper() -> None:
+    """A partition counts if the brokers assigned it to one of our streams and the ZooKeeper view has it."""
     threads = threads_of(view(), exclude_internal_topics=True)
     given = {("t", 0): 1, ("t", 9): 0, ("t", 1): 2, ("unknown", 0): 0}
     streams = {TopicPartition(*tp): number for tp, number in given.items()}
@@ -44,5 +45,6 @@ def test_what_is_owned_is_kept_where_it_still_can_be() -> None:
     assert still_assignable(owned, ME, view(), threads) == {TopicPartition("t", 0): thread_id(ME, 1)}
 
 
-def test_who_is_in_the_brokers_group_under_no_name_of_zookeepers_is_native() -> None:
+def test_a_broker_member_unknown_to_zookeeper_is_native() -> None:
+    """A member of the bridge has the same consumer id in both groups."""
     assert brokers_only_members(["g_me", "java", "java", "g_other"], [ME, OTHER]) == ["java"]

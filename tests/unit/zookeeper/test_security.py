@@ -16,7 +16,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 from tests.timing import scaled
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import MissingExtraError
-from zkconsumer.zookeeper.security import NoSecrets, RegistrySecurity, _TlsHandler, acl_of, registry_security
+from zkconsumer.zookeeper.security import NoSecrets, RegistrySecurity, acl_of, registry_security
 
 OWNED = CREATOR_ALL_ACL + READ_ACL_UNSAFE
 
@@ -122,7 +122,7 @@ def pair() -> Iterator[tuple[ssl.SSLSocket, ssl.SSLSocket]]:
 def test_an_answer_that_came_in_the_record_of_another_is_ready(pair: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
     """It lies in no socket any more; without this it would wait for the next heartbeat."""
     server, client = pair
-    handler = _TlsHandler(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    handler = RegistrySecurity(tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)).options()["handler"]
     server.sendall(b"one two ")
     assert client.recv(4) == b"one "
     assert handler.select([client], [], [], scaled(0.05))[0] == [client]

@@ -106,14 +106,16 @@ def test_sticky_members_keep_what_balance_leaves_them(chain: list[set[str]], p: 
                 assert before.get(name, set()) <= set(owned), "it had no more than its share"
 
 
-def test_what_a_sticky_member_had_counts_only_if_nobody_had_it_later() -> None:
+def test_the_later_of_two_sticky_owners_keeps_a_partition() -> None:
+    """Two members claim partition 1 from their last assignments. The claim of the later generation counts."""
     [(_, old)] = protocol_offers([StickyGroupAssignor()], ["t"], owned=(), previous=tps(0, 1), generation=3)
     [(_, new)] = protocol_offers([StickyGroupAssignor()], ["t"], owned=(), previous=tps(1), generation=4)
     found = assign_group(StickyGroupAssignor(), {"t": 2}, [JoinedMember("a", old), JoinedMember("b", new)])
     assert {m: list(given_.partitions) for m, given_ in found.decoded.items()} == {"a": tps(0), "b": tps(1)}
 
 
-def test_sticky_user_data_of_releases_without_generation_and_of_nobody_is_read() -> None:
+def test_sticky_user_data_without_a_generation_is_read() -> None:
+    """Releases before 2.2 send user data without a generation. Other members send none, or send unreadable data."""
     assignor = StickyGroupAssignor()
     data = assignor.user_data(["t"], tps(1), 5)
     assert data is not None
@@ -128,7 +130,9 @@ def test_sticky_user_data_of_releases_without_generation_and_of_nobody_is_read()
 
 
 @pytest.mark.parametrize("form", ["field", "java", "librdkafka"])
-def test_the_generation_of_what_is_owned_is_found_wherever_it_stands(form: str) -> None:
+def test_the_generation_of_owned_partitions_is_found(form: str) -> None:
+    """It is a field of the subscription, or it stands in the user data of the Java consumer or of librdkafka."""
+
     def member(generation: int) -> MemberSubscription:
         if form == "field":
             return MemberSubscription(("t",), None, tuple(tps(0)), generation)
@@ -140,7 +144,8 @@ def test_the_generation_of_what_is_owned_is_found_wherever_it_stands(form: str) 
     assert [list(found[m].partitions) for m in "ab"] == [tps(1), []]
 
 
-def test_a_member_that_cannot_be_read_gets_nothing_and_the_others_go_on() -> None:
+def test_an_unreadable_member_gets_no_partitions() -> None:
+    """The other members get all partitions."""
     good = encode_subscription(MemberSubscription(("t",)))
     members = [JoinedMember("a", good), JoinedMember("b", b"\0\0\0"), JoinedMember("c", good)]
     assert topics_of_members(members) == {"t"}
@@ -176,7 +181,8 @@ def test_offers_say_what_is_held_only_where_it_is_held() -> None:
     assert decode_subscription(listed[1][1], "m").user_data == b"\0\0\0\6"
 
 
-def test_a_member_is_incremental_only_if_all_of_its_strategies_are() -> None:
+def test_cooperative_rebalancing_needs_only_such_strategies() -> None:
+    """One eager strategy makes the member eager."""
     eager, both = RangeGroupAssignor(), CooperativeStickyGroupAssignor()
     assert common_protocol([both]) is RebalanceProtocol.COOPERATIVE
     assert common_protocol([both, eager]) is RebalanceProtocol.EAGER

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.internals import member_of
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import OffsetCommitError
@@ -81,8 +82,7 @@ def test_an_undecided_leader_hands_out_only_while_it_is_a_member(version: str) -
             lambda: cluster.requests_of("Fetch", "leader"), 10, "the end of the search for the partitions' leader"
         )
         (name,) = cluster.group("g").members
-        assert leader._member is not None
-        lease = leader._member.lease
+        lease = member_of(leader).lease
         with cluster.park("Metadata", at="request", client_id="leader") as parked:
             joining = threading.Thread(target=other.create_message_streams, args=({"t": 1},), name="joining")
             joining.start()

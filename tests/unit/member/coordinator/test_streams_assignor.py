@@ -85,7 +85,8 @@ def test_what_changes_hands_is_first_given_up() -> None:
     assert (second["1"].partitions, second["2"].partitions) == (tps(0, 1), tps(2, 3))
 
 
-def test_a_second_life_under_the_same_consumer_id_is_another_member_until_the_first_has_timed_out() -> None:
+def test_a_restarted_consumer_id_is_another_member() -> None:
+    """The group has two members of one consumer id until the session of the first one has timed out."""
     one, two = made("a"), made("a")
     found = assign_group(one, {"t": 4}, [joined("1", one, "t"), joined("2", two, "t")]).decoded
     assert sorted(found["1"].partitions + found["2"].partitions) == list(tps(0, 1, 2, 3))
@@ -93,7 +94,8 @@ def test_a_second_life_under_the_same_consumer_id_is_another_member_until_the_fi
     assert found["2"].partitions
 
 
-def test_members_with_different_strategies_share_out_by_range_or_refuse() -> None:
+def test_different_strategies_assign_by_range_or_refuse() -> None:
+    """The property ``assignment.mixed.group`` decides."""
     a, b = made("a", "average"), made("b", "consistent-hash")
     members = [joined("1", a, "t"), joined("2", b, "t")]
     assert assign_group(a, {"t": 4}, members).decoded["1"].partitions == tps(0, 1)
@@ -120,7 +122,8 @@ def test_a_member_of_another_kind_gets_nothing_and_is_named(data: bytes | None) 
     assert found.decoded["stranger"].partitions == ()
 
 
-def test_a_later_version_of_the_user_data_is_read_by_what_is_known_of_it() -> None:
+def test_known_fields_of_later_user_data_are_read() -> None:
+    """Version 2 of the user data has a field that this version does not know."""
     ours = made("a")
     data = json.dumps({"version": 2, "consumer": "g_b", "streams": {"t": 1}, "colour": "blue", "strategy": "range"})
     other = JoinedMember("2", encode_subscription(MemberSubscription(("t",), data.encode())))

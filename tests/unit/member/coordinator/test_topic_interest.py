@@ -17,7 +17,8 @@ def pattern(expression: str) -> TopicInterest:
     return TopicInterest(Registration(WHITE_LIST, {expression: 2}), exclude_internal=True)
 
 
-def test_a_static_subscription_is_wanted_whether_it_exists_or_not() -> None:
+def test_a_static_subscription_includes_missing_topics() -> None:
+    """The member names its topics in the group whether they exist or not."""
     interest = static(b=1, a=2)
     assert interest.topics == ["a", "b"]
     assert interest.streams == {"a": 2, "b": 1}
@@ -42,9 +43,8 @@ def test_a_pattern_takes_the_topics_that_match_it() -> None:
         ({"b1": 1}, Trigger.TOPICS_VANISHED),
     ],
 )
-def test_topics_that_come_and_go_make_a_follower_with_a_pattern_join_again(
-    now: dict[str, int], cause: Trigger | None
-) -> None:
+def test_a_pattern_follower_rejoins_when_its_topics_change(now: dict[str, int], cause: Trigger | None) -> None:
+    """A new or deleted topic counts if the pattern matches it."""
     interest = pattern("a.*")
     interest.take_metadata(None, {"a1": 1, "b1": 1}, [])
     interest.begin_join()
@@ -62,9 +62,8 @@ def test_topics_that_come_and_go_make_a_follower_with_a_pattern_join_again(
         ({"mine": 2}, Trigger.TOPICS_VANISHED),
     ],
 )
-def test_only_the_leader_looks_after_the_partitions_of_the_whole_group(
-    now: dict[str, int], cause: Trigger | None
-) -> None:
+def test_only_the_leader_watches_the_partitions_of_the_group(now: dict[str, int], cause: Trigger | None) -> None:
+    """Partitions of another member's topics are no reason for a follower to join again."""
     interest = static(mine=1)
     group = ["mine", "other", "missing"]
     interest.begin_join()
@@ -105,7 +104,8 @@ def test_what_was_not_told_is_as_it_was() -> None:
     assert interest.rejoin_trigger() is Trigger.TOPICS_VANISHED
 
 
-def test_a_pattern_that_does_not_decide_keeps_what_matched_and_says_so() -> None:
+def test_a_pattern_that_times_out_keeps_its_last_topics() -> None:
+    """The trouble names the pattern that the time limit stopped."""
     interest = pattern("(a+)+$")
     interest.take_metadata(None, {"aaa": 1}, [])
     assert interest.topics == ["aaa"]

@@ -10,8 +10,8 @@ import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.fetch.test_truncation_check import add, reading, take
-from zkconsumer.core.subscription import _ALLOWED
-from zkconsumer.core.topic_filter import _COMPILED, Whitelist
+from zkconsumer.core.java_regex import translate_with_size
+from zkconsumer.core.topic_filter import Whitelist
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.model import ConsumerId
@@ -84,13 +84,22 @@ def test_nothing_stays_of_members_that_left() -> None:
     ]
 
 
-def test_what_is_remembered_of_expressions_has_a_limit() -> None:
+def test_few_large_expressions_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """The regex package caches 500 patterns, however large they are."""
-    for number in range(20):
-        Whitelist(f"{number}|" + "(a{4096})" * 8)
-    assert sum(cost for _, cost in _COMPILED._entries.values()) <= _COMPILED._limit
-    assert sum(size > 50_000 for _, size in _COMPILED._entries.values()) <= 4
-    assert sum(cost for _, cost in _ALLOWED._entries.values()) <= _ALLOWED._limit
+    compiled: list[str] = []
+
+    def translate(text: str) -> tuple[str, int]:
+        compiled.append(text)
+        return translate_with_size(text)
+
+    monkeypatch.setattr("zkconsumer.core.topic_filter.translate_with_size", translate)
+    expressions = [f"{number}|" + "(a{4096})" * 8 for number in range(20)]
+    for expression in expressions:
+        Whitelist(expression)
+    assert compiled == expressions
+    for expression in reversed(expressions):
+        Whitelist(expression)
+    assert 16 <= len(compiled) - 20 < 20, "the last few are cached, and no more than these"
 
 
 def membership(session: Session, cache: NodeCache) -> GroupRegistration:
