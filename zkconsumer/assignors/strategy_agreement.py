@@ -1,9 +1,13 @@
-"""The strategy of a whole group: its call with the members' registrations, and its conflicts. Pure; any thread.
+"""Calls a group's strategy with the members' registrations, and decides when members advertise different strategies.
 
-Members advertise facts for strategies in extra keys of their registration, which Scala members ignore. Scala members
-know only ``range`` and ``roundrobin``, and do not advertise which of them they use. Any other strategy takes effect
-only if every member advertises it. Otherwise all members of this package fall back to ``range`` together, because they
-see the same members. Or they refuse to assign, as ``assignment.mixed.group`` says.
+Pure; any thread.
+
+A member advertises its strategy, host, address and room in extra keys of its registration. Scala members ignore these
+keys. They know only ``range`` and ``roundrobin``, and do not advertise which of the two they use.
+
+Any other strategy takes effect only if every member advertises it. If one member does not,
+``assignment.mixed.group`` decides: the members of this package all fall back to ``range``, or all refuse to assign.
+They decide alike because they see the same registrations.
 """
 
 from __future__ import annotations

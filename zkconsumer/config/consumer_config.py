@@ -184,7 +184,11 @@ class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, Coordinat
         any_case=True,
         default="clustering",
     )
-    rebalance_quiet_ms: int = integer("changes of the group within this time are one rebalance", least=0, default=50)
+    rebalance_quiet_ms: int = integer(
+        "a rebalance begins 0.5 to 1 times this after the last change, at most 4 times after the first",
+        least=0,
+        default=50,
+    )
     rebalance_drain_timeout_ms: int = integer(
         "how long a rebalance waits for the message in a reader's hands", least=0, default=1000
     )

@@ -3,13 +3,21 @@
 A :class:`PartitionPosition` belongs to one ownership. A partition that is released and claimed again gets a new
 position, so that late responses, queued chunks and messages of the old one can be recognised and dropped.
 
-Threads: each field has its own writer. The first four take no lock:
+Threads: each field has one usual writer. The first four take no lock:
 
 * the fetcher: ``fetched``, ``log_end``, ``epochs``
-* the thread that iterates the stream: ``consumed``, ``held_until``, ``batch_until``, ``fetch_from``
+* the thread that iterates the stream: ``consumed``, ``held_until``, ``batch_until``
 * the committer: ``committed``
 * the group thread, and the thread that shuts down: ``revoked``, which is only ever set
 * under the lock of the stream's queue: ``paused``, ``halted``, ``successor``
+
+The exceptions:
+
+* The group thread sets ``fetched``, ``consumed`` and ``committed`` at the start (:meth:`PartitionPosition.begin`,
+  :meth:`PartitionPosition.start_at`). No message of the position is queued before that.
+* The reader sets ``fetch_from`` to have messages fetched again. The fetcher moves it to ``fetched`` and clears it.
+* A thread that closes the connector finishes or puts down its own message: it writes ``consumed`` and ``held_until``.
+* A streaming query has no reader: its own threads write ``consumed`` when a batch ends.
 
 ``held`` and ``halted`` make the hand-over protocol. The stream announces the next message (``held_until``) *before* it
 looks at ``halted``. The group thread sets ``revoked``, and with it ``halted``, *before* it looks at ``held``. So one of

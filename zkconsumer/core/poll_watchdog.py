@@ -1,11 +1,11 @@
 """The watchdog of stalled readers: ``max.poll.interval.ms`` for streams. Pure.
 
-Owned by the group thread, which looks at the place of every stream now and then. A place says how often the stream was
-asked, and which message its reader has in hand. A reader that stays at one place for the whole interval is stalled.
-Looking costs the hand-out path nothing, and notices a stall at most one look late.
+Owned by the group thread, which looks at the place of every stream at regular times. A place says how often the stream
+was asked, and which message its reader has in hand. A reader that stays at one place for the whole interval is stalled.
+These looks cost the hand-out path nothing. The watchdog finds a stall at most one look late.
 
-Only time counts in which the reader has a message in hand or could have one. Other time is left out; time that was
-counted before it remains, over any number of generations.
+Time counts only while the reader has a message in hand or could get one. A pause in counting, or a new generation, does
+not reset the time that was counted before.
 
 Differs from the Java consumer on purpose: there a consumer must poll even if there is nothing to read.
 """
@@ -95,7 +95,7 @@ class PollWatchdog:
         return _Count(place, seen.since + now - seen.at, now)  # the reader had nothing to come back for
 
     def hold(self, now: float) -> None:
-        """Leave out the time from now on: the streams hand out nothing."""
+        """Stop counting poll time: the streams hand out no messages."""
         if self._held_since is None:
             self._held_since = now
 

@@ -41,8 +41,9 @@ Directory = Callable[[Deadline], Sequence[Endpoint]]
 
 
 def fetcher_number(tp: TopicPartition, fetchers: int) -> int:
-    """Return which of a broker's fetchers takes a partition, by the original's formula with KAFKA-1178's absolute
-    value.
+    """Return the number of the fetcher thread for a partition.
+
+    The hash is the original's, made non-negative (KAFKA-1178).
     """
     mixed = java_hash(tp.topic, 0) * 31 + tp.partition & 0xFFFFFFFF
     signed = mixed - (1 << 32) if mixed >= 1 << 31 else mixed

@@ -50,7 +50,7 @@ class Security(Protocol):
         """
 
     def authenticate(self, channel: BrokerChannel, deadline: Deadline) -> float | None:
-        """Log in, by exchanges on the channel; returns for how many seconds, None without a limit.
+        """Log in over the channel. Return the lifetime of the login in seconds, or None if unlimited.
 
         Raises: BrokerError.
         """

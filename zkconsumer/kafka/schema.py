@@ -221,7 +221,7 @@ def _read_one(kind: FieldType | tuple[Field, ...], version: int, reader: BodyRea
 
 
 class ApiRequest:
-    """A request in the form that a channel takes: a schema in one version with its values."""
+    """One request: a schema, its version and its field values."""
 
     def __init__(self, message: ApiSchema, version: int, values: Values) -> None:
         self.API_VERSION = version

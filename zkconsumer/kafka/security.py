@@ -191,7 +191,7 @@ class _ChannelSecurity:
         return self._context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
 
     def authenticate(self, channel: BrokerChannel, deadline: Deadline) -> float | None:
-        """Log in; returns for how many seconds, None without a limit. Raises BrokerError."""
+        """Log in. Return the lifetime of the login in seconds, or None if unlimited. Raises BrokerError."""
         if self._login is None:
             return None
         version = channel.versions.get(requests.SASL_HANDSHAKE.name)

@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class OwnedPartitions:
-    """The positions of one member by partition, and all that is told to fetching, streams and committer about them.
+    """The positions of the owned partitions. It passes each change on to the fetchers, the streams and the committer.
 
-    Arguments: ``tell`` puts events on the member's queue, on any thread.
+    Arguments: ``tell`` puts an event on the member's queue; any thread may call it.
     """
 
     def __init__(self, source: Source, hold: Hold, commits: Commits, tell: Callable[[Event], None]) -> None:
@@ -85,7 +85,7 @@ class OwnedPartitions:
             self._source.start(self._hold.accept(positions))
 
     def starts_found(self, starts: Mapping[PartitionPosition, int | None]) -> None:
-        """Begin where the store says; None: it has no offset."""
+        """Start partitions at the offsets read from the store. A partition with None has no stored offset."""
         ours = [position for position in starts if self.holds(position)]
         for position in ours:
             start = starts[position]
@@ -173,9 +173,10 @@ class OwnedPartitions:
             self._flow([position])
 
     def begin_anew(self, known: Mapping[PartitionPosition, KnownOffset]) -> None:
-        """Keep the ownership but take the offset again from its node, which says ``known``.
+        """Restart owned partitions at the offsets in ``known``, which were just read from the offset nodes.
 
-        A partition that has begun goes on there even if another store says something else: somebody wrote the node.
+        A partition that has started continues at its node's offset, even if another store has a different one, because
+        somebody wrote the node.
         """
         news = {old: PartitionPosition(old.tp, old.thread, self._start_in(offset)) for old, offset in known.items()}
         for old, new in news.items():

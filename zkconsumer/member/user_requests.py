@@ -49,9 +49,9 @@ class UserRequests:
         return self._inbox.stop
 
     def held_by_requester(self, position: PartitionPosition) -> bool:
-        """Return whether a thread that unsubscribes from this topic reads it.
+        """Return whether a thread that is unsubscribing from this topic holds the partition's message.
 
-        That thread waits for us, so its message counts as finished.
+        That thread waits for the group thread, so its message counts as finished.
         """
         return any(self._owned.held_by(position, thread) for thread in self._inbox.changes.leaving(position.topic))
 

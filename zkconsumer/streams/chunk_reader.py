@@ -215,9 +215,10 @@ class ChunkReader:
             self.queue.let_go()
 
     def handle_error(self, error: Exception, *, in_hand: bool = True) -> Exception | None:
-        """Handle an error of a read; returns the error to raise, or None if the read goes on.
+        """Handle an error of a read. Returns the error to raise, or None if the read goes on.
 
-        If the announced message was ``in_hand`` it is finished, else it comes again.
+        ``in_hand`` says that the user has received the announced message. Such a message is finished by this call;
+        otherwise the stream hands it out again.
         """
         chunk = self.queue.taken
         if chunk is None:

@@ -108,10 +108,10 @@ class KafkaStream(ColumnStream[K, V]):
     # ---- in turn with other streams (MergedStreams)
 
     def turn(self, wait_for_token: WaitForToken) -> Iterator[MessageAndMetadata[K, V]]:
-        """Return an iterator over the messages that can be had without waiting.
+        """Return an iterator over the messages that have arrived; it does not wait for more.
 
-        It waits only for a token of the rate limit, which all streams share, and calls ``wait_for_token`` for that
-        until it returns False. :meth:`settle` must follow.
+        With a rate limit, which all streams share, a message may lack its token. The iterator then calls
+        ``wait_for_token`` with the seconds to wait, until it returns False. :meth:`settle` must follow.
         """
         messages = self._begin()
         self._patience, self._ends, self._wait_for_token = 0.0, True, wait_for_token

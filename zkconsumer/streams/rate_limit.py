@@ -35,11 +35,11 @@ class HandOutGate(Protocol):
         """Whether a message may be handed out now."""
 
     def wait(self, deadline: Deadline) -> bool:
-        """Block until a message may be handed out, something changed, or the deadline; returns whether one may."""
+        """Block until a message may be handed out, another change, or the deadline. Return whether one may."""
 
 
 class TokenBucket:
-    """A token bucket: ``rate`` tokens a second, of which few are kept. Pure.
+    """A token bucket: ``rate`` tokens a second, at most those of ``BURST_S`` seconds at once. Pure.
 
     Arguments: ``rate`` above 0; ``now`` in seconds of any clock that does not go back.
     """
@@ -63,7 +63,7 @@ class TokenBucket:
         return True
 
     def spend(self, count: int, now: float) -> None:
-        """Take ``count`` tokens, present or not; none are given before the debt is made up for."""
+        """Take ``count`` tokens. The bucket may go below zero; :meth:`take` then fails until it is refilled."""
         self._fill(now)
         self._tokens -= count
 

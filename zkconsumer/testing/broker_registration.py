@@ -14,7 +14,7 @@ from zkconsumer.zookeeper import paths
 
 
 class BrokerRegistration:
-    """The nodes of one cluster in a ZooKeeper."""
+    """Writes the nodes of one cluster's brokers and topics into a FakeZooKeeper."""
 
     def __init__(self, zookeeper: FakeZooKeeper, modern: bool) -> None:
         self._zookeeper = zookeeper

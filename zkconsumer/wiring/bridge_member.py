@@ -105,7 +105,7 @@ class BridgeCoordination(ZooKeeperCoordination):
         self._kafka.start()
 
     def disconnect(self, deadline: Deadline) -> None:
-        """Leave the brokers' group only now, because the last commit is made as a member of it. Close everything."""
+        """Leave the brokers' group after the last commit, because only a member may commit. Then close everything."""
         self._bridge.close()
         self._lookout.close()
         self._kafka_events.put(StopRequested())
@@ -128,7 +128,7 @@ class BridgeCoordination(ZooKeeperCoordination):
         return made
 
     def registering(self, registration: Registration) -> Callable[[], Registration]:
-        """Return a function that completes the registration, and says that the brokers may coordinate this member."""
+        """Return a function that completes the registration, and marks this member as a bridge in it."""
         complete = super().registering(registration)
 
         def advertising() -> Registration:

@@ -203,7 +203,7 @@ class BrokerCoordination:
         return made
 
     def registering(self, registration: Registration) -> Callable[[], Registration]:
-        """Return a function that returns the registration as it is."""
+        """Return a function that returns the registration unchanged."""
         return lambda: registration
 
     def joining_limit(self) -> float:

@@ -80,7 +80,7 @@ class Coordination(Protocol):
         """Return the engine, not started. The coordinator is connected."""
 
     def registering(self, registration: Registration) -> Callable[[], Registration]:
-        """Return a function that completes the registration at the moment at which it is written."""
+        """Return a function that completes the registration. The member calls it right before it registers."""
 
     def joining_limit(self) -> float:
         """Return the seconds that joining may take; asked again when they are over."""

@@ -178,7 +178,7 @@ class ZooKeeperCoordination:
         return made
 
     def registering(self, registration: Registration) -> Callable[[], Registration]:
-        """Return a function that completes the registration at the moment at which it is written."""
+        """Return a function that adds the time and the keys for strategies. The member calls it as it registers."""
         return lambda: self.parts.outside.stamp(self.parts.config, self.session, registration)
 
 

@@ -127,7 +127,7 @@ class FlightProducer:
         self._thread.start()
 
     def let_finish(self) -> None:
-        """Allow the last flights to be written."""
+        """Let the producer write the last flights. It keeps them back until this call."""
         self._may_finish.set()
 
     @property

@@ -46,7 +46,7 @@ class Assignment(Protocol):
         """Give everything up without waiting for messages in hand: their reader does not come back."""
 
     def lose(self, why: str) -> None:
-        """Own nothing any more, at once: nothing is committed."""
+        """Drop all partitions immediately, without a commit."""
 
     def end(self, stop: StopRequested) -> None:
         """Give everything up for good, within the time that the shutdown leaves."""
@@ -113,7 +113,7 @@ class OwnedAssignment:
             self._revocation.try_last_commit(positions, Deadline(self._commit_within), count_requester=False)
 
     def lose(self, why: str) -> None:
-        """Own nothing any more, at once: nothing is committed."""
+        """Drop all partitions immediately, without a commit."""
         self._revocation.lose(list(self._owned.positions.values()), why)
 
     def end(self, stop: StopRequested) -> None:

@@ -153,7 +153,7 @@ class RebalanceRounds:
         self._registration.subscribe(registration)
 
     def forget_view(self) -> None:
-        """Believe nothing that was read of the group."""
+        """Drop the cached view of the group."""
         self._registration.forget_view()
 
     def doubt_view(self) -> None:
@@ -243,9 +243,9 @@ Concern = Callable[[Mapping[ConsumerId, Registration]], str | None]
 
 
 class AppliedStrategy:
-    """Plans for one member by its strategy, and remembers the assignment in force. It warns of each trouble once.
+    """Runs the strategy for one member and keeps the last assignment. It logs each problem once.
 
-    Arguments: ``assign`` is the strategy, ``name`` its name; ``concern`` is asked about the members of each view.
+    Arguments: ``assign`` is the strategy, ``name`` its name; ``concern`` returns a warning about a view's members.
     """
 
     def __init__(

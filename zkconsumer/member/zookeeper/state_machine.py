@@ -49,8 +49,8 @@ class Trigger(Enum):
     OWNER_CHANGED = "an owner node changed"
     DEMANDED = "a round is demanded"
     ROUND_DUE = "the time of a round has come"
-    ROUND_SETTLED = "all of ours is owned"
-    ROUND_BLOCKED = "others hold some of ours"
+    ROUND_SETTLED = "all planned partitions are owned"
+    ROUND_BLOCKED = "other members still own planned partitions"
     ROUND_FAILED = "the round failed"
     ROUND_SUPERSEDED = "newer events"
     ROUND_REGISTERED = "we are registered"
@@ -77,10 +77,10 @@ class Effect(Enum):
     PERFORM_ROUND = "perform a round"
     BACK_OFF = "back off"
     LOOK_AGAIN = "look again later"
-    FORGET_VIEW = "believe nothing read"
-    DOUBT_VIEW = "look again at what is believed"
-    """All of it but the registrations of other members; a part of those is looked at again each time."""
-    DROP_ALL = "drop everything owned"
+    FORGET_VIEW = "drop the cached view"
+    DOUBT_VIEW = "reread part of the cached view"
+    """All nodes except the registrations of other members. Of those it rereads a few each time, in turn."""
+    DROP_ALL = "drop all partitions"
     """Owner nodes that our session made stay ours to delete. A claim may have come into a new session."""
     RESUME_LEASE = "resume the lease"
     REPORT_UNOWNED = "look for unowned partitions"
@@ -120,7 +120,7 @@ TABLE.on([State.SUSPENDED], [Trigger.LEASE_ENDED], State.CUT_OFF, Effect.DROP_AL
 TABLE.on(DISCONNECTED, [Trigger.STUCK], None, Effect.REPLACE_CLIENT)
 _FORGET = (Effect.DROP_ALL, Effect.FORGET_VIEW)
 TABLE.on(OPEN, [Trigger.CONTESTED, Trigger.SILENT], State.EXPIRED, *_FORGET, Effect.ABANDON_SESSION)
-# watches do not survive a connection: believe nothing that was read before
+# watches do not survive a connection, so the cached view may be stale
 _RESUME = (Effect.FORGET_VIEW, Effect.RESUME_LEASE, Effect.BEGIN_NOW)
 TABLE.on([State.JOINING], [Trigger.RECONNECTED], None, Effect.FORGET_VIEW, Effect.RESUME_LEASE)
 TABLE.on([*BETWEEN_ROUNDS, State.SUSPENDED, State.CUT_OFF], [Trigger.RECONNECTED], State.CHANGED, *_RESUME)

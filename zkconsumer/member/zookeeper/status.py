@@ -49,7 +49,7 @@ class Status:
         self.first_round: Future[None] = Future()
 
     def show(self, phase: Phase, detail: str | None = None) -> None:
-        """Show another phase; ``detail`` None: the last trouble still stands."""
+        """Set the phase in the state. Without ``detail`` the state keeps its previous text."""
         before = self.state
         self.state = ConnectorState(
             phase,
