@@ -55,7 +55,7 @@ class BatchHold:
         return True
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Let no batch that is planned from now on read these.
+        """Keep these positions out of all batches that are planned from now on.
 
         The retention has kept the partitions of a running one.
         """
@@ -66,7 +66,7 @@ class BatchHold:
         """Wait for nobody: the strategy leaves the partitions of a running batch where they are."""
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Let the next batch find the new position."""
+        """Use the new position from the next batch on."""
         new.paused = new.halted = old.paused
         self.revoke([old])
 
@@ -83,7 +83,7 @@ class BatchHold:
         return False
 
     def end(self) -> None:
-        """The query ends: no batch runs any more."""
+        """Note that the query has ended and runs no batch any more."""
 
 
 class WaitingHold(BatchHold):
@@ -105,7 +105,7 @@ class WaitingHold(BatchHold):
         return position in self._started
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Let no batch that is planned from now on read these."""
+        """Keep these positions out of all batches that are planned from now on."""
         for position in positions:
             position.revoked = True
             self._started.discard(position)
@@ -125,7 +125,7 @@ class WaitingHold(BatchHold):
             position.held_until = _BATCH_RUNS if kept else NOTHING_HELD
 
     def end(self) -> None:
-        """The query ends: no batch runs any more."""
+        """Note that the query has ended and runs no batch any more."""
         self._ended.set()
 
 
