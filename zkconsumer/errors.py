@@ -212,7 +212,7 @@ class MalformedMemberError(BrokerError):
 
 
 class BrokerResponseError(BrokerError):
-    """A broker answered with an error code. Arguments: ``code`` (int16) and what was asked."""
+    """A broker answered with an error code. Arguments: ``code`` (int16) and the name of the request."""
 
     advice: ClassVar[str] = ""
     """What it means and what helps, where that is known."""
@@ -310,8 +310,8 @@ class OffsetCommitError(ZkConsumerError):
 class OffsetConflictError(ZkConsumerError):
     """Somebody else wrote the offset of a partition that this member owns, and ``offset.conflict`` is ``raise``.
 
-    Raised by the partition's stream at each ask until ``connector.seek`` says where it goes on. ``partition`` is it,
-    ``ours`` the offset up to which messages are finished here, ``theirs`` what is stored now; None: nothing.
+    The partition's stream raises it at each read until ``connector.seek`` chooses an offset. ``partition`` is the
+    partition, ``ours`` the offset up to which this member has finished messages, ``theirs`` the stored offset or None.
     """
 
     def __init__(self, partition: TopicPartition, ours: int | None, theirs: int | None) -> None:

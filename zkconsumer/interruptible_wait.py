@@ -36,7 +36,7 @@ class WakeFlag:
         self._lock.acquire(blocking=False)
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until the flag is up, and take it down; returns False where that took longer than so many seconds."""
+        """Wait until the flag is up, and take it down. Return False if it is still down after so many seconds."""
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, min(seconds, _LONGEST)))
 
 

@@ -179,10 +179,10 @@ SOON = 1.0
 
 
 class Backlog(Generic[Item]):
-    """A queue of items that instruments are told of later, several at once.
+    """A queue of measurements that instruments take later, several at once.
 
-    Telling four instruments of one small message takes as long as all other work on it. Any thread adds; the queue
-    needs no lock.
+    Updating four instruments for one small message would take as long as all other work on the message. Any thread may
+    add an item; the queue needs no lock.
 
     Arguments: ``tell`` feeds the instruments with at least one item.
     """

@@ -102,7 +102,7 @@ class Closing:
             self.wait()
 
     def raise_failure(self) -> None:
-        """Raise what could not be committed, in the first thread that asks."""
+        """Raise the error of the last commit, if it failed. Only the first call raises it."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

@@ -250,7 +250,7 @@ def _rounded(seconds: float | None) -> float | None:
 def table(measured: dict[str, Any]) -> str:
     """Medians in seconds, in Markdown, with the least and the greatest; each cell ours / the original's."""
     lines = [
-        "| step | owned | ratio | flowing | largest gap of what stays | largest gap before |",
+        "| step | owned | ratio | flowing | largest gap, staying | largest gap before |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for step, found in measured["steps"].items():

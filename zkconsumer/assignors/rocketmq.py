@@ -32,7 +32,7 @@ class QueueAllocator(ABC):
 
     @abstractmethod
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
-        """Return the queues of the client at each position. Both arguments are sorted and not empty."""
+        """Return the queues of each client, in the order of the clients. Both arguments are sorted and not empty."""
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
@@ -83,7 +83,7 @@ class AverageAssignor(QueueAllocator):
     """RocketMQ's default (AVG): contiguous blocks, the first ones larger by one, as in ``range``."""
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
-        """Return the queues of the client at each position."""
+        """Return the queues of each client, in the order of the clients."""
         return [list(block) for block in blocks(queues, len(clients))]
 
 
@@ -91,7 +91,7 @@ class AverageByCircleAssignor(QueueAllocator):
     """RocketMQ's AVG_BY_CIRCLE: queues in turn, like cards."""
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
-        """Return the queues of the client at each position."""
+        """Return the queues of each client, in the order of the clients."""
         return [list(queues[position :: len(clients)]) for position in range(len(clients))]
 
 

@@ -156,7 +156,8 @@ class _Balance:
 def _topics_in_turn(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the first partition of each topic, then the second of each, and so on.
 
-    A member gives up the last ones: some of each topic, not all of one topic, which might have all the messages.
+    A member gives up partitions from the end of this list. So it gives up some of each topic, and not all partitions of
+    one topic, which might have all the messages.
     """
     ranks: dict[str, int] = {}
     ranked: list[tuple[int, TopicPartition]] = []

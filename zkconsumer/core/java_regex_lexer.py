@@ -127,7 +127,7 @@ class RegexLexer:
         return classes.char_range(first, last, fold="i" in self._flags, fold_unicode="u" in self._flags)
 
     def _until_brace(self, start: int, unclosed: str) -> str:
-        """Return the text up to the next closing brace, which is read too."""
+        """Read past the next closing brace. Return the text before it."""
         name = ""
         while self._raw().char != "}":
             if self._raw() is END:

@@ -1,7 +1,7 @@
 """Legal names of ZooKeeper nodes, and so of groups, topics and members. Pure; any thread.
 
-The rule is that of ZooKeeper's Java client for one element of a path. The server takes any UTF-8. But other members of
-the group could not look up a node whose name only the server takes.
+The rule is that of ZooKeeper's Java client for one element of a path. The server accepts any UTF-8 name. But a Scala
+member, which uses the Java client, could not look up a node with such a name.
 """
 
 from __future__ import annotations

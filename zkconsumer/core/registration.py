@@ -41,7 +41,7 @@ class Registration:
 
     @property
     def wildcard(self) -> tuple[str, int]:
-        """The expression and its number of streams: the first entry. The original, too, ignores further ones.
+        """The expression and its number of streams, from the first entry. The original, too, ignores further ones.
 
         Raises StopIteration for an empty subscription: look at :attr:`is_wildcard` first.
         """

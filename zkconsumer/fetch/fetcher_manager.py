@@ -216,7 +216,7 @@ class FetcherManager:
             self._refused(None)
 
     def step(self) -> None:
-        """Do one round: find the leaders of partitions without one, and hand these to fetchers.
+        """Do one round: find the leaders of partitions without a fetcher, and hand these partitions to fetchers.
 
         If there is no such partition, it waits for one.
         """

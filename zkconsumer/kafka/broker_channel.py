@@ -356,7 +356,7 @@ class BrokerChannel:
             raise
 
     def _keep(self, expected: _PendingResponse, size: int, have: int, deadline: Deadline) -> None:
-        """Read the response to a fetch, whose head and first ``have`` bytes have come."""
+        """Read the rest of a fetch response. Its head and first ``have`` bytes have arrived."""
         receive = self._receiver(deadline)
         whole = _HEAD.size + size
         if len(self.buffer) < min(whole, _KEPT_BUFFER):

@@ -203,7 +203,7 @@ class GroupChannel:
     def commit(
         self, who: Membership, offsets: Mapping[TopicPartition, int | StoredOffset], deadline: Deadline
     ) -> Mapping[TopicPartition, int]:
-        """Write offsets, as a member, or as nobody while the group has no members.
+        """Write offsets, as a member, or without a member id while the group has no members.
 
         A :class:`StoredOffset` is written with its metadata and leader epoch. Returns the error code of each partition,
         0 if it is written. An error of the group, which the answer repeats for each partition, is raised: nothing is

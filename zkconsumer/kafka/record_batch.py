@@ -62,7 +62,7 @@ _UNTOLD: Final = Expansion()
 def expanded(view: memoryview, limit: int) -> memoryview:
     """Return a compressed batch of format 2 as the same batch uncompressed, for readers that must not decompress it.
 
-    Arguments: ``limit`` is how many bytes its records may have. Raises: ValueError.
+    Arguments: ``limit`` is the most bytes that the decompressed records may have. Raises: ValueError.
     """
     batch = decompress(view[BATCH_CODEC] & CODEC, view[BATCH_SIZE:], 2, limit, view[:BATCH_SIZE])
     batch[BATCH_CODEC] &= ~CODEC

@@ -92,10 +92,10 @@ class FetchRequest(NamedTuple):
 
 
 class ClusterMetadata(NamedTuple):
-    """The metadata of topics, from one broker.
+    """The metadata of topics, as one broker sees it.
 
-    (host, port) of each broker, the leader of each partition that has one, and the error code of each topic (by name)
-    or partition that the broker cannot tell.
+    It has the address (host, port) of each broker, and the leader of each partition that has one. If the broker has no
+    metadata of a topic or partition, it has its error code.
     """
 
     brokers: Mapping[int, tuple[str, int]]

@@ -164,7 +164,7 @@ class ApiSchema:
         return _write_structure(fields, version, self.compact(version), values)
 
     def read(self, fields: Sequence[Field], version: int, data: bytes) -> dict[str, Any]:
-        """Return the values in a body of the ``request`` or ``response``. Raises ValueError for bytes that are none."""
+        """Return the field values in the body of a ``request`` or ``response``. Raises ValueError if malformed."""
         self._check(version)
         reader = BodyReader(data, self.compact(version))
         found = _read_structure(fields, version, reader)

@@ -40,7 +40,7 @@ class StartsResolved:
 
 @dataclass(frozen=True, slots=True)
 class StartsStored:
-    """Starts of partitions are stored, except of the ``refused`` ones."""
+    """The start offsets of partitions are stored, except those of ``refused`` partitions."""
 
     starts: Mapping[PartitionPosition, int]
     refused: frozenset[PartitionPosition]

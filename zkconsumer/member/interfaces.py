@@ -26,7 +26,7 @@ class Source(Protocol):
         """Stop fetching revoked positions."""
 
     def wake(self) -> None:
-        """Look again: a start position is known now."""
+        """Wake the fetchers, because a start offset has become known."""
 
 
 class Hold(Protocol):
@@ -95,7 +95,7 @@ class Commits(Protocol):
         """Store start offsets. ``done`` gets each position once, in one call or several: whether it is stored."""
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
-        """Let the next commit overwrite ``known``, which somebody else wrote; None: they wrote outside ZooKeeper."""
+        """Let the next commit overwrite another client's offset: ``known``, or with None one outside ZooKeeper."""
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
         """Write where these begin to every store, because one store says so already."""

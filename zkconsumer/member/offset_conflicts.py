@@ -1,10 +1,10 @@
-"""Changes of a partition's place: starts that become known, seeks, and offsets that somebody else wrote.
+"""Handles starts that become known, seeks, and offsets that another client wrote for an owned partition.
 
-Somebody else is an operator, a Scala zombie, or an old-style commit through a broker. ``offset.conflict`` says what
-follows, also for offsets in Kafka.
+The other client is an operator's tool, a Scala zombie, or an old-style commit through a broker. ``offset.conflict``
+decides what the member does about it, also with offsets in Kafka.
 
-Called by the group thread only. The original notices nothing and overwrites such an offset with its next commit. So it
-undoes the work of an operator, and if the owner dies, the stale offset of a zombie may stand.
+Called by the group thread only. The original does not notice such an offset and overwrites it with its next commit. So
+it undoes an operator's reset. If the owner dies before that commit, the next owner starts at a zombie's stale offset.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commits offsets: the one thread that reads and writes them.
+"""The committer thread, the only thread that reads and writes offsets.
 
 Everything that touches offset state runs on the committer's thread, in the order of the calls: commits of the timer and
 of the user, the last commit before a release, start offsets. So a user's commit is served while a rebalance waits for

@@ -79,7 +79,7 @@ class FilteringReader(BatchReader):
         return {**self.__dict__, "_bounds": None}  # of no use to tasks, which are told their ranges
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what can be used. Returns the filters that Spark must evaluate."""
+        """Keep the filters that the source can apply. Return those that Spark must evaluate."""
         self._bounds = Bounds()
         return self._bounds.take(filters)
 

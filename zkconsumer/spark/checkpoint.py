@@ -1,11 +1,10 @@
 """The checkpoint of a query: it tells whether a batch has ended.
 
-Spark tells a source that a batch has ended only at the next trigger, which may be hours away. But it notes the end in
-the checkpoint, as the file ``commits/N`` beside ``offsets/N``. With the option ``checkpointLocation`` (the same as the
-sink's) the source can read it there. Then neither the group's offsets nor the next owner of a partition wait for the
-next trigger.
+Spark tells a source that a batch has ended only at the next trigger, which may be hours later. But Spark writes the end
+to the checkpoint at once, as the file ``commits/N`` beside ``offsets/N``. The option ``checkpointLocation`` (the same
+as the sink's) lets the source read this file. So commits and revocations need not wait for the next trigger.
 
-One thread, the attendant's. Reads only.
+Called by the attendant's thread only. Only reads the checkpoint.
 """
 
 from __future__ import annotations

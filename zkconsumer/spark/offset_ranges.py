@@ -154,9 +154,9 @@ def remembered(progress: Progress, done: Progress, existing: Iterable[TopicParti
 
 
 def fair_share(sizes: Mapping[K, int], limit: int) -> dict[K, int]:
-    """Return how much of each size fits into a limit: as equal as can be, so that a large backlog starves nobody.
+    """Divide a limit among sizes as equally as possible, so that a partition with a large backlog starves no other one.
 
-    Each non-empty one gets at least 1, even if that is more than the limit.
+    Each non-empty size gets at least 1, even if the sum is then above the limit.
     """
     shares: dict[K, int] = {}
     left = limit

@@ -66,7 +66,7 @@ class BatchHold:
         return self._retention is None or position in self._started
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Let no batch that is planned from now on read these."""
+        """Keep these positions out of all batches that are planned from now on."""
         for position in positions:
             position.revoked = True
             self._started.discard(position)
@@ -87,7 +87,7 @@ class BatchHold:
         return any(position.held for position in positions)
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Let the next batch find the new position."""
+        """Use the new position from the next batch on."""
         new.paused = new.halted = old.paused
         self.revoke([old])
 
@@ -104,7 +104,7 @@ class BatchHold:
         return False
 
     def end(self) -> None:
-        """Hold nothing: no batch runs any more."""
+        """Note that the query has ended and runs no batch any more."""
         self._ended.set()
 
 

@@ -36,7 +36,7 @@ _READ_TWICE = (
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what the options name, batch after batch.
+    """Reads the topics of the options in batches, for one streaming query.
 
     Arguments: ``frame`` names the DataFrame, which only one query at a time may read.
     """

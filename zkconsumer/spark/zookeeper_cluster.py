@@ -68,7 +68,7 @@ class LiveMembersError(OffsetCommitError):
 
 
 class NoTimesError(BrokerError):
-    """A broker knows no times of messages (before 0.10.1)."""
+    """A broker cannot look up offsets by time (before 0.10.1)."""
 
 
 class WatchedNodes:
@@ -105,7 +105,7 @@ class WatchedNodes:
         return self.cache.look(wanted, deadline)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Read these again at the next look: an answer contradicts what they said."""
+        """Drop these cached nodes, because an answer contradicts them. The next look reads them again."""
         self.cache.forget(paths)
 
 

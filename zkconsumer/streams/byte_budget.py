@@ -67,7 +67,7 @@ class QueueBudget:
         return used
 
     def free(self) -> int:
-        """Return the bytes that may still be asked for; at 0 or less only a stream with a waiting reader is served."""
+        """Return the bytes that requests may still ask for; at 0 or less only streams with a waiting reader may."""
         free = self._limit - self._limit // KEPT_BACK - self.used
         if free <= 0:
             self.short = True

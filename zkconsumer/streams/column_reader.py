@@ -47,7 +47,7 @@ class ColumnReader:
 
     @property
     def withheld(self) -> bool:
-        """Whether rows were read for the user and have not reached the user yet."""
+        """Whether the stream has read rows that the user has not received yet."""
         return bool(self.in_hand) and not self.handed_out
 
     # ---- rows that were handed out

@@ -121,7 +121,7 @@ class Forged:
     left: int
 
     def of(self, real: bytes) -> bytes:
-        """Return the bytes to send in place of the ``real`` ones."""
+        """Return the bytes to send instead of the ``real`` ones."""
         return self.data(real) if callable(self.data) else self.data
 
 

@@ -92,7 +92,7 @@ class DueAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class GroupMember:
-    """A member of a group. Its session ends at ``deadline`` unless a heartbeat comes; None means that none is due.
+    """A member of a group. Its session ends at ``deadline`` unless a heartbeat comes; None: no heartbeat is due.
 
     ``join_ticket`` and ``sync_ticket`` belong to its waiting requests.
     """
@@ -117,7 +117,7 @@ class GroupMember:
 
     @property
     def excused(self) -> bool:
-        """Whether the member needs no heartbeats because one of its requests waits. A new member always needs them."""
+        """Whether the member needs no heartbeats, because one of its requests waits. New members always need them."""
         return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
 
 

@@ -176,9 +176,9 @@ def _int(value: object, path: str, what: str) -> int:
 
 
 def _java_integer(text: str, allowed: range) -> int | None:
-    """Return the number that Java's ``parseInt`` or ``parseLong`` reads: a sign, digits of any script, no blanks.
+    """Return the number as Java's ``parseInt`` or ``parseLong`` reads it, or None if Java refuses the text.
 
-    None if Java reads none.
+    Java accepts a sign and digits of any script, and no blanks.
     """
     if _JAVA_INTEGER.fullmatch(text) is None:
         return None

@@ -154,7 +154,7 @@ class _TlsHandler(NamedHandler):
 
 
 class NoSecrets(logging.Filter):
-    """Keeps the content of logins out of the log: kazoo writes each request there, passwords included."""
+    """A log filter that hides the content of logins. Without it kazoo would log passwords with its requests."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let the record pass, with the names of such requests in place of their contents."""

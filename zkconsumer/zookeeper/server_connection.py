@@ -140,7 +140,7 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
 
 
 class ServerConnection(PipeliningConnection):
-    """A connection that is made again and again, until the client is stopped.
+    """A connection to a ZooKeeper server. It reconnects until the client is stopped.
 
     - ``negotiated``: the session timeout that the server granted, in seconds;
     - ``ready``: whether requests can be answered;

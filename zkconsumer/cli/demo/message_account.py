@@ -17,7 +17,7 @@ MessagePosition = tuple[int, int]  # partition, offset
 
 
 class Repeat(NamedTuple):
-    """A repeated message: the member that read it ``first``, the one that read it ``again``, and the ``step``."""
+    """A repeated message: its ``first`` reader, the member that read it ``again``, and the demo's ``step``."""
 
     first: str
     again: str

@@ -30,7 +30,7 @@ class Assignment(Protocol):
 
     @property
     def streams(self) -> Mapping[TopicPartition, int]:
-        """The number of the stream of each partition that is ours."""
+        """The stream number of each owned partition."""
 
     @property
     def trouble(self) -> str:
@@ -79,7 +79,7 @@ class OwnedAssignment:
 
     @property
     def streams(self) -> Mapping[TopicPartition, int]:
-        """The number of the stream of each partition that is ours."""
+        """The stream number of each owned partition."""
         return {tp: int(p.thread[len(self._consumer) + 1 :]) for tp, p in self._owned.positions.items()}
 
     @property

@@ -197,7 +197,7 @@ class OwnerNodes:
                     result.blocked[tp] = str(refused[path])
 
     def _made(self, missing: Sequence[str], deadline: Deadline) -> Mapping[str, NotPermittedError]:
-        """Make these nodes. Returns the nodes that we may not make."""
+        """Create these nodes. Return the nodes that this member has no permission to create."""
         refused = self._session.ensure_each(missing, deadline) if missing else {}
         new = [str(error) for path, error in refused.items() if path not in self._refused]
         if new:  # once, not at every try
@@ -263,7 +263,7 @@ class OwnerNodes:
         return {tp: node.czxid for tp, node in known.items() if node is not None and node is not FORBIDDEN}
 
     def topics_deleted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions whose topic was not there when the group was looked at. Sends no request."""
+        """Return the partitions whose topic did not exist at the last look at the group. Sends no request."""
         return frozenset(tp for tp, node in self._topics(partitions).items() if node is None)
 
     def _topics(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Node | None]:

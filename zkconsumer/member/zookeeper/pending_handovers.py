@@ -79,7 +79,7 @@ class PendingHandovers:
         return self._open[tp].nudges
 
     def nudged(self, partitions: Collection[TopicPartition]) -> None:
-        """Note that the members that should own these were woken."""
+        """Note that this member woke the new owners of these partitions."""
         for tp in partitions:
             self._open[tp].nudges += 1
 
