@@ -9,19 +9,15 @@ import logging
 import socket
 from collections.abc import Callable
 from threading import Event
-from typing import TYPE_CHECKING
 
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.faults import Fate, Forged, Recorded
 from zkconsumer.testing.group_request_handlers import GROUP_HANDLERS
 from zkconsumer.testing.loopback_server import Connection, LoopbackServer, framed
-from zkconsumer.testing.pending_requests import BrokerStopped, PendingRequest
+from zkconsumer.testing.pending_requests import BrokerStopped, Cluster, PendingRequest
 from zkconsumer.testing.request_schemas import APIS, supported
 from zkconsumer.testing.topic_request_handlers import LOG_HANDLERS
 from zkconsumer.testing.wire_types import INT16, INT32, STRING, Api, Body, MalformedRequestError, WireReader
-
-if TYPE_CHECKING:
-    from zkconsumer.testing.fake_cluster import FakeCluster
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +31,7 @@ _HANDLERS = {**GROUP_HANDLERS, **LOG_HANDLERS}
 class FakeBroker(LoopbackServer["_Connection"]):
     """One broker of a :class:`FakeCluster`, which makes and starts it. ``groups`` is its group coordinator."""
 
-    def __init__(self, broker_id: int, cluster: FakeCluster, groups: GroupCoordinator) -> None:
+    def __init__(self, broker_id: int, cluster: Cluster, groups: GroupCoordinator) -> None:
         super().__init__(f"fake-broker-{broker_id}")
         self.id = broker_id
         self.groups = groups
@@ -64,7 +60,7 @@ class FakeBroker(LoopbackServer["_Connection"]):
 class _Connection(Connection):
     """One connection, served by one thread. ``cut`` may come from any."""
 
-    def __init__(self, sock: socket.socket, broker: FakeBroker, cluster: FakeCluster, stop: Event) -> None:
+    def __init__(self, sock: socket.socket, broker: FakeBroker, cluster: Cluster, stop: Event) -> None:
         super().__init__(sock)
         self.client_id: str | None = None
         self._broker = broker

@@ -3,18 +3,21 @@
 A request belongs to its connection's thread. Any thread may set its ``PendingAnswer``.
 """
 
+# ruff: noqa: D102 - FakeCluster documents the methods of its protocol
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from zkconsumer.deadline import Deadline
+from zkconsumer.testing.clock import Clock
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
+from zkconsumer.testing.faults import Forged, Parked, Recorded
+from zkconsumer.testing.partition_log import PartitionLog
 from zkconsumer.testing.wire_types import Body
-
-if TYPE_CHECKING:
-    from zkconsumer.testing.fake_cluster import FakeCluster
-    from zkconsumer.testing.fake_coordinator import GroupCoordinator
 
 _SLICE = 0.05
 
@@ -50,11 +53,38 @@ class PendingAnswer:
         return self._value
 
 
+class Cluster(Protocol):
+    """The cluster of a fake broker, as the broker and its handlers use it. ``FakeCluster`` documents the methods."""
+
+    modern: bool
+    cluster_id: str
+    clock: Clock
+
+    def address(self, broker_id: int) -> tuple[str, int]: ...
+    def addresses(self) -> list[tuple[int, str, int]]: ...
+    def coordinator(self, group_id: str) -> int | None: ...
+    def group_error(self, broker_id: int, group_id: str, *, may_be_empty: bool = False) -> int: ...
+    def topics(self) -> list[str]: ...
+    def logs(self, topic: str) -> list[PartitionLog] | None: ...
+    def log(self, topic: str, partition: int) -> PartitionLog | None: ...
+    def create_topic(self, name: str, partitions: int = 1) -> None: ...
+    def add_partitions(self, name: str, total: int) -> None: ...
+    def delete_topic(self, name: str) -> None: ...
+    def next_producer_id(self) -> int: ...
+    def arrived(self) -> None: ...
+    def arrivals(self) -> int: ...
+    def await_arrival(self, since: int, deadline: Deadline) -> None: ...
+    def record(self, request: Recorded) -> None: ...
+    def code_for(self, request: Recorded) -> int: ...
+    def forged_for(self, request: Recorded) -> Forged | None: ...
+    def place_for(self, request: Recorded, at: str) -> Parked | None: ...
+
+
 @dataclass(frozen=True)
 class PendingRequest:
     """A request to one broker. ``stop`` is set when the broker stops or the client closes the connection."""
 
-    cluster: FakeCluster
+    cluster: Cluster
     broker_id: int
     groups: GroupCoordinator
     version: int
