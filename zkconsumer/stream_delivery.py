@@ -95,11 +95,11 @@ class Delivery:
     # ---- for the group's thread ----
 
     def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, StreamQueue]]:
-        """Hand out messages of these from now on. Returns each with the queue of its stream."""
+        """Allow the hand-out of these positions. Returns each with the queue of its stream."""
         return [(position, self.stream_of(position).queue) for position in positions]
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Hand out nothing more of these; return at once. Any thread."""
+        """Stop the hand-out of these positions; return at once. Any thread."""
         for queue, of_queue in self._by_queue(positions).items():
             queue.revoke(of_queue)
         self._lease.wake()

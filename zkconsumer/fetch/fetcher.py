@@ -128,7 +128,7 @@ class Fetcher:
 
     @property
     def idle(self) -> bool:
-        """Whether no partition of ours is left here."""
+        """Whether this fetcher has no partitions."""
         with self._lock:
             self._drop_revoked()
             return not self._fetches

@@ -200,7 +200,7 @@ class TruncationCheck:
         self._move(fetch, differs, outcomes)
 
     def _move(self, fetch: PartitionFetch, offset: int, outcomes: Outcomes) -> None:
-        """Go on at ``offset``: at once, unless the last place was refused as well."""
+        """Continue at ``offset``: at once, or after a pause if the broker refused the last offset as well."""
         fetch.position.fetched, fetch.epoch, fetch.reached = offset, b"", offset
         fetch.sink.jump(fetch.position, offset)
         fetch.refusals += 1

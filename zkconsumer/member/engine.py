@@ -121,7 +121,7 @@ class Coordinator(Protocol):
         """Return when :meth:`run_timers` has something to do (monotonic seconds)."""
 
     def run_timers(self) -> None:
-        """Do what is due. Called after each batch of events, and at :meth:`due`."""
+        """Run the timers that are due. Called after each batch of events, and at :meth:`due`."""
 
     def step_failed(self, error: Exception) -> None:
         """Recover from an unexpected error in one of the methods above."""
@@ -168,7 +168,7 @@ class GroupThread:
         return not self._thread.is_alive()
 
     def step(self, longest: float = LONGEST_WAIT) -> None:
-        """Wait for an event or a timer, at most ``longest`` seconds, and deal with all that happened."""
+        """Wait for an event or a timer, at most ``longest`` seconds, and handle all events and timers."""
         events = self._inbox.gather(min(longest, max(0.0, self.coordinator.due() - monotonic())))
         try:
             while events:

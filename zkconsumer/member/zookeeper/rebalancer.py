@@ -112,7 +112,7 @@ class Rebalancer:
         return min(timers)
 
     def run_timers(self) -> None:
-        """Do what is due."""
+        """Run the timers that are due."""
         if self._stopping is not None:
             self._on(Trigger.STOPPED)
             return

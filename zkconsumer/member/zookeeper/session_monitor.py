@@ -124,7 +124,7 @@ class SessionMonitor:
         return True
 
     def _forget(self) -> None:
-        """Begin anew: the connections of this session say nothing about the next one."""
+        """Reset the counts, because connections of this session say nothing about the next one."""
         self._session_id = 0
         self._barren = 0
         self._unheard_since = NEVER
