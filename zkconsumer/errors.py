@@ -232,7 +232,7 @@ class NotCoordinatorError(GroupError):
 
 
 class CoordinatorLoadInProgressError(GroupError):
-    """The coordinator has just become one and still reads the group."""
+    """The broker has just become the group's coordinator, and still loads the group."""
 
 
 class CoordinatorNotAvailableError(GroupError):

@@ -64,7 +64,7 @@ class Delivery:
     # ---- who reads ----
 
     def places(self) -> dict[StreamKey, Place]:
-        """Return the place of each stream whose reader does something else.
+        """Return the place of each stream whose reader is not waiting in it.
 
         A stream waits for its reader if a message is in hand, or there is one to read. It does not wait while the user
         has paused the partition in hand, nor for a message in hand alone of a partition that is no longer ours.
@@ -88,7 +88,7 @@ class Delivery:
         return found
 
     def came_back(self, key: StreamKey, place: Place) -> bool:
-        """Return whether the reader of a stream has asked it for something since that place, or the stream is gone."""
+        """Return whether the reader of a stream has come back since it was at this place, or the stream is gone."""
         stream = self._streams.get(key)
         return stream is None or stream.queue.closed or stream.being_read or stream.queue.asks != place.asks
 
@@ -117,7 +117,7 @@ class Delivery:
         return found
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Go on at ``new``, in the same stream; hand out nothing more of ``old``."""
+        """Replace ``old`` by ``new`` in the same stream, and stop the hand-out of ``old``."""
         self.stream_of(old).queue.replace(old, new)
         self._lease.wake()
 

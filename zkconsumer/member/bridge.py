@@ -155,7 +155,7 @@ class Bridge:
         return False
 
     def _look_no_more(self) -> None:
-        """Drop the look: no member is left that the brokers' group would have to be left for."""
+        """Stop the look, because no member is left for which this one would leave the brokers' group."""
         with self._changed:
             self._lookout, self._may_leave, self.concern = None, False, ""
 

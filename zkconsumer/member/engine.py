@@ -105,7 +105,7 @@ class Coordinator(Protocol):
 
     @property
     def first_round(self) -> Future[None]:
-        """Done with the first rebalance; failed with an error that no waiting cures. Any thread."""
+        """Done with the first rebalance, or failed with an error that waiting cannot cure. Any thread."""
 
     @property
     def closed(self) -> bool:
@@ -145,7 +145,7 @@ class GroupThread:
 
     @property
     def first_round(self) -> Future[None]:
-        """Done with the first rebalance; failed with an error that no waiting cures. Any thread."""
+        """Done with the first rebalance, or failed with an error that waiting cannot cure. Any thread."""
         return self.coordinator.first_round
 
     def start(self) -> None:

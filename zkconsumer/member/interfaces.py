@@ -76,7 +76,7 @@ class Commits(Protocol):
 
     @property
     def reads_nodes(self) -> bool:
-        """Whether the offset nodes in ZooKeeper matter."""
+        """Whether the group's offsets are stored in ZooKeeper's offset nodes."""
 
     def find_starts(
         self, positions: Sequence[PartitionPosition], found: Callable[[Mapping[PartitionPosition, int | None]], None]

@@ -71,7 +71,7 @@ class OffsetConflicts:
         self._nodes = nodes
         self._limit = limit
         self.count = 0
-        """Partitions so far whose offsets somebody else wrote."""
+        """Partitions with offset conflicts so far."""
         self._unread: list[PartitionPosition] = []
         self._stopped: Mapping[PartitionPosition, OffsetConflictError] = {}
         """Positions of which nothing is handed out until somebody seeks; replaced and never changed."""
@@ -84,7 +84,7 @@ class OffsetConflicts:
 
     @property
     def waiting(self) -> frozenset[TopicPartition]:
-        """The partitions that wait for a seek, or until the place of a seek is stored."""
+        """The partitions that wait for a seek, or until the offset of a seek is stored."""
         return self._owned.sought | {position.tp for position in self._stopped if self._owned.holds(position)}
 
     def handle(self, event: OffsetEvent) -> RoundNeeded | None:
@@ -169,7 +169,7 @@ class OffsetConflicts:
         return {position: _UNREADABLE for position in positions if position not in known}
 
     def _resolve_elsewhere(self, offsets: Mapping[PartitionPosition, int]) -> None:
-        """Deal with offsets that somebody else wrote outside ZooKeeper, as they were read there."""
+        """Apply ``offset.conflict`` to offsets that another client wrote outside ZooKeeper."""
         ours = {position: theirs for position, theirs in offsets.items() if self._owned.holds(position)}
         self.count += len(ours)
         if self._policy == "adopt":

@@ -225,7 +225,7 @@ class OwnedPartitions:
         return new
 
     def begin_other_log(self, old: PartitionPosition, known: KnownOffset, offset: int) -> PartitionPosition:
-        """Go on at ``offset`` of another log and store that at once: ``known`` belongs to the log before it.
+        """Continue at ``offset`` of another log. Store it at once, because ``known`` belongs to the earlier log.
 
         Nothing more of the log before it is handed out. Returns the new position.
         """

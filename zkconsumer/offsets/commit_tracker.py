@@ -44,7 +44,7 @@ class _Tracked:
     unlevel: bool = False
     """Its stores do not agree: the next commit writes it, changed or not."""
     undecided: int | None = None
-    """What somebody else wrote elsewhere, until the group's thread has decided: nothing is written over it."""
+    """The offset that another client wrote outside ZooKeeper, kept until the group thread decides about it."""
 
 
 class CommitTracker:

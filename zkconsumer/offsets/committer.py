@@ -177,7 +177,7 @@ class Committer:
         self._wait(self.submit(lambda: self.tracker.commit_given(offsets, deadline), Answer()), deadline, "commit")
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
-        """Let the next commit write over ``known``, which somebody else wrote (None: elsewhere than in ZooKeeper).
+        """Let the next commit overwrite ``known``, which another client wrote (None: outside ZooKeeper).
 
         Returns at once.
         """

@@ -61,7 +61,7 @@ class Coordination(Protocol):
 
     @property
     def concern(self) -> str:
-        """Something strange in the group, for the user; empty if there is nothing."""
+        """A warning about the group, as a text for the user; empty if there is none."""
 
     @property
     def incremental(self) -> bool:

@@ -270,7 +270,7 @@ class AppliedStrategy:
         """Partitions that the assignment before the last gave to members that have left since."""
 
     def plan(self, view: GroupView, owned: Mapping[TopicPartition, PartitionPosition]) -> tuple[Plan, str]:
-        """Return what to do, and why that is not what the strategy says; empty if it is.
+        """Return the plan, and the reason if it differs from the strategy's assignment (else empty).
 
         A strategy that raises leaves the assignment before it in force. That harms nothing that flows already, and
         partitions lost meanwhile are claimed again as before. Raises AssignmentError for an impossible assignment.
