@@ -1,8 +1,9 @@
-"""``ZookeeperConsumerConnector``: the façade. Wiring is in ``wiring``, the streams' table in ``delivery``; whatever
-decides is in ``core``, whatever does in ``group``, ``offsets``, ``fetch``.
+"""``ZookeeperConsumerConnector``, the class that applications use.
 
-Threads: a connector may be used from several application threads; each stream by one at a time. The lock guards that
-streams are created once, and the subscription; nothing is awaited under it.
+``wiring`` builds its member, and ``stream_delivery`` has its streams.
+
+Threads: a connector may be used from several application threads; each stream by one at a time. The lock guards the
+subscription and the creation of streams. No thread waits while it holds the lock.
 :meth:`ZookeeperConsumerConnector.shutdown` takes no lock on entry, so that a signal handler may call it.
 
 Mirrors the original's class of this name. There the constructor connects; here nothing happens before streams are

@@ -234,7 +234,7 @@ class NotCoordinatorError(GroupError):
 
 
 class CoordinatorLoadInProgressError(GroupError):
-    """The coordinator has just become one and still reads the group."""
+    """The broker has just become the group's coordinator, and still loads the group."""
 
 
 class CoordinatorNotAvailableError(GroupError):
@@ -242,7 +242,7 @@ class CoordinatorNotAvailableError(GroupError):
 
 
 class RebalanceInProgressError(GroupError):
-    """The group rebalances: whoever wants to stay in it joins again."""
+    """The group rebalances. Members must join again to stay in it."""
 
 
 class UnknownMemberIdError(GroupError):
@@ -250,7 +250,7 @@ class UnknownMemberIdError(GroupError):
 
 
 class IllegalGenerationError(GroupError):
-    """The generation is not the group's present one, so that what was owned in it is somebody else's now."""
+    """The generation is over, so other members may own its partitions now."""
 
 
 class MemberIdRequiredError(GroupError):

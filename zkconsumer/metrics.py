@@ -248,7 +248,7 @@ class Metrics:
                 self._instruments.pop(name, None)
 
     def late(self, feed: Callable[[], None]) -> None:
-        """Call this method before each snapshot while its object lives: it feeds instruments with postponed items."""
+        """Register a method that feeds instruments with queued items. Each snapshot calls it while its object lives."""
         with self._lock:
             self._late = [known for known in self._late if known() is not None]
             self._late.append(WeakMethod(feed))

@@ -197,7 +197,7 @@ class ShutdownOnSignal:
 
 
 def shutdown_on_signal(connector: Stoppable, *signals: int, timeout: float = CLOSE_WITHIN) -> ShutdownOnSignal:
-    """Shut a connector down when a signal comes, and lose or repeat nothing by it.
+    """Shut a connector down when a signal comes, without lost or repeated messages.
 
     ``with connector, shutdown_on_signal(connector, SIGTERM, SIGINT): ...`` The first signal lets the message in hand be
     finished. It is committed, streams end, and with them the loop; a loop that waits for a message ends at once. The

@@ -64,7 +64,7 @@ class Delivery:
     # ---- who reads ----
 
     def places(self) -> dict[StreamKey, Place]:
-        """Return the place of each stream whose reader does something else.
+        """Return the place of each stream whose reader is not waiting in it.
 
         A stream waits for its reader if a message is in hand, or there is one to read. It does not wait while the user
         has paused the partition in hand, nor for a message in hand alone of a partition that is no longer ours.
@@ -88,18 +88,18 @@ class Delivery:
         return found
 
     def came_back(self, key: StreamKey, place: Place) -> bool:
-        """Return whether the reader of a stream has asked it for something since that place, or the stream is gone."""
+        """Return whether the reader of a stream has come back since it was at this place, or the stream is gone."""
         stream = self._streams.get(key)
         return stream is None or stream.queue.closed or stream.being_read or stream.queue.asks != place.asks
 
     # ---- for the group's thread ----
 
     def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, StreamQueue]]:
-        """Hand out messages of these from now on. Returns each with the queue of its stream."""
+        """Allow the hand-out of these positions. Returns each with the queue of its stream."""
         return [(position, self.stream_of(position).queue) for position in positions]
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Hand out nothing more of these; return at once. Any thread."""
+        """Stop the hand-out of these positions; return at once. Any thread."""
         for queue, of_queue in self._by_queue(positions).items():
             queue.revoke(of_queue)
         self._lease.wake()
@@ -117,7 +117,7 @@ class Delivery:
         return found
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Go on at ``new``, in the same stream; hand out nothing more of ``old``."""
+        """Replace ``old`` by ``new`` in the same stream, and stop the hand-out of ``old``."""
         self.stream_of(old).queue.replace(old, new)
         self._lease.wake()
 

@@ -58,7 +58,7 @@ class UnknownPropertyWarning(UserWarning):
 
 
 class SuspectConfigWarning(UserWarning):
-    """Properties are legal one by one but will hardly do what was meant together."""
+    """Each property is valid, but together they hardly do what the user intends."""
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -100,7 +100,7 @@ class PollWatchdog:
             self._held_since = now
 
     def go_on(self, now: float) -> None:
-        """Count time again: the streams hand out messages."""
+        """Continue to count poll time, because the streams hand out messages again."""
         if self._held_since is not None:
             self._left_out += now - self._held_since
             self._held_since = None

@@ -1,7 +1,7 @@
 """A cache with a limit on the total size of its entries.
 
-A limit on their number would say little, because other members decide how large an entry is. Any thread may use a
-cache: each step is one operation of a dictionary. Two threads at once may at worst cache less.
+A limit on the number of entries would not bound memory, because other members decide the size of an entry. Any thread
+may use a cache: each step is one operation of a dictionary. Two threads at once may at worst cache less.
 """
 
 from __future__ import annotations

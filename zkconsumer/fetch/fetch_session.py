@@ -82,7 +82,7 @@ class FetchSession:
         return was
 
     def forget(self) -> None:
-        """Begin anew: the connection, or the session on it, is lost."""
+        """Reset to no session, because the connection or the session is lost."""
         self.id, self.epoch = NO_SESSION, FULL
         self._told = {}
 

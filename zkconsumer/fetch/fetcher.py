@@ -128,7 +128,7 @@ class Fetcher:
 
     @property
     def idle(self) -> bool:
-        """Whether no partition of ours is left here."""
+        """Whether this fetcher has no partitions."""
         with self._lock:
             self._drop_revoked()
             return not self._fetches
@@ -249,7 +249,7 @@ class Fetcher:
         self._return(fetches, trouble)
 
     def _return(self, fetches: Sequence[PartitionFetch], trouble: str = "") -> None:
-        """Give these partitions back to the leader finder. ``trouble`` says why, unless they say it themselves."""
+        """Return these partitions to the leader finder. ``trouble`` is the reason of those without an own one."""
         returned = []
         with self._lock:
             for fetch in fetches:

@@ -66,7 +66,7 @@ class OffsetLookup:
                 raise BrokerUnavailableError(f"no offset could be looked up for {missing}: {trouble or 'no leader'}")
 
     def _ask(self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int | None], end: Deadline) -> str:
-        """Try once, and put the answers into ``found``; returns the last trouble."""
+        """Try once, and put the answers into ``found``. Return the last error text."""
         brokers = {endpoint.broker_id: endpoint for endpoint in self._directory(end)}
         if not brokers:
             raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")

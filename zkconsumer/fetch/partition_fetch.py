@@ -46,9 +46,9 @@ class Sink(Protocol):
         """Continue the partition at ``offset``, by ``auto.offset.reset`` or because the log was truncated."""
 
     def fail(self, position: PartitionPosition, error: UnreadableMessageError | LogTruncatedError) -> None:
-        """Raise ``error`` to the application when it comes to this point of the partition.
+        """Raise ``error`` to the application when its reader reaches this offset.
 
-        If the application gives the place up, ``position.fetch_from`` is set to the offset to go on at.
+        If the application skips the unreadable messages, ``position.fetch_from`` is set to the offset after them.
         """
 
     def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:

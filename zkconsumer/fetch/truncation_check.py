@@ -109,7 +109,7 @@ class TruncationCheck:
     # ---- an offset out of range ----
 
     def _doubts_of_range(self, outcomes: Outcomes) -> list[_DoubtfulLog]:
-        """Go on by ``auto.offset.reset`` if the log's start was deleted. Return partitions whose log is too short."""
+        """Apply ``auto.offset.reset`` if the log's start was deleted. Return partitions whose log is too short."""
         settings = self._settings
         wanted = {fetch.tp for fetch in outcomes.out_of_range}
         starts = self._broker.list_offsets(dict.fromkeys(wanted, EARLIEST))
@@ -145,7 +145,7 @@ class TruncationCheck:
     # ---- another log ----
 
     def _locate(self, doubts: Sequence[_DoubtfulLog], outcomes: Outcomes) -> None:
-        """Find the first offset that differs, and go on there."""
+        """Find the first offset at which the log differs, and continue there."""
         starts = self._broker.list_offsets({doubt.fetch.tp: EARLIEST for doubt in doubts})
         asked = {
             doubt.fetch.tp: epoch_before(doubt.fetch.position.epochs, doubt.fetch.position.fetched or 0)
@@ -200,7 +200,7 @@ class TruncationCheck:
         self._move(fetch, differs, outcomes)
 
     def _move(self, fetch: PartitionFetch, offset: int, outcomes: Outcomes) -> None:
-        """Go on at ``offset``: at once, unless the last place was refused as well."""
+        """Continue at ``offset``: at once, or after a pause if the broker refused the last offset as well."""
         fetch.position.fetched, fetch.epoch, fetch.reached = offset, b"", offset
         fetch.sink.jump(fetch.position, offset)
         fetch.refusals += 1

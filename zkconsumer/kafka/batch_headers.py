@@ -76,7 +76,7 @@ def read_head(records: bytes, at: int) -> Head | None:
 
 
 def misplaced(records: bytes, head: Head, last: int, reached: int) -> int | None:
-    """Return where to go on after a message of format 0 or 1 with a wrong offset; None if its offset fits.
+    """Return the offset after a message of format 0 or 1 with a wrong offset, or None if its offset is right.
 
     An offset fits between those of its neighbours. No checksum covers it, and a wild one would move the position
     anywhere, back or beyond the log. A place before ``reached`` need not be checked, since the messages there are not
@@ -108,7 +108,7 @@ def missing(records: bytes, at: int) -> int:
 
 
 def given_up(records: bytes, at: int, offset: int) -> int:
-    """Return where to go on without the batch at ``at``, of which only a part may be there.
+    """Return the offset after the unreadable batch at ``at``, which may be incomplete.
 
     That is after ``offset`` in any case, and after the batch's last message if its head tells that.
     """

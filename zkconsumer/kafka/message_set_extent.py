@@ -103,7 +103,7 @@ def _check(records: bytes, at: int, end: int, where: TopicPartition, reached: in
 
 
 def offset_after_partial(records: bytes, fetch_offset: int) -> int:
-    """Return where to go on without a batch of which only a part came, in a set that holds nothing else new.
+    """Return the offset after an incomplete batch, in a set with no other new batch.
 
     That is after the batch's last message if its head tells that, and at least after ``fetch_offset``.
     """

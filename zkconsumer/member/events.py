@@ -48,7 +48,7 @@ class StartsStored:
 
 @dataclass(frozen=True, slots=True)
 class CommitsRefused:
-    """ZooKeeper refused commits: somebody else owns the partition or wrote its offset."""
+    """ZooKeeper refused commits, because another member owns the partition or another client wrote its offset."""
 
     outcomes: Mapping[PartitionPosition, Outcome]
 
@@ -92,7 +92,7 @@ def first_stop(requests: Iterable[StopRequested]) -> StopRequested | None:
 
 @dataclass(frozen=True, slots=True)
 class SeekRequested:
-    """Partitions must go on at other offsets. ``done`` is told the partitions that are not ours."""
+    """A seek: partitions must continue at other offsets. ``done`` gets the partitions that are not owned."""
 
     offsets: Mapping[TopicPartition, int]
     done: Future[frozenset[TopicPartition]]

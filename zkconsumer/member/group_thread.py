@@ -113,7 +113,7 @@ class Coordinator(Protocol):
 
     @property
     def first_round(self) -> Future[None]:
-        """Done with the first rebalance; failed with an error that no waiting cures. Any thread."""
+        """Done with the first rebalance, or failed with an error that waiting cannot cure. Any thread."""
 
     @property
     def closed(self) -> bool:
@@ -129,7 +129,7 @@ class Coordinator(Protocol):
         """Return when :meth:`run_timers` has something to do (monotonic seconds)."""
 
     def run_timers(self) -> None:
-        """Do what is due. Called after each batch of events, and at :meth:`due`."""
+        """Run the timers that are due. Called after each batch of events, and at :meth:`due`."""
 
     def step_failed(self, error: Exception) -> None:
         """Recover from an unexpected error in one of the methods above."""
@@ -153,7 +153,7 @@ class GroupThread:
 
     @property
     def first_round(self) -> Future[None]:
-        """Done with the first rebalance; failed with an error that no waiting cures. Any thread."""
+        """Done with the first rebalance, or failed with an error that waiting cannot cure. Any thread."""
         return self.coordinator.first_round
 
     def start(self) -> None:
@@ -176,7 +176,7 @@ class GroupThread:
         return not self._thread.is_alive()
 
     def step(self, longest: float = LONGEST_WAIT) -> None:
-        """Wait for an event or a timer, at most ``longest`` seconds, and deal with all that happened."""
+        """Wait for an event or a timer, at most ``longest`` seconds, and handle all events and timers."""
         longest = min(longest, max(0.0, self.coordinator.due() - monotonic()))
         # A handler that waits must find the events behind its own in the inbox. Otherwise a drain would not hear of a
         # shutdown, nor serve the seek of the very thread whose message it waits for.

@@ -1,4 +1,4 @@
-"""The interfaces between the member engine and what it drives: fetching, messages in the user's hands, and commits.
+"""The interfaces of the member engine to fetching, to messages in the user's hands, and to commits.
 
 Called by the group thread, unless a method says otherwise. The engine's side of them is ``owned_partitions``.
 """
@@ -20,7 +20,7 @@ class Source(Protocol):
     """Fetches partitions into the queues of their streams."""
 
     def start(self, partitions: Iterable[tuple[PartitionPosition, Any]]) -> None:
-        """Fetch these, each into the queue that :meth:`Hold.accept` named."""
+        """Fetch these positions, each into the queue that :meth:`Hold.accept` returned."""
 
     def forget(self) -> None:
         """Stop fetching revoked positions."""
@@ -39,7 +39,7 @@ class Hold(Protocol):
         """
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Hand out nothing more of these; return at once. Any thread."""
+        """Stop the hand-out of these positions; return at once. Any thread."""
 
     def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
         """Wait until no message of these revoked positions is in the user's hands, or until the limit."""
@@ -61,10 +61,10 @@ class Readers(Protocol):
     """The readers of streams, as the poll watchdog sees them."""
 
     def places(self) -> Mapping[StreamKey, Place]:
-        """Return where each stream stands whose reader does something else."""
+        """Return the place of each stream whose reader is not waiting in it."""
 
     def came_back(self, key: StreamKey, place: Place) -> bool:
-        """Return whether the reader of a stream has come back since it stood there."""
+        """Return whether the reader of a stream has come back since the stream was at this place."""
 
 
 class Commits(Protocol):
@@ -72,33 +72,33 @@ class Commits(Protocol):
 
     @property
     def asks(self) -> bool:
-        """Whether a store must be asked where partitions start."""
+        """Whether starts must be read from a store outside ZooKeeper."""
 
     @property
     def reads_nodes(self) -> bool:
-        """Whether the offset nodes in ZooKeeper matter."""
+        """Whether the group's offsets are stored in ZooKeeper's offset nodes."""
 
     def find_starts(
         self, positions: Sequence[PartitionPosition], found: Callable[[Mapping[PartitionPosition, int | None]], None]
     ) -> Sequence[PartitionPosition]:
-        """Look up where these start. Returns the positions that need no lookup."""
+        """Look up the starts of these positions. Returns the positions that need no lookup."""
 
     def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
         """Commit the progress of claimed partitions from now on."""
 
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Commit ``new`` in place of ``old``."""
+        """Commit the progress of ``new`` instead of ``old``."""
 
     def store_starts(
         self, starts: Mapping[PartitionPosition, int], done: Callable[[Mapping[PartitionPosition, bool]], None]
     ) -> None:
-        """Store start offsets. ``done`` gets each position once, in one call or several: whether it is stored."""
+        """Store start offsets. ``done`` is called once or more, and gets for each position whether it is stored."""
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Let the next commit overwrite another client's offset: ``known``, or with None one outside ZooKeeper."""
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
-        """Write where these begin to every store, because one store says so already."""
+        """Write the starts of these positions to all stores, because only one store has them."""
 
     def hurry(self) -> None:
         """Make the next automatic commit now, if commits are automatic."""
@@ -113,7 +113,7 @@ class Commits(Protocol):
         meanwhile: Callable[[], None],
         release: bool = False,
     ) -> Mapping[TopicPartition, KnownOffset | None]:
-        """Make the last commit before partitions are given up; with ``release`` it may delete their owner nodes too.
+        """Make the last commit of partitions before they are revoked. With ``release`` it may delete their owner nodes.
 
         Arguments: ``meanwhile`` is called a few times a second.
         Returns the offset node of each partition; None: it is released. A partition that may be released or not is
@@ -121,7 +121,7 @@ class Commits(Protocol):
         """
 
     def check(self) -> None:
-        """Look whether somebody else wrote our offsets; :class:`CommitsRefused` and :class:`OffsetsMoved` tell."""
+        """Check whether another client wrote our offsets. The events are CommitsRefused and OffsetsMoved."""
 
     def forget(self, positions: Collection[PartitionPosition]) -> None:
-        """Commit nothing more of lost partitions."""
+        """Stop the commits of lost partitions."""

@@ -155,7 +155,7 @@ class Bridge:
         return False
 
     def _look_no_more(self) -> None:
-        """Drop the look: no member is left that the brokers' group would have to be left for."""
+        """Stop the look, because no member is left for which this one would leave the brokers' group."""
         with self._changed:
             self._lookout, self._may_leave, self.concern = None, False, ""
 
@@ -183,7 +183,7 @@ class Bridge:
         self._set(dict(streams), "the coordinator gave us another share")
 
     def taken(self, partitions: Collection[TopicPartition]) -> None:
-        """Wish for these no longer; :meth:`released` waits until they are released."""
+        """Remove these from the wanted partitions. :meth:`released` waits until they are released."""
         gone = frozenset(partitions)
         with self._changed:
             before = self._wish
@@ -293,7 +293,7 @@ class WishedPartitions:
             self._drop(list(self._streams))
 
     def end(self, stop: StopRequested) -> None:
-        """Give everything up; ZooKeeper's side has ended, or does so within its own time."""
+        """Revoke all partitions. ZooKeeper's side has ended, or ends within its own time."""
         del stop
         self.abandon()
 

@@ -82,7 +82,7 @@ class OffsetConflicts:
 
     @property
     def waiting(self) -> frozenset[TopicPartition]:
-        """The partitions that wait for a seek, or until the place of a seek is stored."""
+        """The partitions that wait for a seek, or until the offset of a seek is stored."""
         return self._owned.sought | {position.tp for position in self._stopped if self._owned.holds(position)}
 
     def handle(self, event: OffsetEvent) -> RoundNeeded | None:
@@ -166,7 +166,7 @@ class OffsetConflicts:
         return {position: _UNREADABLE for position in positions if position not in known}
 
     def _resolve_elsewhere(self, offsets: Mapping[PartitionPosition, int]) -> None:
-        """Deal with offsets that somebody else wrote outside ZooKeeper, as they were read there."""
+        """Apply ``offset.conflict`` to offsets that another client wrote outside ZooKeeper."""
         ours = {position: theirs for position, theirs in offsets.items() if self._owned.holds(position)}
         if self._policy == "adopt":
             _tell(ours)

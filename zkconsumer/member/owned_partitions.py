@@ -1,6 +1,6 @@
-"""The partitions that this member owns: the position of each, how it starts, goes on elsewhere, and ends.
+"""The partitions that this member owns: their positions, starts, seeks and ends.
 
-A coordinator says what is claimed and what is lost; owner nodes, sessions and generations are its affair.
+The coordinator decides which partitions are claimed and lost. Owner nodes, sessions and generations are its concern.
 
 Called by the group thread only. Other threads read a copy of :attr:`OwnedPartitions.positions`.
 
@@ -42,12 +42,12 @@ class OwnedPartitions:
         """The positions that were owned when the member left; empty before that."""
 
     def holds(self, position: PartitionPosition) -> bool:
-        """Return whether this very position is current."""
+        """Return whether this position is the current one of its partition."""
         return self.positions.get(position.tp) is position
 
     @property
     def sought(self) -> frozenset[TopicPartition]:
-        """Partitions whose seek waits until its place is stored."""
+        """Partitions whose seek waits until its offset is stored."""
         return frozenset(position.tp for position in self._sought)
 
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
@@ -57,7 +57,7 @@ class OwnedPartitions:
     # ---- claimed ----
 
     def add(self, claimed: Mapping[TopicPartition, tuple[ThreadId, KnownOffset]]) -> None:
-        """Own these from now on; :meth:`start` fetches them."""
+        """Add claimed partitions. :meth:`start` begins to fetch them."""
         added = [
             (PartitionPosition(tp, thread, self._start_in(known)), known) for tp, (thread, known) in claimed.items()
         ]
@@ -68,11 +68,11 @@ class OwnedPartitions:
             self._unstarted.add(position)
 
     def _start_in(self, known: KnownOffset) -> int | None:
-        """Return the start that the offset node tells; None if it tells none, or other stores must be asked too."""
+        """Return the start offset in the offset node, or None if it has none or another store must be asked too."""
         return None if self._commits.asks or known.offset is None or known.offset < 0 else known.offset
 
     def start(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch added partitions, unless a seek moved them meanwhile. A start that another store tells comes later."""
+        """Fetch added partitions, unless a seek moved them. A partition that waits for another store starts later."""
         waiting = [self.positions[tp] for tp in partitions if self.positions.get(tp) in self._unstarted]
         self._unstarted.difference_update(waiting)
         unknown = [position for position in waiting if position.consumed is None]
@@ -94,7 +94,7 @@ class OwnedPartitions:
         self._flow(ours)
 
     def starts_resolved(self, starts: Mapping[PartitionPosition, int]) -> None:
-        """Store the starts that a broker told, before any message is handed out."""
+        """Store the start offsets that a broker returned, before the first message is handed out."""
         self._store({p: offset for p, offset in starts.items() if self.holds(p) and p.consumed is None})
 
     def _store(self, starts: Mapping[PartitionPosition, int]) -> None:
@@ -108,7 +108,7 @@ class OwnedPartitions:
     def starts_stored(
         self, starts: Mapping[PartitionPosition, int], refused: Collection[PartitionPosition]
     ) -> list[PartitionPosition]:
-        """Begin at stored starts. Returns the refused ones, whose offsets must be read again."""
+        """Start positions at stored offsets. Returns the refused positions, whose offsets must be read again."""
         doubtful, sought = [], []
         for position, offset in starts.items():
             if not self.holds(position) or position.consumed is not None:
@@ -127,7 +127,7 @@ class OwnedPartitions:
         return doubtful
 
     def begin_at_committed(self, positions: Iterable[PartitionPosition]) -> None:
-        """Begin where the user has committed meanwhile."""
+        """Start positions at the offsets that the user has committed meanwhile."""
         for position in positions:
             if position.committed is not None:
                 position.begin(position.committed)
@@ -136,7 +136,7 @@ class OwnedPartitions:
     # ---- going on elsewhere ----
 
     def seek(self, tp: TopicPartition, offset: int) -> bool:
-        """Go on at another offset. Queued messages are dropped, and the old place is never committed after this.
+        """Continue at another offset. Queued messages are dropped, and the old offset is never committed after this.
 
         Returns whether the partition is ours.
         """
@@ -158,7 +158,7 @@ class OwnedPartitions:
         return True
 
     def answer_seek(self, request: SeekRequested) -> None:
-        """Go on elsewhere. The request is told which partitions are not ours, or what went wrong."""
+        """Perform a seek. The request gets the partitions that are not owned, or the error."""
         try:
             strange = frozenset(tp for tp, offset in request.offsets.items() if not self.seek(tp, offset))
         except Exception as e:  # noqa: BLE001 (the thread that waits for the answer raises it)
@@ -195,22 +195,22 @@ class OwnedPartitions:
         self.start([new.tp for new in news.values()])
 
     def adopt_elsewhere(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on at offsets that somebody else wrote outside ZooKeeper; offset nodes that matter get them too."""
+        """Continue at offsets that another client wrote outside ZooKeeper. Write them to offset nodes in use, too."""
         for tp, offset in offsets.items():
             self.seek(tp, offset)
         if self._commits.reads_nodes:
             self._commits.level([self.positions[tp] for tp in offsets])
 
     def insist(self, position: PartitionPosition, known: KnownOffset | None) -> None:
-        """Go on as before. The next commit overwrites ``known``, which somebody else wrote."""
+        """Continue unchanged. The next commit overwrites ``known``, which another client wrote."""
         self._commits.overwrite(position, known)
 
     def stop_at(
         self, old: PartitionPosition, known: KnownOffset | None, error: OffsetConflictError | LogTruncatedError
     ) -> PartitionPosition:
-        """Hand out nothing more of it and raise ``error`` to its reader until somebody seeks. Returns the new position.
+        """Stop the hand-out, and raise ``error`` to the reader until a seek. Returns the new position.
 
-        ``known`` is its offset node; None: somebody wrote outside ZooKeeper, and the committer knows what.
+        ``known`` is its offset node. None: the conflict is outside ZooKeeper, and the committer knows the offset.
         """
         new = PartitionPosition(old.tp, old.thread)
         self._replace(old, new)
@@ -225,7 +225,7 @@ class OwnedPartitions:
         return new
 
     def begin_other_log(self, old: PartitionPosition, known: KnownOffset, offset: int) -> PartitionPosition:
-        """Go on at ``offset`` of another log and store that at once: ``known`` belongs to the log before it.
+        """Continue at ``offset`` of another log. Store it at once, because ``known`` belongs to the earlier log.
 
         Nothing more of the log before it is handed out. Returns the new position.
         """
@@ -242,7 +242,7 @@ class OwnedPartitions:
     # ---- given up or lost ----
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Hand out nothing more of these; return at once."""
+        """Stop the hand-out of these positions; return at once."""
         self._hold.revoke(positions)
         self._source.forget()
 
@@ -251,7 +251,7 @@ class OwnedPartitions:
         self._hold.wait(positions, limit)
 
     def end_streams(self) -> None:
-        """End all streams, and hand out nothing more of anything."""
+        """End all streams, and stop the hand-out of all partitions."""
         self._hold.end()
         self.revoke(list(self.positions.values()))
 
@@ -260,7 +260,7 @@ class OwnedPartitions:
         self._commits.hurry()
 
     def look_for_conflicts(self) -> None:
-        """Have the committer look whether somebody else wrote our offsets; return at once."""
+        """Have the committer check whether another client wrote our offsets; return at once."""
         self._commits.check()
 
     def last_commit(
@@ -282,18 +282,18 @@ class OwnedPartitions:
         )
 
     def remove(self, positions: Collection[PartitionPosition]) -> None:
-        """Own these no longer; their last commit is still to come."""
+        """Remove these positions; their last commit follows."""
         for position in positions:
             self._drop(position)
 
     def lose(self, positions: Sequence[PartitionPosition]) -> None:
-        """Own these no longer: hand out and commit nothing more of them."""
+        """Drop these positions: stop their hand-out and their commits."""
         self.revoke(positions)
         self._commits.forget(positions)
         self.remove(positions)
 
     def _replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Go on at a new position. Another thread that pauses or asks meanwhile always finds one of the two."""
+        """Replace a position. Another thread that looks one up meanwhile finds the old one or the new one."""
         self._hold.replace(old, new)
         self._source.forget()
         self.positions[new.tp] = new

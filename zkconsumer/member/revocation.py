@@ -61,7 +61,7 @@ class Revocation:
         self._ended = False
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
-        """Stop the hand-out, wait for messages in hand, and call the listener; these are ours no longer after that.
+        """Stop the hand-out, wait for messages in hand, call the listener, and remove these positions.
 
         A message of the thread that asks for this change is not waited for: that thread waits for us.
         """
@@ -78,7 +78,7 @@ class Revocation:
         self._owned.remove(positions)
 
     def end(self, stop: StopRequested) -> Sequence[PartitionPosition]:
-        """End all streams and give everything up, within the time that the shutdown leaves. Returns what was owned."""
+        """End all streams and revoke all partitions, within the shutdown's time. Returns the revoked positions."""
         leaving = self._owned.left = tuple(self._owned.positions.values())
         self._end_streams()
         if any(position.held for position in leaving):
@@ -90,7 +90,7 @@ class Revocation:
         return leaving
 
     def lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
-        """Own these no longer, at once: others may own them by now, so nothing of them is handed out or committed."""
+        """Drop these positions immediately, without a commit, because other members may own them by now."""
         if positions:
             self._owned.lose(positions)
             log.warning("lost %s: %s", first_of(position.tp for position in positions), why)

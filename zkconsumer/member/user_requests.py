@@ -32,7 +32,7 @@ class UserRequests:
         self._keep_alive = keep_alive
 
     def serve(self, seconds: float) -> bool:
-        """Wait for an event, at most ``seconds``, and answer what is there; returns whether a shutdown is requested."""
+        """Wait up to ``seconds`` for events and answer requests. Return whether a shutdown is requested."""
         self._keep_alive()
         event = self._inbox.wait(seconds)
         while event is not None:

@@ -1,4 +1,4 @@
-"""Tracks what is committed of the partitions we own, and what stands in the way of a commit.
+"""Tracks the committed offsets of owned partitions, and the conflicts that prevent a commit.
 
 Part of the committer; only its thread comes here. ``committer`` says when something is written, this says what.
 """
@@ -35,20 +35,20 @@ _UNSEEN = "whether somebody else wrote it could not be seen"
 
 @dataclass(slots=True)
 class _Tracked:
-    """One partition of ours, last written at ``written`` (monotonic seconds)."""
+    """One owned partition. Its offset was last written at ``written`` (monotonic seconds)."""
 
     position: PartitionPosition
     written: float
     ahead: bool = False
-    """A commit of this position counted what is still in the user's hands."""
+    """A commit of this position counted a message that is still in the user's hands."""
     unlevel: bool = False
     """Its stores do not agree: the next commit writes it, changed or not."""
     undecided: int | None = None
-    """What somebody else wrote elsewhere, until the group's thread has decided: nothing is written over it."""
+    """The offset that another client wrote outside ZooKeeper, kept until the group thread decides about it."""
 
 
 class CommitTracker:
-    """The partitions that are ours, each with its last commit.
+    """The owned partitions, each with its last commit.
 
     Arguments: as for the committer. ``starts`` are the partitions that wait for their start.
     """
@@ -70,7 +70,7 @@ class CommitTracker:
         self._moved = moved
         self._tracked: dict[TopicPartition, _Tracked] = {}
         self._unseen: frozenset[TopicPartition] = frozenset()
-        """Partitions of which the timer's last commit could not see what is stored."""
+        """Partitions whose stored offsets the last automatic commit could not read."""
         self.starts = StartOffsets(
             store,
             timeout=settings.timeout,
@@ -84,7 +84,7 @@ class CommitTracker:
         return len(self._tracked)
 
     def _find(self, position: PartitionPosition) -> _Tracked | None:
-        """Return what is tracked of this very position, if it is ours."""
+        """Return the tracked data of this position, if the member still owns it."""
         found = self._tracked.get(position.tp)
         return found if found is not None and found.position is position else None
 
@@ -92,13 +92,13 @@ class CommitTracker:
         return [found for position in positions if (found := self._find(position)) is not None]
 
     def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
-        """Write the progress of these claimed partitions from now on."""
+        """Start to track these claimed partitions, so that commits write their progress."""
         for position, known in claimed:
             self._tracked[position.tp] = _Tracked(position, monotonic())
             self._store.track(position.tp, known)
 
     def untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
-        """Write nothing more of these. Returns their offset nodes as last seen."""
+        """Stop tracking these positions. Returns their offset nodes as last seen."""
         known = {}
         for found in self._ours(positions):
             tp = found.position.tp
@@ -108,7 +108,7 @@ class CommitTracker:
         return known
 
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Go on with a partition at a new position."""
+        """Track the new position of a partition instead of the old one."""
         found = self._find(old)
         if found is not None:
             new.committed = old.committed
@@ -118,7 +118,7 @@ class CommitTracker:
     # ---- what somebody else wrote ----
 
     def check(self) -> None:
-        """Look whether somebody else wrote offsets of ours in ZooKeeper or elsewhere; tell ``refused`` or ``moved``."""
+        """Check whether another client wrote our offsets in any store; call ``refused`` or ``moved`` if so."""
         if not self._lease.valid:
             return
         self.look_elsewhere()
@@ -130,9 +130,9 @@ class CommitTracker:
         self._tell_refused(dict.fromkeys(moved, CommitRefusedError(Outcome.OFFSET_MOVED)))
 
     def look_elsewhere(self, deadline: Deadline | None = None) -> Collection[TopicPartition]:
-        """Look whether somebody else wrote offsets of ours outside ZooKeeper, and tell ``moved``.
+        """Check whether another client wrote our offsets outside ZooKeeper; call ``moved`` if so.
 
-        Offsets that the store has forgotten are written again. Returns the partitions that it did not tell.
+        Offsets that the store has lost are written again. Returns the partitions that the store did not answer for.
         """
         known = {
             tp: found
@@ -154,7 +154,7 @@ class CommitTracker:
         return differences.untold
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
-        """Let the next commit write over ``known``, which somebody else wrote (None: elsewhere than in ZooKeeper)."""
+        """Let the next commit overwrite ``known``, which another client wrote (None: outside ZooKeeper)."""
         found = self._find(position)
         if found is not None:
             if known is not None:
@@ -181,7 +181,7 @@ class CommitTracker:
     # ---- commits ----
 
     def commit(self, count_held: CountHeld, deadline: Deadline, *, patient: bool) -> None:
-        """Write what was finished since. Raises OffsetCommitError, RegistryError.
+        """Write the offsets of messages finished since the last commit. Raises OffsetCommitError, RegistryError.
 
         The timer's commit (not ``patient``) first looks whether somebody else wrote elsewhere. A conflict that the
         group's thread has not decided yet is no error for it. If the look fails, the partition waits for the next one.
@@ -208,7 +208,7 @@ class CommitTracker:
         self._settle(changed, undecided, {**failures, **self._conflicting(undecided)})
 
     def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
-        """Write given offsets as they are, of partitions of ours or of nobody. Raises OffsetCommitError."""
+        """Write given offsets, for owned partitions or those without an owner. Raises OffsetCommitError."""
         ours = {tp: offset for tp, offset in offsets.items() if tp in self._tracked}
         others = {tp: offset for tp, offset in offsets.items() if tp not in ours}
         failures = self._conflicting(ours)
@@ -327,7 +327,7 @@ class CommitTracker:
     def _settle(
         self, changed: Mapping[TopicPartition, int], unchanged: Mapping[TopicPartition, int], failures: Failures
     ) -> None:
-        """Note what is written; report and raise what is not."""
+        """Note the written offsets; report and raise the failures."""
         offsets = {**unchanged, **changed}
         for tp, offset in offsets.items():
             if tp not in failures and tp in self._tracked:

@@ -177,7 +177,7 @@ class Committer:
         self._wait(self.submit(lambda: self.tracker.commit_given(offsets, deadline), Answer()), deadline, "commit")
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
-        """Let the next commit write over ``known``, which somebody else wrote (None: elsewhere than in ZooKeeper).
+        """Let the next commit overwrite ``known``, which another client wrote (None: outside ZooKeeper).
 
         Returns at once.
         """
@@ -188,7 +188,7 @@ class Committer:
         self.submit(lambda: self.tracker.level(positions))
 
     def check(self) -> None:
-        """Look whether somebody else wrote offsets of ours; tell ``refused`` or ``moved``. Returns at once."""
+        """Check whether another client wrote our offsets; call ``refused`` or ``moved`` if so. Returns at once."""
         self.submit(self.tracker.check)
 
     def hurry(self) -> None:
@@ -206,7 +206,7 @@ class Committer:
         meanwhile: Callable[[], None] = lambda: None,
         release: bool = False,
     ) -> Mapping[TopicPartition, KnownOffset | None]:
-        """Do the last commit (if ``commit``) of partitions that we give up, and write nothing more of them.
+        """Do the last commit (if ``commit``) of revoked partitions, and stop tracking them.
 
         ``meanwhile`` is called a few times a second. With ``release`` the commit may delete their owner nodes as well.
         Returns their offset nodes as last seen, None for released partitions. Partitions that may be released or not
@@ -223,7 +223,7 @@ class Committer:
         return self._wait(asked, deadline, "last commit")
 
     def forget(self, positions: Collection[PartitionPosition]) -> None:
-        """Write nothing more of these lost partitions. Returns at once."""
+        """Stop tracking these lost partitions. Returns at once."""
         self.submit(lambda: self.tracker.untrack(positions))
 
     def submit(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
@@ -268,7 +268,7 @@ class Committer:
         return True
 
     def run_timers(self, now: float) -> None:
-        """Do what is due by now (monotonic seconds). Called by the committer's thread."""
+        """Run the timers that are due at ``now`` (monotonic seconds). Called by the committer's thread."""
         schedule = self.schedule
         if now >= schedule.commit_at:
             self._auto_commit()

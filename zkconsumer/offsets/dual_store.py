@@ -44,7 +44,7 @@ ONE_TRY = 10.0
 
 
 class Fence(Protocol):
-    """Knows which partitions are ours, for stores that cannot refuse a former owner themselves."""
+    """Knows which partitions this member owns, for stores that cannot refuse a former owner themselves."""
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """Note a claimed partition, with its offset node as of the claim."""
@@ -53,10 +53,10 @@ class Fence(Protocol):
         """Forget a released or lost partition; return its offset node as last seen."""
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return the partitions that are not ours, looked up now."""
+        """Return the partitions that this member does not own; looked up at this moment."""
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Return the partitions, none of them ours, that have an owner now."""
+        """Return which of these partitions, none of them ours, have an owner now."""
 
 
 class Differences(NamedTuple):
@@ -192,7 +192,7 @@ class DualStore:
         return {**failures, **self._write_elsewhere(left, self._fence.owned, deadline, patient=True)}
 
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
-        """Return partitions of ours whose offset nodes somebody else wrote, if nodes are used. Raises RegistryError."""
+        """Return owned partitions whose offset nodes another client wrote, if nodes are used. Raises RegistryError."""
         return () if self._nodes is None else self._nodes.moved(deadline)
 
     def compare(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Differences:

@@ -209,7 +209,7 @@ class EpochFence:
         self._stays: dict[TopicPartition, int | None] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """Note a partition with its present epoch; with none if the group has gone on since."""
+        """Note a partition with its present epoch, or with none if a newer generation has begun."""
         self._stays[partition] = self._held().epochs.get(partition)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:

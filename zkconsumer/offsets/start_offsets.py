@@ -72,7 +72,7 @@ class StartOffsets:
         self.trouble = ""
 
     def find(self, positions: Sequence[PartitionPosition], found: Found, owned: int) -> None:
-        """Look up the starts of these. ``owned`` is the number of all partitions of ours."""
+        """Look up the starts of these positions. ``owned`` is the number of all owned partitions."""
         self._finding.update((position, found) for position in positions)
         self._try_unless_waiting(owned)
 
@@ -82,7 +82,7 @@ class StartOffsets:
         self._try_unless_waiting(owned, starts)
 
     def forget(self, position: PartitionPosition) -> None:
-        """Forget a position that is no longer ours, or has a successor."""
+        """Forget a position that has ended or has a successor."""
         self._finding.pop(position, None)
         self._writer.forget(position)
 
@@ -165,7 +165,7 @@ class StartWriter:
         self._tell_known()
 
     def forget(self, position: PartitionPosition) -> None:
-        """Forget a position that is no longer ours, or has a successor."""
+        """Forget a position that has ended or has a successor."""
         self._waiting.pop(position, None)
         self._why.pop(position, None)
 

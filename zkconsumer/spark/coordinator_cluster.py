@@ -167,7 +167,7 @@ class BrokersCluster(QueryCluster):
         return self._again(partial(question, self._client))
 
     def _again(self, once: Callable[[Deadline], T]) -> T:
-        """Try until it works or the deadline passes; raise errors at once that another try cannot cure."""
+        """Retry until success or the deadline. Raise an error at once if another try cannot help."""
         deadline, pause = Deadline(self._config.socket_timeout_ms / 1000), self._config.refresh_leader_backoff_ms / 1000
         while True:
             try:

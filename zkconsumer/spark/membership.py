@@ -165,7 +165,7 @@ class Bystander:
         return starts.keys()
 
     def set_back(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
-        """Write where these begin. Otherwise a query that starts later would go on at the old place."""
+        """Write the starts of these partitions. Otherwise a later query would start at their old offsets."""
         try:
             self._cluster.set_back(self._group, starts)
         except LiveMembersError as error:

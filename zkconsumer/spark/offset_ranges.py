@@ -221,7 +221,7 @@ def pieces(ranges: Iterable[OffsetRange], least: int | None = None) -> list[tupl
 
 
 def _split(ranges: Sequence[OffsetRange], least: int) -> list[OffsetRange]:
-    """Cut ranges; each next cut goes to the range whose pieces are the largest."""
+    """Divide ranges into pieces. Each step divides the range that has the largest pieces."""
     cuts = dict.fromkeys(range(len(ranges)), 1)
     heap = [(-range_.size, number) for number, range_ in enumerate(ranges)]
     heapq.heapify(heap)

@@ -110,7 +110,7 @@ class ReplacedLogs:
         return {tp: one.start for tp, one in self._found.items() if tp in partitions and one.planned is None}
 
     def finished(self, done: Progress) -> Mapping[TopicPartition, Span]:
-        """Return the part of finished batches that still counts: not the ends that the log before had."""
+        """Return the progress of finished batches, without offsets that belong to an earlier log."""
         return {tp: span for tp, span in done.items() if tp not in self._found or self._found[tp].known != span.end}
 
 

@@ -179,7 +179,7 @@ class QueryCluster:
             self.nodes.forget([paths.BROKER_IDS, *brokers, *map(paths.partition_state, partitions)])
 
     def ask(self, question: Callable[[Session, Deadline], T]) -> T:
-        """Ask ZooKeeper, and again while it is away, for as long as a session may be gone. Raises RegistryError."""
+        """Send a request to ZooKeeper. Retry for a session timeout while ZooKeeper is away. Raises RegistryError."""
         session = self.session()
         deadline = Deadline(max(_REGISTRY_TIMEOUT, 2.0 * session.timeout))
         while True:

@@ -32,7 +32,7 @@ class BudgetedQueue(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that wait in it, and those that its reader has in hand."""
+        """Bytes in the queue, and those that its reader has in hand."""
 
 
 class QueueBudget:

@@ -258,7 +258,7 @@ class ChunkReader:
         return False
 
     def skip(self) -> int:
-        """Give up an unreadable place and go on after it; see ``KafkaStream.skip``."""
+        """Skip unreadable data and continue after it; see ``KafkaStream.skip``."""
         chunk, error = self._unreadable or (None, None)
         if chunk is None or error is None or chunk is not self.queue.taken:
             raise ValueError(f"{self.name}: nothing to skip; it did not just raise that something cannot be read")

@@ -93,7 +93,7 @@ class StreamQueue:
         self._watcher: Callable[[], None] | None = None
         self._aside: dict[PartitionPosition, deque[Chunk]] = {}
         self.asks = 0
-        """How often the reader has come: for a chunk, or to go on with a chunk that it could not read on before."""
+        """Number of times that the reader asked for a chunk, or returned to a chunk that it could not finish."""
         self.bytes = 0
         self.skipped = 0
         if budget is not None:
@@ -115,7 +115,7 @@ class StreamQueue:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that wait, and those of the chunk that is being read."""
+        """Bytes of the queued chunks and of the chunk that is being read."""
         taken = self._taken
         return self.bytes if taken is None else self.bytes + taken.in_use
 
@@ -142,7 +142,7 @@ class StreamQueue:
 
     @property
     def ready(self) -> bool:
-        """Whether a read would get something now: a chunk, an error, the end of the stream."""
+        """Whether a read would return at once: with a chunk, an error, or the end of the stream."""
         return bool(self._chunks) or self.closed or self._failure is not None
 
     @property
@@ -196,7 +196,7 @@ class StreamQueue:
         self._offer(Chunk(position, b"", error.offset, error.offset, error=error))
 
     def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
-        """Give up the place that the error names; consumption of the partition continues after it."""
+        """Skip the data that the error names. The stream continues the partition after it."""
         self.count_skipped(error)
         self.jump(position, error.next_offset)
 
@@ -307,7 +307,7 @@ class StreamQueue:
             self._discard_revoked()
 
     def revoke(self, positions: Collection[PartitionPosition]) -> None:
-        """Hand out nothing more of these positions, and drop their chunks."""
+        """Stop the hand-out of these positions, and drop their chunks."""
         with self._lock:
             for position in positions:
                 position.revoked = True

@@ -161,7 +161,7 @@ class GroupRebalance:
             self._sync_due = now + max(member.rebalance_timeout for member in self.members.values())
 
     def _joined(self, member: GroupMember) -> JoinAnswer:
-        """Return a member's answer about the generation. Only the leader's has all members."""
+        """Return a member's JoinGroup response. Only the leader's lists all members."""
         protocol = self.protocol or ""
         leads = self.leader == member.member_id
         tell = leads and (self.state is not GroupState.STABLE or member.join_ticket is not None)

@@ -93,7 +93,7 @@ class BridgeCoordination(ZooKeeperCoordination):
 
     @property
     def concern(self) -> str:
-        """Something strange in the group, for the user; empty if there is nothing."""
+        """A warning about the group, as a text for the user; empty if there is none."""
         return "; ".join(filter(None, (super().concern, self._bridge.concern)))
 
     # ---- connections
@@ -206,7 +206,7 @@ class _Identity:
 
     @property
     def held(self) -> None:
-        """None: ZooKeeper says which partitions are ours, even if the brokers' group has lost us."""
+        """None, because ZooKeeper decides the owned partitions, even if the brokers' group has dropped this member."""
         return
 
 

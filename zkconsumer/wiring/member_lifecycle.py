@@ -61,7 +61,7 @@ class Coordination(Protocol):
 
     @property
     def concern(self) -> str:
-        """Something strange in the group, for the user; empty if there is nothing."""
+        """A warning about the group, as a text for the user; empty if there is none."""
 
     @property
     def incremental(self) -> bool:
@@ -274,7 +274,7 @@ class GroupMember:
         return listener is not None and listener.is_current
 
     def seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> frozenset[TopicPartition]:
-        """Go on at these offsets; return the partitions that are not ours. Raises TimeoutError."""
+        """Continue at these offsets; return the partitions that are not owned. Raises TimeoutError."""
         request = SeekRequested(dict(offsets), Answer())
         self.events.put(request)
         try:

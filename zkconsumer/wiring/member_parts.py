@@ -61,7 +61,7 @@ def zookeeper_session(config: ConsumerConfig, on_change: Callable[[SessionChange
 
 
 def stamped(config: ConsumerConfig, session: Session, registration: Registration) -> Registration:
-    """Return the registration with the present time and the facts about this member that strategies may use."""
+    """Return the registration with the present time, and with the keys that strategies use."""
     extra = advertisement(
         config, host=socket.gethostname(), address=session.local_address, room=config.machine_room, version=VERSION
     )

@@ -68,7 +68,7 @@ class ZooKeeperCoordination:
 
     @property
     def concern(self) -> str:
-        """Something strange in the group, for the user; empty if there is nothing."""
+        """A warning about the group, as a text for the user; empty if there is none."""
         return "" if self.membership is None else self.membership.concern
 
     def connect(self) -> None:

@@ -302,7 +302,7 @@ class ClaimSessions:
         self._claimed_in.setdefault(partition, self._session.session_id)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget a partition that is ours no longer."""
+        """Forget a partition that this member no longer owns."""
         self._claimed_in.pop(partition, None)
 
     def ended(self, partition: TopicPartition) -> bool:

@@ -242,7 +242,7 @@ class Session(Requests):
         return False
 
     def abandon(self) -> None:
-        """Give the session up and go on with a new one. Returns at once; events tell of the change as always."""
+        """Abandon the session and begin a new one. Returns at once; the usual events report the change."""
         if self._client is None:
             return
         self._drop_candidate()

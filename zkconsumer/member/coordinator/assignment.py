@@ -1,4 +1,4 @@
-"""Taking over and giving up the partitions that a group coordinator assigns.
+"""Takes over and revokes the partitions that a group coordinator assigns.
 
 Called by the group thread only. A partition that leaves is committed while we are still a member of the generation in
 which we owned it. Nothing is released one by one: joining again without it is the release.
@@ -22,11 +22,11 @@ CLOSING_COMMIT = 1.0
 
 
 class Assignment(Protocol):
-    """The partitions that the coordinator assigned, as this member holds them."""
+    """The assigned partitions of this member."""
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """The partitions that are ours. Any thread."""
+        """The owned partitions. Any thread."""
 
     @property
     def streams(self) -> Mapping[TopicPartition, int]:
@@ -34,22 +34,22 @@ class Assignment(Protocol):
 
     @property
     def trouble(self) -> str:
-        """The last trouble, in words for the user; empty if there is none. Any thread."""
+        """The last problem, as a text for the user; empty if there is none. Any thread."""
 
     def take(self, streams: Mapping[TopicPartition, int]) -> None:
-        """Own these from now on, in these streams."""
+        """Add these partitions, each with its stream."""
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Finish the messages in hand, commit, and own these no longer."""
+        """Wait for the messages in hand, commit, and remove these partitions."""
 
     def abandon(self) -> None:
-        """Give everything up without waiting for messages in hand: their reader does not come back."""
+        """Revoke all partitions without waiting for messages in hand, because their reader does not come back."""
 
     def lose(self, why: str) -> None:
         """Drop all partitions immediately, without a commit."""
 
     def end(self, stop: StopRequested) -> None:
-        """Give everything up for good, within the time that the shutdown leaves."""
+        """Revoke all partitions for the shutdown, within the time that it leaves."""
 
 
 class OwnedAssignment:
@@ -74,7 +74,7 @@ class OwnedAssignment:
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """The partitions that are ours. Any thread."""
+        """The owned partitions. Any thread."""
         return self._owned.positions
 
     @property
@@ -84,11 +84,11 @@ class OwnedAssignment:
 
     @property
     def trouble(self) -> str:
-        """The last trouble with the listener, in words for the user. Any thread."""
+        """The last problem with the listener, as a text for the user. Any thread."""
         return self._listener.trouble
 
     def take(self, streams: Mapping[TopicPartition, int]) -> None:
-        """Own these from now on, in these streams; fetch them as soon as their starts are known."""
+        """Add these partitions, each with its stream. Fetching begins when their starts are known."""
         if not streams:
             return
         self._owned.add({tp: (thread_id(self._consumer, number), ABSENT) for tp, number in streams.items()})
@@ -99,14 +99,14 @@ class OwnedAssignment:
         self._owned.start(streams)
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Finish the messages in hand, commit, and own these no longer."""
+        """Wait for the messages in hand, commit, and remove these partitions."""
         positions = [self._owned.positions[tp] for tp in partitions if tp in self._owned.positions]
         if positions:
             self._revocation.revoke(positions)
             self._revocation.try_last_commit(positions, Deadline(self._commit_within))
 
     def abandon(self) -> None:
-        """Give everything up without waiting for messages in hand: their reader does not come back."""
+        """Revoke all partitions without waiting for messages in hand, because their reader does not come back."""
         positions = list(self._owned.positions.values())
         if positions:
             self._revocation.abandon(positions)
@@ -117,7 +117,7 @@ class OwnedAssignment:
         self._revocation.lose(list(self._owned.positions.values()), why)
 
     def end(self, stop: StopRequested) -> None:
-        """Give everything up for good, within the time that the shutdown leaves."""
+        """Revoke all partitions for the shutdown, within the time that it leaves."""
         leaving = self._revocation.end(stop)
         if leaving:
             deadline = Deadline(stop.deadline.bounded(min(self._commit_within, CLOSING_COMMIT)))

@@ -137,7 +137,7 @@ class Effects:
             self._inbox.postpone(self._join.failed(ZkConsumerError(f"the strategy failed: {e}")))
 
     def _found_again(self) -> None:
-        """Go on: the coordinator answers again, and knows us."""
+        """Continue as a member, because the coordinator answers again and knows this member."""
         self._status.well()
         self._join.beat()
 
@@ -193,7 +193,7 @@ class Effects:
             self._machine.leave_by = monotonic() + 2 * LEAVE_WITHIN
 
     def _let_go(self) -> None:
-        """Finish, each step bounded; go on with the next if one fails."""
+        """Finish. Each step has a time limit; if one fails, the next follows."""
         stop = self._machine.stopping
         assert stop is not None
         self._inbox.postpone(stop)  # hurries the listener

@@ -180,7 +180,7 @@ class JoinProtocol:
         return None
 
     def saw(self, event: Answered) -> None:
-        """Note the answer to a look at topics; a failed look says nothing."""
+        """Note the answer to a request for topics; a failed request changes nothing."""
         if isinstance(event.answer, TopicsSeen):
             self.interest.take_metadata(self._looked_for, event.answer.partitions, event.answer.unsure)
 

@@ -122,7 +122,7 @@ class CoordinatedRebalancer:
         return self._join.silent_at if self._machine.state in _LISTENING else NEVER
 
     def run_timers(self) -> None:
-        """Do what is due."""
+        """Run the timers that are due."""
         machine, now = self._machine, monotonic()
         if now >= machine.retry_at:
             self._on(Trigger.RETRY_DUE)

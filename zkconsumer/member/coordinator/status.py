@@ -77,7 +77,7 @@ class CoordinatedStatus:
         log.info("owning %d partitions, after %.2f s", owned, took)
 
     def let_in(self) -> None:
-        """Let joining callers go on."""
+        """Wake the callers that wait for the join."""
         if not self.first_round.done():
             self.first_round.set_result(None)
 

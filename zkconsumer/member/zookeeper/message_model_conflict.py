@@ -160,7 +160,7 @@ class ModelRegistration(GroupRegistration):
         raise self.refusal
 
     def _look(self, deadline: Deadline) -> None:
-        """Note members of the other kind that came after us, as Scala members do, which nobody can refuse."""
+        """Note members of the other kind that joined later. Scala members do this, and cannot be refused."""
         names = self._cache.look(Look(rare=(self._others,)), deadline).children[self._others] or ()
         kind = "clustering" if self._broadcasting else "broadcasting"
         concern = f"the group {self._shared!r} has {kind} members as well: {first_of(names, 3)}" if names else ""

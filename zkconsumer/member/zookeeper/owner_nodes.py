@@ -76,14 +76,14 @@ class OwnerNodes:
         self._doubtful.update(partitions)
 
     def sweep(self, wanted: Collection[TopicPartition], deadline: Deadline) -> None:
-        """Delete nodes of ours that an interrupted round left behind, of partitions that are not ``wanted``."""
+        """Delete our owner nodes of partitions that are not ``wanted``. An interrupted round left them behind."""
         stray = self._doubtful.difference(wanted)
         if stray:
             self.release({}, deadline, stray)
         self._doubtful.clear()
 
     def mine(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
-        """Return the partitions whose owner node our session made and nobody changed; watch all of them."""
+        """Return the partitions whose owner nodes our session made and no other client changed. Watch all of them."""
         nodes = self._cache.nodes([self._path(tp) for tp in partitions], deadline)
         ours = self._session.session_id
         return frozenset(
@@ -258,7 +258,7 @@ class OwnerNodes:
         return made is not None and made > offset.mzxid >= 0
 
     def topics_made(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the number of the change that made each topic, if it is known. Sends no request."""
+        """Return the ZooKeeper transaction number that created each topic, if known. Sends no request."""
         known = self._topics(partitions)
         return {tp: node.czxid for tp, node in known.items() if node is not None and node is not FORBIDDEN}
 

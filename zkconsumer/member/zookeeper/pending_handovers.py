@@ -62,7 +62,7 @@ class PendingHandovers:
             self._open.pop(tp, None)
 
     def assigned(self, assignment: Mapping[TopicPartition, ThreadId], ours: Collection[TopicPartition]) -> None:
-        """Apply another assignment: drop partitions of ours or of nobody, and note the new threads of the others."""
+        """Apply another assignment. Drop its partitions of this member or of none, and note the others' new threads."""
         for tp, known in list(self._open.items()):
             thread = assignment.get(tp)
             if thread is None or tp in ours:

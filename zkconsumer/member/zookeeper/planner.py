@@ -50,7 +50,7 @@ class Plan:
 
     @property
     def wanted(self) -> int:
-        """The number of partitions that are ours by this plan."""
+        """The number of partitions that this plan assigns to this member."""
         return len(self.keep) + len(self.claim)
 
 

@@ -139,12 +139,12 @@ class RebalanceRounds:
         return self._inbox.newer(self.triggers.matters_to_a_round)
 
     def take_released(self) -> Mapping[TopicPartition, ThreadId]:
-        """Return what was released since this was last asked, with the threads that should own it now."""
+        """Return the partitions released since the last call, with the threads that should own them now."""
         released, self._released = self._released, {}
         return released
 
     def lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
-        """Own these no longer, at once: nothing of them is handed out or committed."""
+        """Drop these positions immediately: stop their hand-out and their commits."""
         self.owner_nodes.doubt(position.tp for position in positions)
         self._revocation.lose(positions, why)
 
@@ -165,7 +165,7 @@ class RebalanceRounds:
         self._revocation.end(stop)
 
     def leave(self, stop: StopRequested) -> None:
-        """Commit, release, deregister, each step bounded; go on with the next if one fails."""
+        """Commit, release and deregister. Each step has a time limit; if one fails, the next follows."""
         leaving = self._owned.left
         deadline = Deadline(stop.deadline.bounded(min(LEAVE_WITHIN, self._settings.request_timeout)))
         known = self._revocation.try_last_commit(
@@ -187,7 +187,7 @@ class RebalanceRounds:
         self.lose(gone, "their owner nodes are gone")
 
     def _give_up(self, todo: Plan) -> Seen:
-        """Release what leaves. Returns what was seen meanwhile of partitions to claim."""
+        """Revoke and release leaving partitions. Returns nodes of partitions to claim that were read meanwhile."""
         ahead = LookAhead(self.owner_nodes, [tp for tp in todo.claim if tp in self._strategy.orphaned])
         positions = [self._owned.positions[tp] for tp in todo.release]
         if not positions:
@@ -270,7 +270,7 @@ class AppliedStrategy:
         """Partitions that the assignment before the last gave to members that have left since."""
 
     def plan(self, view: GroupView, owned: Mapping[TopicPartition, PartitionPosition]) -> tuple[Plan, str]:
-        """Return what to do, and why that is not what the strategy says; empty if it is.
+        """Return the plan, and the reason if it differs from the strategy's assignment (else empty).
 
         A strategy that raises leaves the assignment before it in force. That harms nothing that flows already, and
         partitions lost meanwhile are claimed again as before. Raises AssignmentError for an impossible assignment.

@@ -114,7 +114,7 @@ class Rebalancer:
         return min(timers)
 
     def run_timers(self) -> None:
-        """Do what is due."""
+        """Run the timers that are due."""
         if self._stopping is not None:
             self._on(Trigger.STOPPED)
             return
@@ -273,7 +273,7 @@ class Rebalancer:
     # ---- the end ----
 
     def _shut_down(self) -> None:
-        """Give everything up in order, each step bounded; go on with the next if one fails."""
+        """Release all partitions and leave. Each step has a time limit; if one fails, the next follows."""
         stop = self._stopping
         assert stop is not None
         self._status.closed()

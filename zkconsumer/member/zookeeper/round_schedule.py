@@ -11,7 +11,7 @@ from zkconsumer.core.backoff import backoff
 NEVER = float("inf")
 REASONS_KEPT = 4
 OWNER_QUIET = 0.005
-"""Seconds of quiet after an owner node changed: what we wait for is released whole, in one transaction."""
+"""Seconds of quiet after an owner node changed. Members release all partitions of a round in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class RoundSchedule:
         self._want(reason, self._settings.quiet * random.uniform(0.5, 1.0))
 
     def briefly(self, reason: str) -> None:
-        """Make a round due after a few milliseconds, in which the rest of one transaction arrives."""
+        """Make a round due after a few milliseconds, so that the other events of one transaction arrive first."""
         self._want(reason, min(OWNER_QUIET, self._settings.quiet))
 
     def later(self, reason: str) -> None:

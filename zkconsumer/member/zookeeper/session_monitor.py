@@ -1,6 +1,6 @@
-"""The state of our ZooKeeper session: its changes as triggers, and when it is of no use any more.
+"""Watches our ZooKeeper session: returns its changes as triggers, and finds out when it is useless.
 
-The group thread's only. The session's own events tell what kazoo knows. Two things kazoo does not know:
+Called by the group thread only. The session's events come from kazoo. Kazoo does not notice two cases:
 
 - No server accepts this client any more, because servers were restored or wiped.
 - A connection stands, or connections come about, on which nothing is answered: a slow link, or one that works in one
@@ -124,7 +124,7 @@ class SessionMonitor:
         return True
 
     def _forget(self) -> None:
-        """Begin anew: the connections of this session say nothing about the next one."""
+        """Reset the counts, because connections of this session say nothing about the next one."""
         self._session_id = 0
         self._barren = 0
         self._unheard_since = NEVER

@@ -84,7 +84,7 @@ class Status:
         self._rebalanced(done.seconds)
 
     def round_failed(self, error: Exception, *, connected: bool) -> None:
-        """Show that a round failed. A joining caller hears of a failure that waiting longer does not cure."""
+        """Set the state after a failed round. A joining caller gets the error if waiting longer cannot help."""
         if isinstance(error, NotPermittedError | RegistryAuthenticationError) and not self.first_round.done():
             self.first_round.set_exception(error)
         if isinstance(error, ConsumerIdInUseError):
