@@ -300,7 +300,7 @@ def test_no_batch_is_handed_out_without_a_lease(bench: Bench) -> None:
     next(batches)
     bench.lease.suspend()
     for _ in range(2):
-        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper is away"):
+        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper or the group's coordinator is away"):
             next(batches)
         assert bench.stream.to_arrow(timeout=0).num_rows == 0
         assert (where.held, where.finished(including_held=True)) == (False, 2)

@@ -167,7 +167,7 @@ def test_the_gate_has_the_time_of_the_read_that_meets_it(monkeypatch: pytest.Mon
     coming.stream.get(timeout=60)
     for _ in range(2):
         coming.lease.suspend()
-        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper is away"):
+        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper or the group's coordinator is away"):
             coming.stream.get(timeout=0.01)
         coming.lease.resume(coming.lease.epoch)
         coming.stream.get(timeout=60)
