@@ -24,6 +24,7 @@ SEEN_NS = SECOND // 4
 SETTLING_NS = 6 * SECOND
 CALL_SLACK_S = 1.0
 CLEAN = "clean"
+FREEZE = "freeze"
 SCALA = "scala"
 
 
@@ -233,6 +234,9 @@ def duplicates(found: History, rules: Rules, verdict: Verdict) -> None:
                     verdict.duplicates[SCALA] += 1
                     continue
                 fault = _cause(found, before, again, rules.anew)
+                if fault is None and _past_the_gate(found, again):
+                    verdict.duplicates[FREEZE] += 1  # of the process that hands it out again; I1 counts it apart
+                    continue
                 verdict.duplicates[CLEAN if fault is None else fault.kind] += 1
                 if fault is None:
                     verdict.violations.append(

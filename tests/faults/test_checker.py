@@ -124,6 +124,16 @@ def test_i1_counts_a_frozen_processs_last_message_apart() -> None:
     assert len(log.judged().late) == 1, "the second one is late"
 
 
+def test_i4_a_frozen_processs_last_message_is_excused() -> None:
+    """The next owner had handed the message out already when the frozen process went on with it."""
+    log = takeover(late=4.3).add("driver", 4.29, "cont", victim="a", pid_of=1)
+    verdict = log.judged()
+    assert verdict.violations == []
+    assert verdict.duplicates == {"kill": 5, "freeze": 1}
+    log.got("a", 4.31, 11)
+    assert "I4" in " ".join(log.judged().violations), "the second one is not"
+
+
 def test_i1_a_hand_out_without_an_owner_node_is_late() -> None:
     verdict = takeover(late=3.99).judged(Rules(bound=4.0))
     assert verdict.violations == [], "within what the watcher may miss"
