@@ -1,0 +1,247 @@
+"""The group snapshot: everything that ZooKeeper and the brokers say about one group at one moment, as one value.
+
+Every reading command is a pure function of a snapshot, or of several ones in the order of their times. What could not
+be read is None or missing here, and ``problems`` says why. Pure; any thread.
+
+The original has no such value; its tools read the nodes one by one and print them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from zkconsumer.core.registration import Registration
+from zkconsumer.model import ConsumerId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStat:
+    """What ZooKeeper says about a node beside its content.
+
+    ``czxid``, ``mzxid`` and ``pzxid`` are the transactions that created the node, wrote it, and changed its children.
+    ``ctime`` and ``mtime`` are milliseconds since 1970 by ZooKeeper's clock. ``ephemeral_owner`` is the session that
+    the node ends with, 0 for a persistent node. ``length`` is the size of the content in bytes.
+    """
+
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int = 0
+    cversion: int = 0
+    pzxid: int = 0
+    ephemeral_owner: int = 0
+    length: int = 0
+    children: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberNode:
+    """A member's registration under ``ids``. ``registration`` is None where ``problem`` says why."""
+
+    registration: Registration | None
+    stat: NodeStat | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerNode:
+    """The claim on one partition. ``thread`` is the thread id in it, empty where ``problem`` says why."""
+
+    thread: str
+    stat: NodeStat | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetNode:
+    """A committed offset in ZooKeeper. ``offset`` is None where ``problem`` says why."""
+
+    offset: int | None
+    stat: NodeStat | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOffset:
+    """A committed offset in Kafka. ``leader_epoch`` is -1 where it is unknown."""
+
+    offset: int | None
+    metadata: str = ""
+    leader_epoch: int = -1
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNode:
+    """A topic. ``created`` is its node's creation in milliseconds since 1970, None where only brokers were asked."""
+
+    partitions: tuple[int, ...]
+    created: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """A partition's log: its offsets ``[start, end)``, and its leader.
+
+    ``message_time`` is the timestamp of the message at the committed offset, in milliseconds since 1970. It is None if
+    it was not asked for, if there is no such message, or if the message has none. ``in_sync`` and ``replicas`` are
+    broker ids, empty if unknown.
+    """
+
+    start: int | None = None
+    end: int | None = None
+    leader: int | None = None
+    message_time: int | None = None
+    replicas: tuple[int, ...] = ()
+    in_sync: tuple[int, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNode:
+    """A registered broker."""
+
+    host: str
+    port: int
+    rack: str | None = None
+    protocols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersMember:
+    """A member of a group that the brokers coordinate. ``assignment`` is None where it could not be decoded."""
+
+    member_id: str
+    client_id: str
+    host: str
+    instance_id: str | None = None
+    assignment: tuple[TopicPartition, ...] | None = ()
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersGroup:
+    """A group as its coordinator, a broker, describes it. ``state`` is Kafka's word for it; ``strategy`` its assignor.
+
+    ``coordinator`` is (broker id, host, port), None if it is unknown.
+    """
+
+    state: str
+    strategy: str = ""
+    protocol_type: str = "consumer"
+    coordinator: tuple[int, str, int] | None = None
+    members: tuple[BrokersMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperServer:
+    """What a server of the ensemble says of itself, by its four-letter commands; None or empty where it does not.
+
+    ``sessions`` maps a session's id to (client address, negotiated timeout in milliseconds).
+    """
+
+    address: str
+    version: str = ""
+    mode: str = ""
+    tick_time: int | None = None
+    min_session_timeout: int | None = None
+    max_session_timeout: int | None = None
+    statistics: Mapping[str, str] = field(default_factory=dict)
+    sessions: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that could not be read. ``what`` is a node's path, a broker or a request."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """One group at one moment.
+
+    ``taken`` is milliseconds since 1970 by our clock, ``zxid`` the last transaction of ZooKeeper that the reader saw.
+    ``zookeeper`` and ``bootstrap`` say where it was read, without passwords; they are empty for what was not asked.
+    Offsets are read before log ends, so that a lag is never negative because of the order.
+
+    In ZooKeeper: ``members`` by consumer id, ``owners`` and ``offsets`` by partition, ``group_node`` the stat of
+    ``/consumers/<group>`` (None if it does not exist), ``ids_node`` that of ``ids``. ``acls`` maps a path to its rights
+    in words, where they could be read. ``other_nodes`` are further nodes of the group by path: those of broadcasting
+    members, migrating members and bridges.
+    In Kafka: ``kafka_offsets`` and ``brokers_group``, None if they were not asked for or are unknown.
+    Of the cluster: ``topics``, ``logs``, ``brokers``, ``servers``.
+    """
+
+    group: str
+    taken: int
+    zookeeper: str = ""
+    bootstrap: str = ""
+    zxid: int = 0
+    group_node: NodeStat | None = None
+    ids_node: NodeStat | None = None
+    members: Mapping[ConsumerId, MemberNode] = field(default_factory=dict)
+    owners: Mapping[TopicPartition, OwnerNode] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, OffsetNode] = field(default_factory=dict)
+    kafka_offsets: Mapping[TopicPartition, KafkaOffset] | None = None
+    brokers_group: BrokersGroup | None = None
+    topics: Mapping[str, TopicNode] = field(default_factory=dict)
+    logs: Mapping[TopicPartition, PartitionLog] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerNode] = field(default_factory=dict)
+    servers: tuple[ZooKeeperServer, ...] = ()
+    other_nodes: Mapping[str, NodeStat | None] = field(default_factory=dict)
+    acls: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def in_zookeeper(self) -> bool:
+        """Whether ZooKeeper has anything of this group."""
+        return bool(self.group_node or self.members or self.owners or self.offsets)
+
+    @property
+    def in_kafka(self) -> bool:
+        """Whether the brokers have anything of this group."""
+        known = self.brokers_group is not None and self.brokers_group.state != "Dead"
+        return known or bool(self.kafka_offsets)
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        """Return the committed offset, None if there is none or it is unknown.
+
+        Members that ZooKeeper coordinates commit there, and to Kafka as well if they are told to. So ZooKeeper's offset
+        counts, and Kafka's only if there is none.
+        """
+        node = self.offsets.get(partition)
+        if node is not None and node.offset is not None:
+            return node.offset
+        stored = (self.kafka_offsets or {}).get(partition)
+        return None if stored is None else stored.offset
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Return the messages between the committed offset and the log's end, None if either is unknown.
+
+        An offset below the log's start counts from the start: what was deleted cannot be consumed. Never negative.
+        """
+        log, offset = self.logs.get(partition), self.committed(partition)
+        if log is None or log.end is None or offset is None:
+            return None
+        return max(0, log.end - max(offset, log.start or 0))
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Return, in order, each partition that is owned, has an offset, or is assigned by the brokers."""
+        found: set[TopicPartition] = {*self.owners, *self.offsets, *(self.kafka_offsets or ())}
+        if self.brokers_group is not None:
+            found.update(tp for member in self.brokers_group.members for tp in member.assignment or ())
+        return tuple(sorted(found))
+
+    def partitions_of(self, topics: Iterable[str]) -> tuple[TopicPartition, ...]:
+        """Return, in order, the existing partitions of these topics."""
+        return tuple(
+            TopicPartition(topic, number)
+            for topic in sorted(set(topics))
+            for number in (self.topics[topic].partitions if topic in self.topics else ())
+        )
