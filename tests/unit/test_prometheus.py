@@ -128,7 +128,7 @@ def test_a_membership_that_ends_is_counted(cluster: FakeCluster) -> None:
 
 def test_connectors_of_one_process_are_told_apart() -> None:
     one, two, three = Scripted(), Scripted(), Scripted(group_id="h")
-    collector = Collector(*[one, two, one])  # type: ignore[list-item]
+    collector = Collector(*[one, two, one])  # type: ignore[arg-type]
     registry = CollectorRegistry()
     registry.register(collector)
     ready = [name for name in scraped(registry) if name.startswith("zkconsumer_ready")]
