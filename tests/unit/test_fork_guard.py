@@ -113,6 +113,7 @@ def test_every_call_in_a_child_is_refused_at_once() -> None:
         def work():
             here = TopicPartition("events", 0)
             began = time.monotonic()
+            assert not connector.health().live, connector.health()
             for ask in (
                 connector.commit_offsets,
                 connector.messages,
