@@ -9,14 +9,17 @@ asks for the document again, with ``?since=<last time of its history>`` for the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import chain
 
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
-from zkconsumer.operations.serving.judgement import Document, Judgement
+from zkconsumer.operations.serving.judgement import Details, Document, Judgement
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
+
+_GENERATED_ID = re.compile(r"(?P<host>.+)-[0-9]{13}-[0-9a-f]{1,8}", re.DOTALL)
 
 
 def groups_document(watched: Mapping[str, tuple[WatchedGroup, Judgement]], now: int) -> Document:
@@ -24,7 +27,7 @@ def groups_document(watched: Mapping[str, tuple[WatchedGroup, Judgement]], now: 
     return {"now": now, "groups": [_row(*watched[name], now) for name in sorted(watched)]}
 
 
-def group_document(watched: WatchedGroup, judgement: Judgement, now: int, since: int = 0) -> Document:
+def group_document(watched: WatchedGroup, judgement: Judgement, details: Details, now: int, since: int = 0) -> Document:
     """Return everything about one group at ``now``. ``since`` drops the points of the history up to that time."""
     snapshot = watched.snapshot
     return {
@@ -33,12 +36,15 @@ def group_document(watched: WatchedGroup, judgement: Judgement, now: int, since:
         "bootstrap": snapshot.bootstrap,
         "strategy_why": judgement.strategy_why,
         "members": _members(snapshot, judgement),
-        "partitions": [_partition(watched, judgement, tp, now) for tp in _partitions(watched, judgement)],
+        "partitions": [
+            {**_partition(watched, judgement, tp, now), "explanation": details.explanations.get(tp)}
+            for tp in _partitions(watched, judgement)
+        ],
         "history": _history([point for point in watched.points if point.taken > since]),
-        "events": list(judgement.events),
-        "rebalances": list(judgement.rebalances),
-        "findings": list(judgement.findings),
-        "plans": dict(judgement.plans),
+        "events": list(details.events),
+        "rebalances": list(details.rebalances),
+        "findings": list(details.findings),
+        "plans": dict(details.plans),
         "problems": [{"what": problem.what, "why": problem.why} for problem in snapshot.problems],
     }
 
@@ -52,7 +58,8 @@ def _row(watched: WatchedGroup, judgement: Judgement, now: int) -> Document:
     lags = {tp: known for tp, known in watched.lags.items() if not judgement.abandoned(tp.topic)}
     seconds = [known.seconds for known in lags.values() if known.seconds is not None]
     partitions = _partitions(watched, judgement)
-    statuses = [status_of(watched.windows.get(tp, CommitWindow()), now) for tp in partitions]
+    current = [tp for tp in partitions if not judgement.abandoned(tp.topic)]
+    statuses = [status_of(watched.windows.get(tp, CommitWindow()), now) for tp in current]
     return {
         "group": watched.group,
         "serial": watched.serial,
@@ -82,7 +89,7 @@ def _members(snapshot: GroupSnapshot, judgement: Judgement) -> list[Document]:
     threads: dict[str, list[str]] = {}
     for name, member in sorted(judgement.member_of.items()):
         threads.setdefault(member, []).append(name)
-    found = [_member(consumer, node, judgement) for consumer, node in sorted(snapshot.members.items())]
+    found = [_member(snapshot, consumer, node, judgement) for consumer, node in sorted(snapshot.members.items())]
     if not found and snapshot.brokers_group is not None:
         found = [_brokers_member(member) for member in snapshot.brokers_group.members]
     return [
@@ -91,18 +98,27 @@ def _members(snapshot: GroupSnapshot, judgement: Judgement) -> list[Document]:
     ]
 
 
-def _member(name: ConsumerId, node: MemberNode, judgement: Judgement) -> Document:
+def _member(snapshot: GroupSnapshot, name: ConsumerId, node: MemberNode, judgement: Judgement) -> Document:
     registration, stat = node.registration, node.stat
     return {
         "id": name,
         "kind": judgement.kinds.get(name),
-        "host": None,
+        "host": _host(snapshot.group, name, node),
         "pattern": None if registration is None else registration.pattern,
         "subscription": None if registration is None else dict(registration.subscription),
         "since": None if stat is None else stat.ctime,
         "session": None if stat is None else f"0x{stat.ephemeral_owner:x}",
         "problem": node.problem or None,
     }
+
+
+def _host(group: str, name: ConsumerId, node: MemberNode) -> str | None:
+    """Return the host that a member advertises, or the one in a generated consumer id; None if neither is there."""
+    advertised = None if node.registration is None else node.registration.extra.get("host")
+    if isinstance(advertised, str):
+        return advertised
+    generated = _GENERATED_ID.fullmatch(name.removeprefix(f"{group}_"))
+    return None if generated is None else generated["host"]
 
 
 def _brokers_member(member: BrokersMember) -> Document:
@@ -132,7 +148,6 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
         "owned_since": claim.stat.ctime if claim is not None and claim.stat is not None else None,
         "expected": expected,
         "expected_member": judgement.member_of.get(expected or ""),
-        "explanation": judgement.explanations.get(tp),
         "status": status_of(window, now).name,
         "abandoned": judgement.abandoned(tp.topic),
         "offset": snapshot.committed(tp),

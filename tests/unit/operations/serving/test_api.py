@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.group_snapshots import NOW
-from tests.unit.operations.serving.watched import JUDGEMENT, at, watched, without_logs
+from tests.unit.operations.serving.watched import DETAILS, at, watched, without_logs
 from zkconsumer.operations.group_snapshot import Problem
 from zkconsumer.operations.serving.api import group_document, groups_document
+from zkconsumer.operations.serving.judgement import details, judge
 from zkconsumer.operations.serving.watched_group import unread
 
 SAMPLE = Path(__file__).parent / "sample_group.json"
@@ -19,7 +21,9 @@ MINUTE = [at(second, 100 + second, 110 + 2 * second) for second in range(0, 60, 
 
 def document(*snapshots: Any, since: int = 0, now: int = NOW + 60_000) -> Any:
     """The group's document as a reader gets it."""
-    return json.loads(json.dumps(group_document(watched(*snapshots), JUDGEMENT, now, since)))
+    group = watched(*snapshots)
+    told = replace(DETAILS, events=details(group).events, rebalances=details(group).rebalances)
+    return json.loads(json.dumps(group_document(group, judge(group), told, now, since)))
 
 
 def test_the_sample_for_the_page_is_up_to_date() -> None:
@@ -59,7 +63,7 @@ def test_values_stay_with_their_age_without_brokers() -> None:
 
 def test_a_failed_reading_is_told_with_the_old_values() -> None:
     away = unread(watched(*MINUTE), "ZooKeeper is not reachable")
-    row = groups_document({"g": (away, JUDGEMENT)}, NOW + 90_000)["groups"]
+    row = groups_document({"g": (away, judge(away))}, NOW + 90_000)["groups"]
     assert isinstance(row, list)
     assert row[0]["failure"] == "ZooKeeper is not reachable"
     assert row[0]["age"] == 40.0

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.group_snapshots import NOW, group_snapshot, partition, stat
-from zkconsumer.model import ConsumerId, ThreadId
 from zkconsumer.operations.group_snapshot import GroupSnapshot, OffsetNode, PartitionLog
-from zkconsumer.operations.serving.judgement import Judgement
+from zkconsumer.operations.serving.judgement import Details
 from zkconsumer.operations.serving.watched_group import WatchedGroup, observed
 
 OURS, SCALA, IDLE = (
@@ -16,7 +15,7 @@ OURS, SCALA, IDLE = (
     "g_kafka7-1699998000000-11aa22bb",
     "g_kafka9-1699999900000-99ffee00",
 )
-OWNERS = {f"events:{number}": (SCALA if number > 3 else OURS) + "-0" for number in range(6) if number != 5}
+OWNERS = {f"events:{number}": (OURS, SCALA, IDLE)[number // 2] + "-0" for number in range(5)}
 
 
 def at(second: int, offset: int, end: int, **more: Any) -> GroupSnapshot:
@@ -53,21 +52,8 @@ def watched(*snapshots: GroupSnapshot) -> WatchedGroup:
     return found
 
 
-JUDGEMENT = Judgement(
-    state="Rebalancing",
-    reason="nobody owns events-5",
-    coordination="zookeeper",
-    strategy="range",
-    strategy_why="all members own what range gives them",
-    kinds={ConsumerId(OURS): "zkconsumer", ConsumerId(SCALA): "Scala", ConsumerId(IDLE): "Scala"},
-    owners={partition(text): ThreadId(thread) for text, thread in OWNERS.items()},
-    expected={partition(text): ThreadId(thread) for text, thread in OWNERS.items()}
-    | {partition("events:5"): ThreadId(IDLE + "-0")},
-    member_of={f"{name}-0": name for name in (OURS, SCALA, IDLE)},
-    subscribed=frozenset({"events"}),
+DETAILS = Details(
     explanations={partition("events:5"): "nobody owns events-5; range gives it to kafka9, which joined 60 s ago"},
-    events=[{"zxid": 200, "time": NOW - 50_000, "kind": "claim", "text": "app1 claimed events-0"}],
-    rebalances=[{"begin": NOW - 60_000, "end": NOW - 50_000, "cause": "kafka9 joined", "moved": 2, "last": SCALA}],
     findings=[
         {
             "level": "warn",
