@@ -93,6 +93,8 @@ class LiveSource:
                 draft.problem("brokers", error)
                 if reader is not None and reader.broker_nodes:
                     reader.partition_states()
+            if reader is not None:
+                reader.complete_topics()
             if servers is not None:
                 draft.servers = servers.result()
         return draft.finished()
