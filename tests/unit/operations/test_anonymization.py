@@ -28,11 +28,11 @@ from zkconsumer.operations.group_snapshot import (
 )
 from zkconsumer.operations.snapshot_file import format_snapshot
 
-IDS = ("secretgroup_host1-1700000000000-abcdef01", "secretgroup_host10-1700000000001-abcdef02")
+IDS = ("secretgroup_secrethost1-1700000000000-abcdef01", "secretgroup_secrethost10-1700000000001-abcdef02")
 SECRETS = (
     *(
         "secretgroup",
-        "host1",
+        "secrethost1",
         "abcdef0",
         "secrettopic",
         "10.1.2.3",
@@ -48,7 +48,9 @@ SNAPSHOT = group_snapshot(
     zookeeper="zk.example:2181,10.1.2.3:2181/secretroot/x",
     bootstrap="broker.example:9092",
     members={IDS[0]: {"secrettopic": 1}, IDS[1]: {"secrettopic": 2}},
-    extra={IDS[0]: {"host": "host1", "address": "10.1.2.3", "strategy": "range", "more": "secretnote", "on": True}},
+    extra={
+        IDS[0]: {"host": "secrethost1", "address": "10.1.2.3", "strategy": "range", "more": "secretnote", "on": True}
+    },
     owners={"secrettopic:0": f"{IDS[0]}-0", "secrettopic:1": f"{IDS[1]}-1", "secrettopic:2": "secretstate"},
     offsets={"secrettopic:0": 5},
     logs={"secrettopic:0": (0, 9), "secrettopic:1": (0, 9), "__consumer_offsets:0": (0, 1)},
@@ -58,14 +60,16 @@ SNAPSHOT = group_snapshot(
         "range",
         coordinator=(1, "broker.example", 9092),
         members=(
-            BrokersMember("secretclient-1", "secretclient", "/10.1.2.3", "host1", (TopicPartition("secrettopic", 0),)),
+            BrokersMember(
+                "secretclient-1", "secretclient", "/10.1.2.3", "secrethost1", (TopicPartition("secrettopic", 0),)
+            ),
         ),
     ),
     brokers={1: BrokerNode("broker.example", 9092, "secretrack")},
     servers=(ZooKeeperServer("zk.example:2181", sessions={1: ("10.1.2.3:5", 6000)}, problem="zk.example is away"),),
-    other_nodes={"/consumers/secretgroup/broadcast/secretgroup_host1": None},
+    other_nodes={"/consumers/secretgroup/broadcast/secretgroup_secrethost1": None},
     acls={"/consumers/secretgroup/ids": "world:anyone=cdrwa, sasl:alice=cdrwa, digest:alice=r"},
-    problems=(Problem("/consumers/secretgroup/secretstate", "host1"), Problem("broker 1", "broker.example")),
+    problems=(Problem("/consumers/secretgroup/secretstate", "secrethost1"), Problem("broker 1", "broker.example")),
 )
 
 
