@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
-from zkconsumer.core.registration import CONFLICT_KEY, KEEPS_CHECKPOINT, Registration
+from zkconsumer.core.registration import CONFLICT_KEY, KEEPS_CHECKPOINT, READER_KEY, SPARK_QUERY, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
@@ -112,6 +112,15 @@ class BatchHold:
         self._ended.set()
 
 
+def stamped_query(config: ConsumerConfig, session: Session, registration: Registration) -> Registration:
+    """Return the registration as any member writes it, marked as a query's.
+
+    Tools that write offsets tell queries by the mark: a query goes on from its checkpoint and adopts no offset.
+    """
+    made = stamped(config, session, registration)
+    return replace(made, extra={**made.extra, READER_KEY: SPARK_QUERY, CONFLICT_KEY: KEEPS_CHECKPOINT})
+
+
 class QueryMember:
     """A member that reads in batches. Nothing is connected before it is opened.
 
@@ -155,12 +164,6 @@ class QueryMember:
         if self.group.coordination.incremental and (now < more_until or not ours):
             return False
         return all(self.hold.started(position) for position in ours.values())
-
-
-def stamped_query(config: ConsumerConfig, session: Session, registration: Registration) -> Registration:
-    """Return the registration of a query. It says that the query follows its checkpoint, not an operator's reset."""
-    made = stamped(config, session, registration)
-    return replace(made, extra={**made.extra, CONFLICT_KEY: KEEPS_CHECKPOINT})
 
 
 def longest_drain_ms(config: ConsumerConfig) -> int:
