@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from zkconsumer.core.migration.planning import PartitionSelection, Store
-from zkconsumer.core.registration import ADOPTS, CONFLICT_KEY, KEEPS_CHECKPOINT
+from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.registration import ADOPTS, CONFLICT_KEY
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode, PartitionLog
+from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, PartitionLog
+from zkconsumer.operations.group_view import MemberKind, group_state, member_kind
 
 INACTIVE = ("Empty", "Dead")
 """The states in which the brokers let somebody else write a group's offsets."""
@@ -114,15 +116,15 @@ def plan_reset(
     group uses (:func:`stores_in_use`).
     """
     group, stores = snapshot.group, tuple(stores) or stores_in_use(snapshot)
-    refused = brokers_refusal(snapshot)
+    refused = unread(snapshot, stores) or [text for text in (brokers_refusal(snapshot),) if text]
     if refused:
-        return ResetPlan(group, stores, errors=(refused,))
+        return ResetPlan(group, stores, errors=tuple(refused))
     if target.scenario is Scenario.FROM_FILE and target.offsets is None:
         return ResetPlan(group, stores, errors=(f"No reset plan for group {group} found",))
     wanted, warnings, errors = _partitions(snapshot, target, selection)
     owners, live = adopting_owners(snapshot, wanted)
     if live:
-        return ResetPlan(group, stores, warnings=tuple(warnings), errors=(*errors, *_refused_live(group, live)))
+        return ResetPlan(group, stores, warnings=tuple(warnings), errors=(*errors, *_refused_live(snapshot, live)))
     resets: list[PartitionReset] = []
     notes: list[str] = []
     for tp in wanted:
@@ -293,6 +295,16 @@ def _clamped(offset: int, log: PartitionLog, tp: TopicPartition, warnings: list[
 # ---- live groups ----
 
 
+def unread(snapshot: GroupSnapshot, stores: Collection[Store]) -> list[str]:
+    """Return what must be known before an offset of the group is written, and could not be read."""
+    return [
+        f"The offsets of group '{snapshot.group}' cannot be written safely: {problem.what}: {problem.why}"
+        for problem in snapshot.problems
+        if problem.what.startswith(("ZooKeeper", "/consumers/", "brokers' group"))
+        or (problem.what.startswith(("brokers", "offsets of group")) and Store.KAFKA in stores)
+    ]
+
+
 def brokers_refusal(snapshot: GroupSnapshot) -> str:
     """Return why the brokers' side of the group forbids writes, in Kafka's own words; empty if it does not."""
     known = snapshot.brokers_group
@@ -306,15 +318,13 @@ def _active(group: str, state: str) -> str:
     return f"Assignments can only be reset if the group '{group}' is inactive, but the current state is {state}."
 
 
-def _refused_live(group: str, reasons: Mapping[TopicPartition, str]) -> list[str]:
+def _refused_live(snapshot: GroupSnapshot, reasons: Mapping[TopicPartition, str]) -> list[str]:
     """Return the refusal of a live ZooKeeper group, with one line for each reason."""
     by_reason: dict[str, list[TopicPartition]] = {}
     for tp, reason in sorted(reasons.items()):
         by_reason.setdefault(reason, []).append(tp)
-    return [_active(group, "Stable")] + [
-        f"{', '.join(map(str, some[:8]))}{f' and {len(some) - 8} more' if len(some) > 8 else ''}: {reason}"
-        for reason, some in by_reason.items()
-    ]
+    lines = [f"{first_of(some)}: {reason}" for reason, some in by_reason.items()]
+    return [_active(snapshot.group, group_state(snapshot).state.value), *lines]
 
 
 def adopting_owners(
@@ -347,14 +357,21 @@ def owner_refusal(snapshot: GroupSnapshot, owner: OwnerNode) -> str:
         return f"{consumer} owns it, and its registration cannot be read ({node.problem})"
     if node.stat is not None and owner.stat is not None and node.stat.ephemeral_owner != owner.stat.ephemeral_owner:
         return f"{consumer} owns it with another session than that of its registration; wait until one of them ends"
-    extra = node.registration.extra
+    return _policy_refusal(consumer, node)
+
+
+def _policy_refusal(consumer: str, node: MemberNode) -> str:
+    kind = member_kind(node)
+    extra = node.registration.extra if node.registration is not None else {}
     policy = extra.get(CONFLICT_KEY)
-    if policy == ADOPTS:
-        return ""
-    if policy == KEEPS_CHECKPOINT:
+    if kind is MemberKind.SCALA:
+        return f"the Scala member {consumer} owns it and would write over it with its next commit; stop it"
+    if kind is MemberKind.SPARK:
         return f"the Spark query {consumer} owns it and goes on from its checkpoint; stop the query"
-    if policy is not None:
-        return f"{consumer} owns it with offset.conflict={policy!s:.20}, and would not go on from it; stop it"
-    if "zkconsumer" in extra:
-        return f"{consumer} (zkconsumer {extra['zkconsumer']!s:.20}) does not advertise that it adopts offsets; stop it"
-    return f"the Scala member {consumer} owns it and would write over it with its next commit; stop it"
+    if kind is MemberKind.BRIDGE:
+        return f"{consumer} owns it and takes part in a migration to the brokers; end the migration first"
+    if policy == ADOPTS and kind is MemberKind.ZKCONSUMER:
+        return ""
+    if policy is None:
+        return f"{consumer} owns it and does not advertise that it adopts offsets (offset.conflict=adopt); stop it"
+    return f"{consumer} owns it with offset.conflict={policy!s:.20} and would not go on from it; stop it"
