@@ -296,11 +296,17 @@ def _clamped(offset: int, log: PartitionLog, tp: TopicPartition, warnings: list[
 
 
 def unread(snapshot: GroupSnapshot, stores: Collection[Store]) -> list[str]:
-    """Return what must be known before an offset of the group is written, and could not be read."""
+    """Return what must be known before an offset of the group is written, and could not be read.
+
+    A single node that cannot be read matters only to its own partition.
+    """
+    group = f"/consumers/{snapshot.group}"
+    lists = (group, *(f"{group}/{name}" for name in ("ids", "owners", "offsets")))
     return [
         f"The offsets of group '{snapshot.group}' cannot be written safely: {problem.what}: {problem.why}"
         for problem in snapshot.problems
-        if problem.what.startswith(("ZooKeeper", "/consumers/", "brokers' group"))
+        if problem.what in lists
+        or problem.what.startswith(("ZooKeeper", "brokers' group"))
         or (problem.what.startswith(("brokers", "offsets of group")) and Store.KAFKA in stores)
     ]
 

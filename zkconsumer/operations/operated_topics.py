@@ -21,7 +21,7 @@ _NO_CREATION = 4  # the version of Metadata that creates no topic
 
 
 def with_topics(connection: ClusterConnection, snapshot: GroupSnapshot, topics: Collection[str]) -> GroupSnapshot:
-    """Return the snapshot with these topics and their logs as well, if they exist. Raises RegistryError, BrokerError."""
+    """Return the snapshot with these topics and their logs too, if they exist. Raises RegistryError, BrokerError."""
     missing = set(topics) - snapshot.topics.keys()
     if not missing:
         return snapshot
