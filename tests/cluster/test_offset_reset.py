@@ -91,7 +91,7 @@ def test_a_live_group_of_ours_follows_a_reset(
     patient = {"rebalance.interval.ms": 3_600_000, "auto.commit.interval.ms": 100}
     member = connector(group, **patient)
     reader = Reader(member.create_message_streams({topic: 1})[topic][0])
-    everything = {partition: MESSAGES for partition in range(PARTITIONS)}
+    everything = dict.fromkeys(range(PARTITIONS), MESSAGES)
     eventually(lambda: offsets_of(zookeeper, group, topic) == everything, 20, "the commits")
     arguments = ("offsets", "reset", group, "--topic", f"{topic}:0", "--to-offset", "7", "--execute", "--verbose")
     assert operator(*arguments, "--wait", str(scaled(20))) == 0, operator.err
