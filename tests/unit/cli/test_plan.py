@@ -62,9 +62,14 @@ def test_a_group_on_paper(paper: Any, capsys: pytest.CaptureFixture[str]) -> Non
     file = paper(ON_PAPER)
     assert main(["plan", "--registrations", file, "--join", "web-11:2", "--format", "json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert (made["group"], made["joined"], len(made["idle"])) == ("group", ["group_web-11-0-00000000"], 2)
+    assert (made["group"], made["joined"], len(made["idle"])) == ("group", ["group_web-11"], 2)
+    assert main(["plan", "--registrations", file]) == 0
+    assert "Note: the file names no strategy, so this is range." in capsys.readouterr().out
+    file = paper({**ON_PAPER, "strategy": "average"})
     assert main(["plan", "--registrations", file, "--strategy", "average-by-circle"]) == 0
-    assert "all members use average-by-circle; strategy average-by-circle." in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "all members use average-by-circle; strategy average-by-circle." in said
+    assert "Note" not in said
 
 
 WRONG = [
