@@ -10,17 +10,21 @@ import time
 from collections.abc import Sequence
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, RegistryError, ZkConsumerError
+from zkconsumer.errors import BrokerError, ChrootMissingError, RegistryError, ZkConsumerError
 from zkconsumer.model import Endpoint
 from zkconsumer.operations.brokers_reader import BrokersReader
+from zkconsumer.operations.chroot_probe import chroot_advice, closing_session
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.session import Session
 
 BROKERS_SHARE = 0.4
 """The part of the time that is kept for the brokers while ZooKeeper is asked."""
+_PROBE = 5.0
+"""Seconds for the search of the right chroot."""
 _GROUP_TYPES = ("consumer", "")
 """The protocol types of consumers: the second one has offsets and never had members."""
 
@@ -46,16 +50,18 @@ class LiveSource:
         deadline, found, failed = (Deadline(self.connection.timeout), set[str](), list[ZkConsumerError]())
         if self.connection.zookeeper:
             try:
-                session = self.connection.open_session(self._zookeeper_deadline(deadline))
+                session = self._session("", deadline)
                 found.update(session.children(paths.CONSUMERS, deadline) or ())
             except RegistryError as error:
+                if not self.connection.bootstrap:
+                    raise
                 failed.append(error)
         try:
             listed, _ = BrokersReader(self.connection, self.connection.brokers(deadline), deadline).list_groups()
             found.update(one.group for one in listed if one.protocol_type in _GROUP_TYPES)
         except (RegistryError, BrokerError) as error:
             failed.append(error)
-        if failed and (len(failed) == 2 or not self.connection.zookeeper):
+        if len(failed) == (2 if self.connection.zookeeper and self.connection.bootstrap else 1) and not found:
             raise failed[0]
         return sorted(found)
 
@@ -73,11 +79,13 @@ class LiveSource:
         reader: ZooKeeperReader | None = None
         if connection.zookeeper:
             try:
-                session = connection.open_session(self._zookeeper_deadline(deadline))
+                session = self._session(group, deadline)
                 reader = ZooKeeperReader(session, draft, self._zookeeper_deadline(deadline))
                 if not reader.read():
                     reader.broker_nodes.clear()
             except RegistryError as error:
+                if not connection.bootstrap:
+                    raise  # it would have named the brokers
                 failed.append(error)
                 draft.problem(f"ZooKeeper {connection.zookeeper}", error)
         try:
@@ -101,6 +109,23 @@ class LiveSource:
             endpoints = connection.brokers(deadline)
         exists = reader.offsets_topic if reader is not None else None
         BrokersReader(connection, endpoints, deadline).read(draft, offsets_topic=exists, times=times)
+
+    def chroot_advice(self, group: str) -> str:
+        """Return where the group, or the brokers, are if the chroot is not the right one; else an empty text."""
+        if not self.connection.zookeeper:
+            return ""
+        try:
+            with closing_session(self.connection) as session:
+                return chroot_advice(session, self.connection.config.zookeeper_chroot, group, Deadline(_PROBE))
+        except RegistryError:
+            return ""  # it is advice only
+
+    def _session(self, group: str, deadline: Deadline) -> Session:
+        """Return the session. Raises RegistryError, with advice if the chroot does not exist."""
+        try:
+            return self.connection.open_session(self._zookeeper_deadline(deadline))
+        except ChrootMissingError as error:
+            raise ChrootMissingError(f"{error}. {self.chroot_advice(group)}".rstrip(" .")) from None
 
     def _zookeeper_deadline(self, deadline: Deadline) -> Deadline:
         return deadline.earlier(BROKERS_SHARE * self.connection.timeout)
