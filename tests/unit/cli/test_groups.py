@@ -139,6 +139,9 @@ def test_verbs_are_the_flags_by_other_words(run: Run) -> None:
     for words in ("describe stable --members", "describe --members stable", "describe --members --group stable"):
         assert run(words, STABLE) == flags
     assert run("list", STABLE, EMPTIED) == (0, "emptied\nstable\n", "")
+    reset = ["offsets", "reset", "--group", "g"]
+    assert as_flags(["groups", "--reset-offsets", "--group", "g"]) == reset
+    assert as_flags(["groups", "reset-offsets", "--group", "g"]) == reset
     assert as_flags(["offsets", "list"]) == ["offsets", "list"]
     assert as_flags(["groups"]) == ["groups"]
 

@@ -28,6 +28,8 @@ the flags, columns and texts of kafka-consumer-groups.sh. Each action is also a 
   zkconsumer groups describe G --members --verbose --zookeeper HOST:2181
   zkconsumer groups delete G --zookeeper HOST:2181 --execute
 
+--reset-offsets has the options of "zkconsumer offsets reset"; see there.
+
 One thing differs from Kafka's tool on purpose: --delete and --delete-offsets show what
 they would do, and do it only with --execute.
 
