@@ -233,7 +233,11 @@ class GroupSnapshot:
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return, in order, each partition that is owned, has an offset, or is assigned by the brokers."""
-        found: set[TopicPartition] = {*self.owners, *self.offsets, *(self.kafka_offsets or ())}
+        found: set[TopicPartition] = {
+            *self.owners,
+            *self.offsets,
+            *(self.kafka_offsets or ()),
+        }
         if self.brokers_group is not None:
             found.update(tp for member in self.brokers_group.members for tp in member.assignment or ())
         return tuple(sorted(found))
