@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from threading import Event
+from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
@@ -19,7 +20,7 @@ from zkconsumer.errors import (
     NoBrokersError,
     RegistryError,
 )
-from zkconsumer.fetch.fetcher import FetchSettings
+from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import Endpoint, TopicPartition
@@ -105,3 +106,30 @@ class OffsetLookup:
         with closing(self._settings.channel(endpoint)) as channel:
             channel.connect(deadline)
             yield channel
+
+
+class LogSpanSeen(NamedTuple):
+    """The start and the end of a partition's log, None where ``problem`` says why."""
+
+    start: int | None
+    end: int | None
+    problem: str = ""
+
+
+def log_spans(
+    channel: BrokerChannel, partitions: Sequence[TopicPartition], deadline: Deadline
+) -> dict[TopicPartition, LogSpanSeen]:
+    """Return the logs of partitions, as their leader at the other end of the channel tells them. Raises BrokerError."""
+    ends = channel.list_offsets(dict.fromkeys(partitions, LATEST), deadline)
+    starts = channel.list_offsets(dict.fromkeys(partitions, EARLIEST), deadline)
+    found = {}
+    for tp in partitions:
+        both = starts.get(tp), ends.get(tp)
+        start, end = (
+            one.offset if one is not None and one.error == codes.NONE and one.offset >= 0 else None for one in both
+        )
+        failed = next((one.error for one in both if one is not None and one.error), None)
+        problem = "" if start is not None and end is not None else "no answer" if failed is None else codes.name(failed)
+        # the start may have moved beyond the end, which was read before it
+        found[tp] = LogSpanSeen(start, end if end is None or start is None else max(start, end), problem)
+    return found

@@ -16,7 +16,7 @@ from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnav
 from zkconsumer.kafka import error_codes, requests
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.endpoints import choose_endpoint
-from zkconsumer.model import Endpoint
+from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,40 @@ def topics_of(channel: BrokerChannel, topics: Collection[str] | None, deadline: 
         elif code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
             unsure.add(topic)
     return TopicsSeen(partitions, frozenset(unsure))
+
+
+class PartitionSeen(NamedTuple):
+    """A partition as one broker sees it: ids of brokers (``leader`` None: there is none), and the error code."""
+
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    error: int
+
+
+class ClusterSeen(NamedTuple):
+    """The live brokers' (host, port), the partitions, and the error codes of topics, as one broker sees them."""
+
+    brokers: Mapping[int, tuple[str, int]]
+    partitions: Mapping[TopicPartition, PartitionSeen]
+    errors: Mapping[str, int]
+
+
+def cluster_of(channel: BrokerChannel, topics: Collection[str] | None, deadline: Deadline) -> ClusterSeen:
+    """Return the brokers, and the partitions of these topics, None: of all topics. Raises as :func:`topics_of`."""
+    answer = _ask(channel, None if topics is None else sorted(topics), deadline)
+    if topics is not None and not topics:
+        return ClusterSeen(requests.cluster_metadata(answer).brokers, {}, {})
+    partitions: dict[TopicPartition, PartitionSeen] = {}
+    failed: dict[str, int] = {}
+    for code, topic, *_, listed in answer.topics or ():
+        if code:
+            failed[topic] = code
+        for error, number, leader, replicas, in_sync, *_ in listed or ():
+            partitions[TopicPartition(topic, number)] = PartitionSeen(
+                leader if leader >= 0 else None, tuple(replicas or ()), tuple(in_sync or ()), error
+            )
+    return ClusterSeen(requests.cluster_metadata(answer).brokers, partitions, failed)
 
 
 def brokers_of(channel: BrokerChannel, deadline: Deadline) -> Mapping[int, tuple[str, int]]:

@@ -26,6 +26,7 @@ from zkconsumer.kafka.group_responses import (
     DescribedMember,
     GroupDescription,
     Joined,
+    ListedGroup,
     Membership,
     StoredOffset,
     Versions,
@@ -39,6 +40,7 @@ from zkconsumer.kafka.group_schemas import (
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
+    LIST_GROUPS,
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
@@ -268,6 +270,15 @@ class GroupChannel:
         for missing in (group for group in wanted if group not in found):
             raise BrokerError(f"{self._channel.name}: its answer to DescribeGroups says nothing of {missing!r}")
         return found
+
+    def list_groups(self, deadline: Deadline) -> Sequence[ListedGroup]:
+        """Return the groups that this broker coordinates. Raises an error while it loads some of them."""
+        answer = self._ask(LIST_GROUPS, {}, deadline)
+        self._check(answer["error_code"], "listing its groups")
+        return [
+            ListedGroup(one["group_id"] or "", one["protocol_type"] or "", one.get("group_state") or "")
+            for one in answer["groups"] or ()
+        ]
 
     def delete_offsets(
         self, group: str, partitions: Iterable[TopicPartition], deadline: Deadline

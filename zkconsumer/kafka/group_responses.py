@@ -12,6 +12,7 @@ from zkconsumer.kafka.group_schemas import (
     DELETE_GROUPS,
     FIND_COORDINATOR,
     GROUP_MESSAGES,
+    LIST_GROUPS,
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
@@ -20,8 +21,8 @@ from zkconsumer.kafka.schema import ApiSchema
 
 Versions = Mapping[ApiSchema, int]
 
-_OPTIONAL: Final = frozenset({DELETE_GROUPS, OFFSET_DELETE})
-"""Requests of tools. Brokers before 1.1 and 2.4 do not know them."""
+_OPTIONAL: Final = frozenset({LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE})
+"""Requests of tools. Brokers before 0.9, 1.1 and 2.4 do not know them."""
 
 _LEAST: Final[Mapping[ApiSchema, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
 """The lowest versions that keep offsets in Kafka. With version 0 the broker writes them to ZooKeeper."""
@@ -31,6 +32,7 @@ OF_0_8: Final[Versions] = {FIND_COORDINATOR: 0, OFFSET_COMMIT: 1, OFFSET_FETCH: 
 
 OF_0_9: Final[Versions] = {
     **{message: 0 for message in GROUP_MESSAGES if message not in _OPTIONAL},
+    LIST_GROUPS: 0,
     OFFSET_COMMIT: 2,
     OFFSET_FETCH: 1,
 }
@@ -86,6 +88,14 @@ class DescribedMember(NamedTuple):
     host: str
     metadata: bytes
     assignment: bytes
+
+
+class ListedGroup(NamedTuple):
+    """A group in a broker's list. ``state`` is empty where the broker is older than 2.6."""
+
+    group: str
+    protocol_type: str
+    state: str
 
 
 _WITHOUT_MEMBERS = frozenset({"Empty", "Dead"})

@@ -192,6 +192,18 @@ DESCRIBE_GROUPS = ApiSchema(
     ),
 )
 
+LIST_GROUPS = ApiSchema(
+    *(16, "ListGroups", 0, 4, 3),
+    request=(Field("states_filter", STRING, 4, default=(), many=True),),
+    response=(
+        _throttle(1),
+        _ERROR,
+        Field(
+            "groups", (_GROUP, Field("protocol_type", STRING), Field("group_state", STRING, 4, default="")), many=True
+        ),
+    ),
+)
+
 DELETE_GROUPS = ApiSchema(
     *(42, "DeleteGroups", 0, 2, 2),
     request=(Field("groups_names", STRING, many=True),),
@@ -210,7 +222,7 @@ OFFSET_DELETE = ApiSchema(
 
 GROUP_MESSAGES = (
     *(FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP, OFFSET_COMMIT, OFFSET_FETCH),
-    *(DESCRIBE_GROUPS, DELETE_GROUPS, OFFSET_DELETE),
+    *(DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE),
 )
 """All requests of this module."""
 

@@ -309,6 +309,12 @@ class FakeCluster(Faults):
                 found = self._coordinators[group_id] = alive[crc32(group_id.encode()) % len(alive)]
             return found
 
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether a client ever asked for a coordinator."""
+        with self._lock:
+            return bool(self._coordinators)
+
     def move_coordinator(self, group_id: str, to: int, *, loading: bool = False) -> None:
         """Move a group to another coordinator, which loads it from the offsets topic.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import RLock
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any
 
 from zkconsumer.deadline import Deadline
@@ -136,14 +136,26 @@ class FakeZooKeeper:
         if self._nodes[parent].ephemeral_owner:
             raise _Refused(NodeFailure.OTHER)
         self._zxid += 1
-        self._nodes[path] = Node(data, 0, self._zxid, self._zxid, owner)
+        now = time_ns() // 1_000_000
+        self._nodes[path] = Node(
+            data, 0, self._zxid, self._zxid, owner, ctime=now, mtime=now, pzxid=self._zxid, length=len(data)
+        )
+        self._count_child(parent, 1)
         self._fire(_DATA, path, NodeEventKind.CREATED)
         self._fire(_CHILD, parent, NodeEventKind.CHILDREN)
+
+    def _count_child(self, parent: str, change: int) -> None:
+        above = self._nodes[parent]
+        count = above.children + change
+        self._nodes[parent] = replace(above, cversion=above.cversion + 1, pzxid=self._zxid, children=count)
 
     def _write(self, path: str, data: bytes, version: int) -> None:
         node = self._expect(path, version)
         self._zxid += 1
-        self._nodes[path] = replace(node, data=data, version=node.version + 1, mzxid=self._zxid)
+        now = time_ns() // 1_000_000
+        self._nodes[path] = replace(
+            node, data=data, version=node.version + 1, mzxid=self._zxid, mtime=now, length=len(data)
+        )
         self._fire(_DATA, path, NodeEventKind.CHANGED)
 
     def _delete(self, path: str, version: int) -> None:
@@ -152,6 +164,7 @@ class FakeZooKeeper:
             raise _Refused(NodeFailure.OTHER)
         self._zxid += 1
         del self._nodes[path]
+        self._count_child(path.rsplit("/", 1)[0] or "/", -1)
         self._fire(_DATA, path, NodeEventKind.DELETED)
         self._fire(_CHILD, path, NodeEventKind.DELETED)
         self._fire(_CHILD, path.rsplit("/", 1)[0] or "/", NodeEventKind.CHILDREN)

@@ -280,9 +280,10 @@ class ConnectionRequests:
 
     def _stat(self, body: WireWriter, path: str) -> None:
         node = self._tree.node(path)
-        count = len(self._tree.children(path))
-        created, changed, owner = node.czxid, node.mzxid, node.ephemeral_owner
-        body.data += _STAT.pack(created, changed, 0, 0, node.version, count, 0, owner, len(node.data), count, changed)
+        body.data += _STAT.pack(
+            *(node.czxid, node.mzxid, node.ctime, node.mtime, node.version, node.cversion, 0, node.ephemeral_owner),
+            *(len(node.data), node.children, node.pzxid),
+        )
 
 
 def _path(reader: WireReader) -> str:

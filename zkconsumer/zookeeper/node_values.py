@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from zkconsumer.zookeeper.node_codecs import UNREADABLE
 
@@ -32,13 +32,23 @@ Watch = Callable[[NodeEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's content and the parts of its stat that decisions need."""
+    """A node's content and stat.
+
+    ``ctime`` and ``mtime`` are milliseconds since 1970 by ZooKeeper's clock; ``pzxid`` is the transaction that last
+    changed the children, ``length`` the size of the content in bytes, which is known without the content too.
+    """
 
     data: bytes
     version: int
     czxid: int
     mzxid: int
     ephemeral_owner: int
+    ctime: int = 0
+    mtime: int = 0
+    cversion: int = 0
+    pzxid: int = 0
+    length: int = 0
+    children: int = 0
 
 
 FORBIDDEN: Final = Node(UNREADABLE, -2, -2, -2, 0)
@@ -46,6 +56,36 @@ FORBIDDEN: Final = Node(UNREADABLE, -2, -2, -2, 0)
 
 No node has its version; -1 would mean any version.
 """
+
+
+class Part(Enum):
+    """What to read of a node."""
+
+    CONTENT = "content and stat"
+    STAT = "stat"
+    CHILDREN = "names of the children, and the stat"
+    RIGHTS = "ACL"
+
+
+class Wanted(NamedTuple):
+    """One read of :meth:`~zkconsumer.zookeeper.requests.Requests.read_each`."""
+
+    part: Part
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The answer to a :class:`Wanted`. ``node`` is None if it is missing or we may not read it (``forbidden``).
+
+    ``names`` are the children's, without an order. ``rights`` is the ACL in words, without secrets.
+    """
+
+    wanted: Wanted
+    node: Node | None = None
+    names: tuple[str, ...] = ()
+    rights: str = ""
+    forbidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ began in one session could be performed in the next. Here an operation fails, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -41,7 +43,18 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
     SessionLostError,
 )
-from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, NodeEvent, NodeEventKind, Seen, Watch
+from zkconsumer.zookeeper.node_values import (
+    FORBIDDEN,
+    Look,
+    Node,
+    NodeEvent,
+    NodeEventKind,
+    Part,
+    Reading,
+    Seen,
+    Wanted,
+    Watch,
+)
 from zkconsumer.zookeeper.security import RegistrySecurity
 
 PARENT_DATA = b""
@@ -52,6 +65,15 @@ _KINDS = {
     EventType.CHANGED: NodeEventKind.CHANGED,
     EventType.CHILD: NodeEventKind.CHILDREN,
 }
+
+
+_PERMISSIONS = ((4, "c"), (8, "d"), (1, "r"), (2, "w"), (16, "a"))
+
+AT_ONCE = 512
+"""Reads of :meth:`Requests.read_each` that are under way at first. A level of most groups is one round trip."""
+AT_ONCE_MOST = 4096
+BYTES_AT_ONCE = 16 * 1024 * 1024
+"""Answers of about so many bytes may be under way: large nodes are read fewer at a time."""
 
 
 class NodeFailure(Enum):
@@ -159,6 +181,45 @@ class Requests(ABC):
                 listed[path] = self._await(client.get_children_async(path, watcher), deadline, path)
         listed |= {path: self._await(result, deadline, path) for path, result in late}
         return Seen(found, {path: None if known is None else tuple(known) for path, known in listed.items()})
+
+    def read_each(self, wanted: Iterable[Wanted], deadline: Deadline) -> Iterator[Reading]:
+        """Yield the answer to each read, in order; some of the reads are under way at the same time.
+
+        For many nodes: what the caller drops takes no memory. The number under way starts at :data:`AT_ONCE`, grows
+        with small answers, and shrinks with large ones. Raises RegistryError if ZooKeeper is lost or late; the answers
+        until then were yielded.
+        """
+        client = self._connected_client()
+        waiting = iter(wanted)
+        window: deque[tuple[Wanted, Any]] = deque()
+        room, mean = AT_ONCE, 0.0
+        while True:
+            for one in islice(waiting, max(0, room - len(window))):
+                window.append((one, _sent(client, one)))
+            if not window:
+                return
+            one, result = window.popleft()
+            reading = self._reading(one, result, deadline)
+            size = reading.node.length if reading.node is not None and one.part is Part.CONTENT else 0
+            mean += (max(size, sum(map(len, reading.names))) - mean) / 8
+            room = max(1, min(room + 1, AT_ONCE_MOST, int(BYTES_AT_ONCE / (mean + 256))))
+            yield reading
+
+    def _reading(self, one: Wanted, result: Any, deadline: Deadline) -> Reading:
+        try:
+            answer = self._await(result, deadline, one.path)
+        except NotPermittedError:
+            return Reading(one, forbidden=True)
+        if answer is None:
+            return Reading(one)
+        if one.part is Part.STAT:
+            return Reading(one, _node(b"", answer))
+        first, stat = answer
+        if one.part is Part.CONTENT:
+            return Reading(one, _node(first, stat))
+        if one.part is Part.CHILDREN:
+            return Reading(one, _node(b"", stat), names=tuple(first))
+        return Reading(one, _node(b"", stat), rights=_rights(first))
 
     def _content(self, result: Any, deadline: Deadline, path: str) -> Node | None:
         """Return the node in an answer, with its content or with its stat alone."""
@@ -311,7 +372,28 @@ def _last(requests: Sequence[tuple[str, Any]], deadline: Deadline) -> None:
 
 
 def _node(data: bytes, stat: Any) -> Node:
-    return Node(data, stat.version, stat.czxid, stat.mzxid, signed(stat.ephemeralOwner))
+    return Node(
+        *(data, stat.version, stat.czxid, stat.mzxid, signed(stat.ephemeralOwner), stat.ctime, stat.mtime),
+        *(stat.cversion, stat.pzxid, stat.dataLength, stat.numChildren),
+    )
+
+
+def _sent(client: KazooClient, one: Wanted) -> Any:
+    if one.part is Part.CONTENT:
+        return client.get_async(one.path)
+    if one.part is Part.CHILDREN:
+        return client.get_children_async(one.path, include_data=True)
+    return client.exists_async(one.path) if one.part is Part.STAT else client.get_acls_async(one.path)
+
+
+def _rights(acl: Sequence[Any]) -> str:
+    """Return an ACL in words: ``world:anyone=cdrwa, digest:alice=r``. The hash in a digest's id is left out."""
+    entries = []
+    for one in acl:
+        scheme, who = str(one.id.scheme), str(one.id.id)
+        name = who.partition(":")[0] if scheme == "digest" else who
+        entries.append(f"{scheme}:{name}={''.join(letter for bit, letter in _PERMISSIONS if one.perms & bit)}")
+    return ", ".join(entries)
 
 
 def signed(session_id: int) -> int:

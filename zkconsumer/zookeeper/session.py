@@ -181,6 +181,12 @@ class Session(Requests):
         return (self._connection.negotiated if self._connection is not None else 0.0) or self._requested
 
     @property
+    def last_zxid(self) -> int:
+        """The last transaction that an answer told us of; 0 without a connection."""
+        client = self._client
+        return int(client.last_zxid) if client is not None else 0
+
+    @property
     def connected(self) -> bool:
         """Whether requests can be answered now, by a server that also takes writes."""
         client = self._client

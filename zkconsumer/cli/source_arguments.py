@@ -1,0 +1,79 @@
+"""The options of every reading command that say where to read: a cluster, or files of ``zkconsumer snapshot``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from zkconsumer.errors import ConfigException
+from zkconsumer.operations.cluster_connection import ClusterConnection, command_config, read_properties
+from zkconsumer.operations.snapshot_file import FileSource
+from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.snapshot_source import SnapshotSource
+
+_LONGEST_MS = 24 * 3600 * 1000
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that say where the cluster is."""
+    where = parser.add_argument_group("where the groups are")
+    where.add_argument(
+        "--zookeeper", metavar="HOST:PORT/CHROOT", help="the ZooKeeper servers, with the chroot of the brokers"
+    )
+    where.add_argument("--bootstrap-server", metavar="HOST:PORT", help="brokers; without it ZooKeeper names them")
+    where.add_argument(
+        "--command-config", metavar="FILE", help="a properties file with the keys of TLS and logins, as for a member"
+    )
+    where.add_argument(
+        "--timeout", type=_milliseconds, default=5000, metavar="MS", help="milliseconds for the answers (default: 5000)"
+    )
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that say where the cluster is, or which files to read in its place."""
+    add_connection_arguments(parser)
+    parser.add_argument(
+        "--from",
+        dest="snapshots",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="read this file of 'zkconsumer snapshot' in place of a cluster; may be repeated",
+    )
+
+
+def _milliseconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 12 and 0 < int(text) <= _LONGEST_MS):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of milliseconds from 1 to {_LONGEST_MS}")
+    return int(text)
+
+
+@contextmanager
+def open_source(arguments: argparse.Namespace) -> Iterator[SnapshotSource]:
+    """Open the source that the options name, and close it at the end of the block.
+
+    Raises: ConfigException for options that contradict each other, and for a file that cannot be used.
+    """
+    source: SnapshotSource
+    if getattr(arguments, "snapshots", None):
+        given = [name for name in ("zookeeper", "bootstrap_server", "command_config") if getattr(arguments, name)]
+        if given:
+            raise ConfigException("--from", f"goes without --{given[0].replace('_', '-')}: it reads no cluster")
+        source = FileSource(arguments.snapshots)
+    else:
+        source = LiveSource(open_connection(arguments))
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def open_connection(arguments: argparse.Namespace) -> ClusterConnection:
+    """Return the connection that the options of :func:`add_connection_arguments` name. Raises ConfigException."""
+    properties = read_properties(arguments.command_config) if arguments.command_config else {}
+    config, warned = command_config(arguments.zookeeper, arguments.bootstrap_server, properties)
+    for warning in warned:
+        print(f"zkconsumer: {arguments.command_config}: {warning}", file=sys.stderr)
+    return ClusterConnection(config, arguments.timeout / 1000)

@@ -1,0 +1,69 @@
+"""Reads the timestamps of the messages at some offsets, by one small fetch of each place.
+
+Called by the thread that owns the channel, to the leader of the partitions. Kafka's own tools have nothing like it;
+exporters guess the time by interpolation between two looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches, error_codes
+from zkconsumer.kafka.compression import Expansion
+from zkconsumer.kafka.fetch_response import PartitionResponse
+from zkconsumer.model import TopicPartition
+
+BYTES = 64 * 1024
+"""Bytes of one partition to fetch. A broker sends a larger batch only in the first partition of a request."""
+AT_ONCE = 50
+"""Partitions in one fetch."""
+EXPANDED = 16 * 1024 * 1024
+"""Bytes of one batch after decompression. The time of a message in a larger one is not read."""
+
+
+def message_times(
+    channel: BrokerChannel, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return the time (ms since 1970) of the first message from each offset on, without unknown ones.
+
+    Unknown are messages without a timestamp, messages that do not fit, and corrupt ones. Raises BrokerError.
+    """
+    found: dict[TopicPartition, int] = {}
+    left = dict(offsets)
+    while left:
+        asked = dict(list(left.items())[:AT_ONCE])
+        request = FetchRequest(
+            [FetchPosition(*tp, offset, BYTES) for tp, offset in asked.items()], 0.0, 0, BYTES * AT_ONCE
+        )
+        answer = channel.receive_fetch(channel.send_fetch(request, deadline), deadline)
+        told = {TopicPartition(one.topic, one.partition): one for one in answer.partitions}
+        first = next(iter(asked))
+        for tp, offset in asked.items():
+            one = told.get(tp)
+            time = None if one is None or one.error != error_codes.NONE else _time_at(one, offset)
+            if time is not None:
+                found[tp] = time
+            # a batch larger than BYTES comes whole if it is asked for first, from brokers since 0.10.1
+            if time is not None or tp == first or one is None or one.error or one.records:
+                left.pop(tp)
+    return found
+
+
+def _time_at(answer: PartitionResponse, offset: int) -> int | None:
+    where = TopicPartition(answer.topic, answer.partition)
+    try:
+        for record in _records(answer, where, offset):
+            if record.offset >= offset:
+                return int(record.timestamp) if record.timestamp >= 0 else None
+    except CorruptRecordsError:
+        return None
+    return None
+
+
+def _records(answer: PartitionResponse, where: TopicPartition, offset: int) -> Iterator[Any]:
+    for batch in batches(
+        answer.records, check_crc=False, where=where, fetch_offset=offset, expansion=Expansion(EXPANDED)
+    ):
+        yield from batch

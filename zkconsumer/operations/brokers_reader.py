@@ -1,0 +1,250 @@
+"""Reads what the brokers know of a group: its offsets and members, and the logs of its partitions.
+
+Only as many requests as there are leaders are needed for the logs. Several brokers are asked at the same time, by
+threads that end with the call. Nothing here creates a topic: brokers before 0.11 create a topic that is asked for by
+name, and all brokers create the topic of offsets for the first search of a coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from typing import TypeVar
+
+from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, MalformedMemberError, ZkConsumerError
+from zkconsumer.fetch.message_times import message_times
+from zkconsumer.fetch.offset_lookup import log_spans
+from zkconsumer.kafka import BrokerChannel, error_codes
+from zkconsumer.kafka.cluster_metadata import ClusterSeen, cluster_of
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription
+from zkconsumer.kafka.group_responses import DescribedMember, ListedGroup, StoredOffset
+from zkconsumer.kafka.offset_client import OffsetClient
+from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.operations.group_snapshot import (
+    BrokerNode,
+    BrokersGroup,
+    BrokersMember,
+    KafkaOffset,
+    PartitionLog,
+    TopicNode,
+)
+from zkconsumer.operations.snapshot_draft import SnapshotDraft
+
+AT_ONCE = 8
+"""Brokers that are asked at the same time."""
+OFFSETS_TOPIC = "__consumer_offsets"
+
+_UNKNOWN_TOPIC = error_codes.UNKNOWN_TOPIC_OR_PARTITION
+_NO_CREATION = 4  # the version of Metadata that creates no topic
+_ALL_OFFSETS = 2  # the version of OffsetFetch that can ask for all offsets
+
+T = TypeVar("T")
+
+
+class BrokersReader:
+    """Fills the part of a snapshot that comes from the brokers.
+
+    Arguments: ``endpoints`` are the live brokers' addresses. One thread calls.
+    """
+
+    def __init__(self, connection: ClusterConnection, endpoints: Sequence[Endpoint], deadline: Deadline) -> None:
+        self._connection = connection
+        self._endpoints = {endpoint.broker_id: endpoint for endpoint in endpoints}
+        self._deadline = deadline
+
+    def list_groups(self) -> tuple[list[ListedGroup], dict[str, str]]:
+        """Return the groups of all brokers, and by broker why it did not tell. Raises BrokerError if none told."""
+
+        def ask(endpoint: Endpoint) -> Sequence[ListedGroup]:
+            with closing(GroupChannel(self._connection.channel(endpoint))) as channel:
+                channel.connect(self._deadline)
+                return channel.list_groups(self._deadline)
+
+        told, failed = self._each(self._endpoints.values(), ask)
+        if not told and failed:
+            raise next(iter(failed.values()))
+        return (
+            [group for groups in told.values() for group in groups],
+            {f"broker {endpoint.broker_id}": str(error) for endpoint, error in failed.items()},
+        )
+
+    def read(self, draft: SnapshotDraft, *, offsets_topic: bool | None, times: bool) -> None:
+        """Read everything, with what went wrong as problems. Raises BrokerError if no broker answers.
+
+        Arguments: ``offsets_topic`` tells whether the topic of offsets exists, None if that is unknown; ``times`` also
+        reads the timestamps of the messages at the committed offsets.
+        """
+        seen = self._cluster({*draft.wanted_topics(), OFFSETS_TOPIC})
+        for broker, (host, port) in seen.brokers.items():
+            self._endpoints.setdefault(broker, self._connection.endpoint(broker, host, port))
+            draft.brokers.setdefault(broker, BrokerNode(host, port))
+        exists = any(tp.topic == OFFSETS_TOPIC for tp in seen.partitions)
+        unsure = seen.errors.get(OFFSETS_TOPIC, _UNKNOWN_TOPIC) != _UNKNOWN_TOPIC
+        if exists or offsets_topic or unsure:
+            self._read_group(draft)
+            missing = draft.wanted_topics() - {tp.topic for tp in seen.partitions}
+            if missing:
+                more = self._cluster(missing)
+                seen = ClusterSeen(seen.brokers, {**seen.partitions, **more.partitions}, {**seen.errors, **more.errors})
+        else:  # no group ever used it
+            draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
+        self._take_topics(draft, seen)
+        self._read_logs(draft, seen, times=times)
+
+    # ---- the group
+
+    def _read_group(self, draft: SnapshotDraft) -> None:
+        group, deadline = draft.group, self._deadline
+        search = CoordinatorSearch(group, lambda _: list(self._endpoints.values()), self._connection.channel)
+        with closing(OffsetClient(search)) as client:
+            try:
+                described, where = client.ask(lambda it: (it.describe([group], deadline)[group], it.endpoint), deadline)
+                draft.brokers_group = _group_of(described, where)
+            except ZkConsumerError as error:
+                draft.problem(f"brokers' group {group!a}", error)
+            try:
+                stored = client.ask(lambda channel: self._stored(channel, group), deadline)
+                draft.kafka_offsets = {
+                    tp: _offset_of(one) for tp, one in stored.items() if one.offset >= 0 or one.error
+                }
+            except ZkConsumerError as error:
+                draft.problem(f"offsets of group {group!a} in Kafka", error)
+
+    def _stored(self, channel: GroupChannel, group: str) -> Mapping[TopicPartition, StoredOffset]:
+        wanted = None
+        if channel.versions["OffsetFetch"] < _ALL_OFFSETS:
+            wanted = self._cluster(None).partitions.keys()
+        return channel.offsets(group, wanted, self._deadline)
+
+    # ---- topics and logs
+
+    def _cluster(self, topics: Collection[str] | None) -> ClusterSeen:
+        """Return the metadata of these topics (None: all), told by the first broker that answers."""
+        trouble: BrokerError | None = None
+        for endpoint in list(self._endpoints.values()):
+            try:
+                with closing(self._connection.connected(endpoint, self._share())) as channel:
+                    safe = channel.versions.get("Metadata", 0) >= _NO_CREATION
+                    return cluster_of(channel, topics if safe else None, self._deadline)
+            except BrokerError as error:
+                trouble = trouble or error
+        raise trouble or BrokerUnavailableError("no broker is known")
+
+    def _share(self) -> Deadline:
+        """Return the deadline for a connection to one of several brokers."""
+        left = self._deadline.remaining()
+        return self._deadline if left is None or len(self._endpoints) < 2 else Deadline(left / 2)
+
+    def _take_topics(self, draft: SnapshotDraft, seen: ClusterSeen) -> None:
+        numbers: dict[str, list[int]] = {}
+        for tp in seen.partitions:
+            numbers.setdefault(tp.topic, []).append(tp.partition)
+        for topic in draft.wanted_topics() - draft.topics.keys():
+            if topic in numbers:
+                draft.topics[topic] = TopicNode(tuple(sorted(numbers[topic])))
+            elif seen.errors.get(topic, _UNKNOWN_TOPIC) != _UNKNOWN_TOPIC:
+                draft.problem(f"topic {topic!a}", f"the brokers answer {error_codes.name(seen.errors[topic])}")
+
+    def _read_logs(self, draft: SnapshotDraft, seen: ClusterSeen, *, times: bool) -> None:
+        by_leader: dict[Endpoint, list[TopicPartition]] = {}
+        for tp, one in seen.partitions.items():
+            if tp.topic not in draft.topics:
+                continue
+            problem = (
+                "" if not one.error or one.error == error_codes.REPLICA_NOT_AVAILABLE else error_codes.name(one.error)
+            )
+            draft.logs[tp] = PartitionLog(
+                leader=one.leader, replicas=one.replicas, in_sync=one.in_sync, problem=problem
+            )
+            if one.leader is not None and one.leader in self._endpoints:
+                by_leader.setdefault(self._endpoints[one.leader], []).append(tp)
+        committed = draft.committed() if times else {}
+
+        def ask(endpoint: Endpoint) -> None:
+            with closing(self._connection.connected(endpoint, self._deadline)) as channel:
+                self._ask_leader(draft, channel, by_leader[endpoint], committed)
+
+        _, failed = self._each(by_leader, ask)
+        for endpoint, error in failed.items():
+            draft.problem(f"broker {endpoint.broker_id}", error)
+            for tp in by_leader[endpoint]:
+                if draft.logs[tp].end is None:
+                    draft.logs[tp] = replace(draft.logs[tp], problem=f"broker {endpoint.broker_id} did not answer")
+
+    def _ask_leader(
+        self,
+        draft: SnapshotDraft,
+        channel: BrokerChannel,
+        partitions: Sequence[TopicPartition],
+        committed: Mapping[TopicPartition, int],
+    ) -> None:
+        """Fill the logs of partitions with the same leader. Several threads do this at once, for other partitions."""
+        for tp, span in log_spans(channel, partitions, self._deadline).items():
+            draft.logs[tp] = replace(draft.logs[tp], start=span.start, end=span.end, problem=span.problem)
+        wanted = {}
+        for tp in partitions:
+            offset, log = committed.get(tp), draft.logs[tp]
+            if offset is not None and log.start is not None and log.end is not None and log.start <= offset < log.end:
+                wanted[tp] = offset
+        for tp, time in message_times(channel, wanted, self._deadline).items():
+            draft.logs[tp] = replace(draft.logs[tp], message_time=time)
+
+    def _each(
+        self, endpoints: Collection[Endpoint], ask: Callable[[Endpoint], T]
+    ) -> tuple[dict[Endpoint, T], dict[Endpoint, BrokerError]]:
+        """Ask several brokers at the same time. Returns the answers and the errors."""
+        told: dict[Endpoint, T] = {}
+        failed: dict[Endpoint, BrokerError] = {}
+
+        def one(endpoint: Endpoint) -> None:
+            try:
+                told[endpoint] = ask(endpoint)
+            except BrokerError as error:
+                failed[endpoint] = error
+
+        if len(endpoints) <= 1:
+            for endpoint in endpoints:
+                one(endpoint)
+            return told, failed
+        with ThreadPoolExecutor(min(AT_ONCE, len(endpoints)), "zkconsumer-snapshot") as pool:
+            for done in [pool.submit(one, endpoint) for endpoint in endpoints]:
+                done.result()
+        return told, failed
+
+
+def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
+    return BrokersGroup(
+        described.state,
+        described.protocol,
+        described.protocol_type,
+        (where.broker_id, where.host, where.port),
+        tuple(_member_of(one, described.protocol_type) for one in described.members),
+    )
+
+
+def _member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
+    assigned: tuple[TopicPartition, ...] | None = None
+    topics: tuple[str, ...] = ()
+    if protocol_type == PROTOCOL_TYPE:
+        try:
+            assigned = decode_assignment(one.assignment, one.member_id).partitions
+        except MalformedMemberError:
+            assigned = None
+        try:
+            # a group that rebalances shows no subscriptions
+            topics = decode_subscription(one.metadata, one.member_id).topics if one.metadata else ()
+        except MalformedMemberError:
+            topics = ()
+    return BrokersMember(one.member_id, one.client_id, one.host, one.instance_id, assigned, topics)
+
+
+def _offset_of(stored: StoredOffset) -> KafkaOffset:
+    if stored.error:
+        return KafkaOffset(None, problem=error_codes.name(stored.error))
+    return KafkaOffset(stored.offset, stored.metadata, stored.leader_epoch)

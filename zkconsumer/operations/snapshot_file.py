@@ -1,0 +1,265 @@
+"""Files of group snapshots: one JSON document a line, each with its format and version. Any thread.
+
+So a snapshot can be appended, sent to somebody else, and read by every command in place of a cluster. The reader trusts
+nothing in a file: unknown names, wrong types and numbers out of range are errors that name the line and the place.
+Values that are the default are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+
+FORMAT: Final = "zkconsumer group snapshot"
+VERSION: Final = 1
+MOST_BYTES = 512 * 1024 * 1024
+"""The largest file that is read. A snapshot of 10,000 members and 10,000 partitions has some 5 MB."""
+MOST_SNAPSHOTS = 100_000
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_MOST_PARTITION = (1 << 31) - 1
+_DEEPEST = 100
+
+
+class SnapshotFileError(ValueError):
+    """A line is no snapshot; the text says where and why."""
+
+
+# ---- writing
+
+
+def format_snapshot(snapshot: GroupSnapshot) -> str:
+    """Return a snapshot as one line, with its end."""
+    document = {"format": FORMAT, "version": VERSION, **_written(snapshot)}
+    return json.dumps(document, ensure_ascii=True, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _written(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        found = {}
+        for one in fields(value):
+            content = getattr(value, one.name)
+            default = one.default_factory() if one.default_factory is not MISSING else one.default
+            if content != default or content.__class__ is not default.__class__:
+                found[one.name] = _written(content)
+        return found
+    if isinstance(value, Mapping):
+        return {_key(key): _written(content) for key, content in value.items()}
+    if isinstance(value, list | tuple):
+        return _key(value) if isinstance(value, TopicPartition) else [_written(one) for one in value]
+    return value
+
+
+def _key(key: object) -> str:
+    return f"{key.topic}:{key.partition}" if isinstance(key, TopicPartition) else str(key)
+
+
+# ---- reading
+
+
+def parse_snapshot(text: str) -> GroupSnapshot:
+    """Return the snapshot in a line. Raises SnapshotFileError."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SnapshotFileError(f"it is no JSON: {str(error)[:200]}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise SnapshotFileError("it was not written by zkconsumer snapshot")
+    version = document.get("version")
+    if version != VERSION or isinstance(version, bool):
+        raise SnapshotFileError(f"it has version {str(version)[:20]!a}, this program knows {VERSION}")
+    rest = {name: value for name, value in document.items() if name not in ("format", "version")}
+    found = _read(GroupSnapshot, rest, "the snapshot", 0)
+    assert isinstance(found, GroupSnapshot)
+    return found
+
+
+@cache
+def _types_of(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _read(kind: Any, value: Any, where: str, depth: int) -> Any:
+    """Return a value of this type, made of JSON. ``where`` names the place in errors."""
+    kind = getattr(kind, "__supertype__", kind)  # NewType
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if depth > _DEEPEST:
+        raise SnapshotFileError(f"{where} is nested too deeply")
+    if origin is types.UnionType or origin is typing.Union:
+        return None if value is None else _read(parts[0], value, where, depth)
+    if kind is object:
+        return _free(value, where, depth)
+    if kind is TopicPartition:
+        return _partition(value, where)
+    if kind in (int, str):
+        return _plain(kind, value, where)
+    if origin is tuple:
+        return _tuple(parts, value, where, depth)
+    if origin is Mapping:
+        if not isinstance(value, dict):
+            raise _wrong(where, "an object", value)
+        return {
+            _read_key(parts[0], key, where): _read(parts[1], one, f"{where}[{key[:80]!a}]", depth + 1)
+            for key, one in value.items()
+        }
+    return _read_fields(kind, value, where, depth)
+
+
+def _read_fields(kind: type, value: Any, where: str, depth: int) -> Any:
+    if not isinstance(value, dict):
+        raise _wrong(where, "an object", value)
+    hints = _types_of(kind)
+    for name in value:
+        if name not in hints:
+            raise SnapshotFileError(f"{where} has the unknown field {name[:80]!a}")
+    read = {
+        name: _read(hints[name], one, f"{where}, {name}" if depth == 0 else f"{where}.{name}", depth + 1)
+        for name, one in value.items()
+    }
+    try:
+        return kind(**read)
+    except TypeError:
+        needed = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
+        missing = ", ".join(name for name in needed if name not in read)
+        raise SnapshotFileError(f"{where} lacks {missing}") from None
+
+
+def _tuple(parts: Sequence[Any], value: Any, where: str, depth: int) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise _wrong(where, "a list", value)
+    if parts[-1] is ...:
+        return tuple(_read(parts[0], one, f"{where}[{at}]", depth + 1) for at, one in enumerate(value))
+    if len(value) != len(parts):
+        raise _wrong(where, f"a list of {len(parts)}", value)
+    return tuple(
+        _read(part, one, f"{where}[{at}]", depth + 1) for at, (part, one) in enumerate(zip(parts, value, strict=True))
+    )
+
+
+def _read_key(kind: Any, key: str, where: str) -> Any:
+    kind = getattr(kind, "__supertype__", kind)
+    if kind is not int:
+        return _read(kind, key, f"{where}: the key {key[:80]!a}", 0)
+    digits = key.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(key) in _INT64):
+        raise SnapshotFileError(f"{where}: the key {key[:80]!a} is no number")
+    return int(key)
+
+
+def _plain(kind: type, value: Any, where: str) -> Any:
+    if kind is str and isinstance(value, str):
+        return value
+    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        if value in _INT64:
+            return value
+        raise SnapshotFileError(f"{where} is out of range")
+    raise _wrong(where, "text" if kind is str else "a whole number", value)
+
+
+def _partition(value: Any, where: str) -> TopicPartition:
+    topic, colon, number = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    digits = number.isascii() and number.isdecimal() and len(number) < 11
+    if colon and topic and digits and int(number) <= _MOST_PARTITION:
+        return TopicPartition(topic, int(number))
+    raise _wrong(where, "a partition as topic:number", value)
+
+
+def _free(value: Any, where: str, depth: int) -> object:
+    """Check what a member advertises: any JSON, but not too deep."""
+    if depth > _DEEPEST:
+        raise SnapshotFileError(f"{where} is nested too deeply")
+    if isinstance(value, dict):
+        return {key: _free(one, where, depth + 1) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_free(one, where, depth + 1) for one in value]
+    if isinstance(value, float) and value != value:
+        raise SnapshotFileError(f"{where} is not a number")
+    return value
+
+
+def _wrong(where: str, wanted: str, value: object) -> SnapshotFileError:
+    return SnapshotFileError(f"{where} should be {wanted}, not {repr(value)[:60]!a}")
+
+
+# ---- files
+
+
+def write_snapshots(path: str, snapshots: Sequence[GroupSnapshot], *, append: bool = False) -> None:
+    """Write snapshots to a file. Raises ConfigException that names the file.
+
+    Arguments: with ``append`` they go behind those that are there.
+    """
+    text = "".join(map(format_snapshot, snapshots))
+    try:
+        with Path(path).open("a" if append else "w", encoding="ascii") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigException(path, f"cannot be written: {error.strerror}") from None
+
+
+def read_snapshots(path: str) -> list[GroupSnapshot]:
+    """Return the snapshots in a file, in its order. Raises ConfigException that names the file and the line."""
+    found: list[GroupSnapshot] = []
+    try:
+        if (size := Path(path).stat().st_size) > MOST_BYTES:
+            raise ConfigException(path, f"has {size} bytes, and {MOST_BYTES} are read at most; divide it by lines")
+        with Path(path).open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                if len(found) == MOST_SNAPSHOTS:
+                    raise ConfigException(path, f"has more than {MOST_SNAPSHOTS} snapshots; divide it by lines")
+                try:
+                    found.append(parse_snapshot(line))
+                except SnapshotFileError as error:
+                    raise ConfigException(path, f"line {number}: {error}") from None
+    except OSError as error:
+        raise ConfigException(path, f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigException(path, "is no text; a file of 'zkconsumer snapshot' is wanted") from None
+    if not found:
+        raise ConfigException(path, "is empty; a file of 'zkconsumer snapshot' is wanted")
+    return found
+
+
+class FileSource:
+    """The snapshots of several files, by group in the order of their times.
+
+    Arguments: ``names`` of the files. Raises ConfigException.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._by_group: dict[str, list[GroupSnapshot]] = {}
+        for name in names:
+            for snapshot in read_snapshots(name):
+                self._by_group.setdefault(snapshot.group, []).append(snapshot)
+        for snapshots in self._by_group.values():
+            snapshots.sort(key=lambda one: one.taken)
+
+    def groups(self) -> Sequence[str]:
+        """Return the names of the groups, sorted."""
+        return sorted(self._by_group)
+
+    def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
+        """Return the latest snapshot of the group; an empty one if the files have none."""
+        del message_times  # they are in the file, or not
+        found = self._by_group.get(group)
+        latest = max((one.taken for snapshots in self._by_group.values() for one in snapshots), default=0)
+        return found[-1] if found else GroupSnapshot(group, latest)
+
+    def history(self, group: str) -> Sequence[GroupSnapshot]:
+        """Return all snapshots of the group, oldest first."""
+        return tuple(self._by_group.get(group, ()))
+
+    def close(self) -> None:
+        """Do nothing: the files are closed."""

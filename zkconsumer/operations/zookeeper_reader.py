@@ -1,0 +1,353 @@
+"""Reads what ZooKeeper knows of a group, level by level of its tree.
+
+The reads of one level are sent together, so that a level of most groups takes one round trip. What a level takes is
+bounded: of too many nodes only the first are read, and a problem says so. One thread calls. Mirrors the reads of the
+original's ``ConsumerOffsetChecker`` and ``VerifyConsumerRebalance``, which ask for one node after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.subscription import subscribed_topics
+from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MalformedNodeError, RegistryError
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.operations.group_snapshot import (
+    BrokerNode,
+    MemberNode,
+    NodeStat,
+    OffsetNode,
+    OwnerNode,
+    PartitionLog,
+    TopicNode,
+)
+from zkconsumer.operations.snapshot_draft import SnapshotDraft
+from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.broker_directory import broker_ids
+from zkconsumer.zookeeper.node_values import Node, Part, Reading, Wanted
+from zkconsumer.zookeeper.session import Session
+
+MOST_NODES = 100_000
+"""The most members, owners, offsets, and topics that are read of one group: some 100 MB."""
+MOST_RIGHTS = 100
+"""The most topics of a group whose ACLs are read."""
+MOST_OTHER = 1000
+"""The most further nodes of a group that are listed."""
+MOST_REGISTERED_BYTES = 64 * 1024 * 1024
+"""The most bytes of registrations that are decoded; 10,000 members take a tenth of it."""
+
+_PARTITION = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
+_FORBIDDEN = "ZooKeeper does not let us read it; check the node's ACL"
+_KNOWN = ("ids", "owners", "offsets")
+
+
+def node_stat(node: Node) -> NodeStat:
+    """Return a node's stat."""
+    return NodeStat(
+        *(node.czxid, node.mzxid, node.ctime, node.mtime, node.version, node.cversion, node.pzxid),
+        *(node.ephemeral_owner, node.length, node.children),
+    )
+
+
+class ZooKeeperReader:
+    """Fills the part of a snapshot that comes from ZooKeeper.
+
+    Arguments: ``session`` is open; ``draft`` is what to fill.
+    """
+
+    def __init__(self, session: Session, draft: SnapshotDraft, deadline: Deadline) -> None:
+        self._session = session
+        self._draft = draft
+        self._deadline = deadline
+        self._group = draft.group
+        self._registered_bytes = 0
+        self._owned: list[TopicPartition] = []
+        self._committed: list[TopicPartition] = []
+        self._others: list[str] = []
+        self.broker_nodes: list[node_codecs.BrokerNode] = []
+        self.offsets_topic: bool | None = None
+        """Whether the topic of Kafka's offsets exists; None if it is unknown."""
+
+    def read(self) -> bool:
+        """Read everything, with what went wrong as problems. Returns whether ZooKeeper answered to the end."""
+        try:
+            if name_problem(self._group) is None:
+                self._read_group()
+            else:
+                self._read_cluster()
+        except RegistryError as error:
+            self._draft.problem(f"ZooKeeper {self._session.hosts}", f"the rest was not read: {error}")
+            return False
+        finally:
+            self._draft.zxid = self._session.last_zxid
+        return True
+
+    def partition_states(self) -> None:
+        """Read leaders and in-sync replicas from ZooKeeper, for when no broker answers."""
+        wanted = [
+            Wanted(Part.CONTENT, paths.partition_state(TopicPartition(topic, number)))
+            for topic, node in self._draft.topics.items()
+            for number in node.partitions
+        ]
+        try:
+            for reading in self._each(islice(wanted, MOST_NODES)):
+                self._state(reading)
+        except RegistryError as error:
+            self._draft.problem("leaders of partitions", error)
+
+    # ---- the levels
+
+    def _read_group(self) -> None:
+        group, draft = self._group, self._draft
+        top = (paths.consumers_group(group), paths.ids(group), paths.owners(group), paths.offsets(group))
+        found = {
+            one.wanted: one
+            for one in self._each(
+                [
+                    *(Wanted(Part.CHILDREN, path) for path in (*top, paths.BROKER_IDS)),
+                    *(Wanted(Part.RIGHTS, path) for path in top),
+                    Wanted(Part.STAT, paths.topic("__consumer_offsets")),
+                ]
+            )
+        }
+        group_node, ids, owners, offsets, brokers = (
+            found[Wanted(Part.CHILDREN, path)] for path in (*top, paths.BROKER_IDS)
+        )
+        draft.group_node = None if group_node.node is None else node_stat(group_node.node)
+        draft.ids_node = None if ids.node is None else node_stat(ids.node)
+        for path in top:
+            self._take_rights(found[Wanted(Part.RIGHTS, path)])
+        known = found[Wanted(Part.STAT, paths.topic("__consumer_offsets"))]
+        self.offsets_topic = None if known.forbidden else known.node is not None
+        others = [f"{top[0]}/{name}" for name in self._names(group_node) if name not in _KNOWN]
+        if len(others) > MOST_OTHER:
+            draft.problem(top[0], f"only {MOST_OTHER} of its {len(others)} further nodes are listed")
+        self._others = others[:MOST_OTHER]
+        self._second_level(ids, owners, offsets, brokers)
+        self._third_level()
+        self._topics()
+
+    def _second_level(self, ids: Reading, owners: Reading, offsets: Reading, brokers: Reading) -> None:
+        group = self._group
+        members = [paths.member(group, name) for name in self._names(ids)]
+        topics = [f"{one.wanted.path}/{name}" for one in (owners, offsets) for name in self._names(one)]
+        levels: list[Wanted] = [Wanted(Part.CONTENT, path) for path in members]
+        levels += [Wanted(Part.CHILDREN, path) for path in topics]
+        levels += [Wanted(Part.RIGHTS, path) for path in topics[:MOST_RIGHTS]]
+        levels += [Wanted(Part.CONTENT, paths.broker(number)) for number in broker_ids(self._names(brokers))]
+        levels += [Wanted(Part.CHILDREN, path) for path in self._others]
+        registered, owned = ids.wanted.path + "/", owners.wanted.path + "/"
+        committed = offsets.wanted.path + "/"
+        for one in self._each(levels):
+            path = one.wanted.path
+            if one.wanted.part is Part.RIGHTS:
+                self._take_rights(one)
+            elif path.startswith(registered):
+                self._take_member(one)
+            elif path.startswith(owned):
+                self._take_partitions(one, self._owned)
+            elif path.startswith(committed):
+                self._take_partitions(one, self._committed)
+            elif path.startswith(paths.BROKER_IDS):
+                self._take_broker(one)
+            else:
+                self._take_other(one)
+
+    def _third_level(self) -> None:
+        group = self._group
+        owned, committed = paths.owners(group) + "/", paths.offsets(group) + "/"
+        levels = [Wanted(Part.CONTENT, paths.owner(group, tp)) for tp in self._owned]
+        levels += [Wanted(Part.CONTENT, paths.offset(group, tp)) for tp in self._committed]
+        levels += [Wanted(Part.STAT, path) for path in self._others]
+        for one in self._each(levels):
+            path = one.wanted.path
+            if path.startswith(owned):
+                self._take_owner(one)
+            elif path.startswith(committed):
+                self._take_offset(one)
+            else:
+                self._draft.other_nodes[path] = None if one.node is None else node_stat(one.node)
+
+    def _topics(self) -> None:
+        """Read the topics of the group, those that match an expression after the names of all."""
+        self.read_topics(self._draft.wanted_topics())
+        wildcards = {
+            (one.registration.pattern, one.registration.wildcard[0]): (name, one.registration)
+            for name, one in self._draft.members.items()
+            if one.registration is not None and one.registration.is_wildcard
+        }
+        if not wildcards:
+            return
+        (listed,) = self._each([Wanted(Part.CHILDREN, paths.TOPICS)])
+        names, matched = self._names(listed), set[str]()
+        for member, registration in wildcards.values():
+            try:
+                matched |= subscribed_topics(registration, names, exclude_internal=True).keys()
+            except (InvalidTopicFilterError, TopicFilterTimeoutError) as error:
+                self._draft.problem(paths.member(self._group, member), error)
+        self.read_topics(matched - self._draft.topics.keys())
+
+    def read_topics(self, names: Iterable[str]) -> None:
+        """Read these topics. Raises RegistryError."""
+        good = sorted(name for name in names if name_problem(name) is None)
+        self._bounded(good, paths.TOPICS)
+        for one in self._each(Wanted(Part.CONTENT, paths.topic(name)) for name in good):
+            if one.node is None:
+                self._refused(one)
+                continue
+            name = one.wanted.path.rpartition("/")[2]
+            try:
+                numbers = node_codecs.decode_topic(one.node.data, one.wanted.path)
+            except MalformedNodeError as error:
+                self._draft.topics[name] = TopicNode((), one.node.ctime, error.reason)
+            else:
+                self._draft.topics[name] = TopicNode(numbers, one.node.ctime)
+
+    def _read_cluster(self) -> None:
+        """Read the brokers alone: no group in ZooKeeper can have this name."""
+        (listed,) = self._each([Wanted(Part.CHILDREN, paths.BROKER_IDS)])
+        for one in self._each(Wanted(Part.CONTENT, paths.broker(n)) for n in broker_ids(self._names(listed))):
+            self._take_broker(one)
+
+    # ---- one answer
+
+    def _each(self, wanted: Iterable[Wanted]) -> Iterator[Reading]:
+        return self._session.read_each(wanted, self._deadline)
+
+    def _refused(self, one: Reading) -> None:
+        if one.forbidden:
+            self._draft.problem(one.wanted.path, _FORBIDDEN)
+
+    def _names(self, one: Reading) -> list[str]:
+        """Return the children's names that can be looked up, sorted, the first of them if there are too many."""
+        self._refused(one)
+        good = []
+        for name in sorted(one.names):
+            problem = name_problem(name)
+            if problem is None:
+                good.append(name)
+            else:
+                self._draft.problem(one.wanted.path, f"the child {name!a} cannot be read: {problem}")
+        self._bounded(good, one.wanted.path)
+        return good
+
+    def _bounded(self, found: list[str], path: str) -> None:
+        if len(found) > MOST_NODES:
+            self._draft.problem(path, f"only the first {MOST_NODES} of {len(found)} nodes were read")
+            del found[MOST_NODES:]
+
+    def _take_rights(self, one: Reading) -> None:
+        if one.rights:
+            self._draft.acls[one.wanted.path] = one.rights
+
+    def _take_member(self, one: Reading) -> None:
+        path = one.wanted.path
+        name = ConsumerId(path.rpartition("/")[2])
+        if one.node is None:
+            if one.forbidden:
+                self._draft.members[name] = MemberNode(None, None, _FORBIDDEN)
+                self._refused(one)
+            return
+        stat = node_stat(one.node)
+        self._registered_bytes += one.node.length
+        if self._registered_bytes > MOST_REGISTERED_BYTES:
+            many = f"not decoded: the registrations have more than {MOST_REGISTERED_BYTES} bytes together"
+            self._draft.members[name] = MemberNode(None, stat, many)
+            return
+        try:
+            self._draft.members[name] = MemberNode(node_codecs.decode_registration(one.node.data, path), stat)
+        except (MalformedNodeError, InvalidTopicFilterError) as error:
+            self._draft.members[name] = MemberNode(None, stat, getattr(error, "reason", str(error)))
+
+    def _take_partitions(self, one: Reading, into: list[TopicPartition]) -> None:
+        path = one.wanted.path
+        topic = path.rpartition("/")[2]
+        self._refused(one)
+        numbers = []
+        for name in one.names:
+            if _PARTITION.fullmatch(name):
+                numbers.append(int(name))
+            else:
+                self._draft.problem(path, f"the child {name!a} is no number of a partition")
+        room = MOST_NODES - len(into)
+        if len(numbers) > room:
+            self._draft.problem(path, f"only {room} of {len(numbers)} nodes were read, {MOST_NODES} of all topics")
+        into += [TopicPartition(topic, number) for number in sorted(numbers)[:room]]
+
+    def _take_owner(self, one: Reading) -> None:
+        tp = _partition(one.wanted.path)
+        if one.node is None:
+            if one.forbidden:
+                self._draft.owners[tp] = OwnerNode("", None, _FORBIDDEN)
+            return
+        stat = node_stat(one.node)
+        try:
+            self._draft.owners[tp] = OwnerNode(node_codecs.decode_owner(one.node.data, one.wanted.path), stat)
+        except MalformedNodeError as error:
+            self._draft.owners[tp] = OwnerNode("", stat, error.reason)
+
+    def _take_offset(self, one: Reading) -> None:
+        tp = _partition(one.wanted.path)
+        if one.node is None:
+            if one.forbidden:
+                self._draft.offsets[tp] = OffsetNode(None, None, _FORBIDDEN)
+            return
+        stat = node_stat(one.node)
+        try:
+            offset = node_codecs.decode_offset(one.node.data, one.wanted.path)
+        except MalformedNodeError as error:
+            self._draft.offsets[tp] = OffsetNode(None, stat, error.reason)
+            return
+        if offset >= 0:
+            self._draft.offsets[tp] = OffsetNode(offset, stat)
+        else:  # the original takes it for no offset
+            self._draft.offsets[tp] = OffsetNode(None, stat, f"{offset} means that there is none")
+
+    def _take_broker(self, one: Reading) -> None:
+        path = one.wanted.path
+        self._refused(one)
+        if one.node is None:
+            return
+        try:
+            found = node_codecs.decode_broker(one.node.data, path)
+        except MalformedNodeError as error:
+            self._draft.problem(path, error.reason)
+            return
+        self.broker_nodes.append(found)
+        first = found.endpoints[0]
+        protocols = tuple(endpoint.protocol for endpoint in found.endpoints)
+        self._draft.brokers[found.broker_id] = BrokerNode(first.host, first.port, found.rack, protocols)
+
+    def _take_other(self, one: Reading) -> None:
+        path = one.wanted.path
+        self._draft.other_nodes[path] = None if one.node is None else node_stat(one.node)
+        self._others = [other for other in self._others if other != path]
+        room = MOST_OTHER - len(self._others)
+        names = self._names(one)
+        if len(names) > room:
+            self._draft.problem(path, f"only {room} of {len(names)} nodes below it are listed")
+        self._others += [f"{path}/{name}" for name in names[:room]]
+
+    def _state(self, one: Reading) -> None:
+        if one.node is None:
+            self._refused(one)
+            return
+        topic, _, number, _ = one.wanted.path.rsplit("/", 3)
+        tp = TopicPartition(topic.rsplit("/", 1)[-1], int(number))
+        try:
+            state = node_codecs.decode_partition_state(one.node.data, one.wanted.path)
+        except MalformedNodeError as error:
+            self._draft.logs[tp] = PartitionLog(problem=error.reason)
+            return
+        leader = state.leader if state.leader >= 0 else None
+        self._draft.logs[tp] = PartitionLog(leader=leader, in_sync=state.isr, problem="its log was not asked for")
+
+
+def _partition(path: str) -> TopicPartition:
+    _, topic, number = path.rsplit("/", 2)
+    return TopicPartition(topic, int(number))
