@@ -323,7 +323,7 @@ def test_a_brokers_group_has_kafkas_state_and_owners() -> None:
     assert (analysis.state.state, analysis.strategy.name, analysis.subscribed) == (
         GroupState.STABLE,
         "sticky",
-        {"t"},
+        frozenset("t"),
     )
     assert analysis.expected == analysis.owners == {partition("t:0"): "m-1"}
     preparing = replace(snapshot, brokers_group=replace(BROKERS, state="PreparingRebalance"))
