@@ -1,5 +1,8 @@
 """Waiting that an interrupt (Ctrl-C, a signal handler that raises) may end at any point without harm to other threads.
 
+A signal that comes just before the main thread begins to wait for a lock, or that the system gives to another thread,
+does not interrupt that wait: Python runs the handler after it. So the main thread waits in slices.
+
 The conditions, events and futures of the standard library enter their locks by functions in Python. An interrupt that
 comes between the lock and the ``with`` block leaves the lock held for ever, and the thread that is to wake the waiter
 then hangs. So an application's thread waits by this module's classes, where each step is one call in C.
@@ -11,10 +14,14 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from contextlib import suppress
-from threading import Lock
+from threading import Lock, get_ident, main_thread
+from time import monotonic
 from typing import TypeVar
 
 T = TypeVar("T")
+
+SLICE = 0.2
+"""Seconds that the main thread waits at a time. A signal handler runs at most so late."""
 
 
 class WakeFlag:
@@ -37,7 +44,15 @@ class WakeFlag:
 
     def wait(self, seconds: float | None) -> bool:
         """Wait until the flag is up, and take it down. Return False if it is still down after so many seconds."""
-        return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, min(seconds, _LONGEST)))
+        if get_ident() != main_thread().ident:
+            return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, min(seconds, _LONGEST)))
+        end = None if seconds is None else monotonic() + seconds
+        while True:
+            left = SLICE if end is None else max(0.0, end - monotonic())
+            if self._lock.acquire(timeout=min(left, SLICE)):
+                return True
+            if left <= SLICE and end is not None:
+                return False
 
 
 class Answer(Future[T]):

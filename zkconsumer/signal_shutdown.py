@@ -59,6 +59,8 @@ class ShutdownOnSignal:
         self._timeout = timeout
         self._count = 0
         self._acted = 0
+        self._passer: dict[None, str] = {}
+        self._called_again = False
         self._previous: dict[int, Any] = {}
         self._installed = False
         self._process = os.getpid()
@@ -132,7 +134,8 @@ class ShutdownOnSignal:
         connector, previous = self._connector(), self._previous[number]
         # a handler that runs late finds the connector ended by its own signal, through the thread
         ours = self._count <= self._acted
-        if ours or (self._count <= 2 and self._installed and connector is not None and not connector._end.over):
+        more = not ours and self._count <= 2 and self._installed and connector is not None and not connector._end.over
+        if (ours or more) and not self._called_again:
             self.received = self.received or number
             if not self._wakes:
                 self._write(number)
@@ -140,6 +143,8 @@ class ShutdownOnSignal:
                 previous(number, frame)  # another connector's
             return
         # a third signal, or one that comes when there is nothing left to shut down, does what it did before
+        if self._passer.setdefault(None, "handler") != "handler" and not self._called_again:
+            return  # the thread calls this again
         self.restore()
         if callable(previous):
             previous(number, frame)
@@ -160,7 +165,10 @@ class ShutdownOnSignal:
 
     def _act(self, number: int, came: int) -> None:
         connector = self._connector()
-        if connector is None or connector._end.over or came > 2:
+        if came > 2:
+            self._call_again(number)
+            return
+        if connector is None or connector._end.over:
             return  # the handler passes it on
         self._acted = came
         self.received = self.received or number
@@ -170,6 +178,16 @@ class ShutdownOnSignal:
         else:
             log.warning("%s: %s came again; waiting for no message in hand", self._name, _name(number))
             connector._hurry()
+
+    def _call_again(self, number: int) -> None:
+        """Have the handler pass the third signal on, unless it has done so.
+
+        Two signals that come before the main thread runs a handler make one call of it. So the handler counts too few,
+        and takes the third for the second.
+        """
+        if self._passer.setdefault(None, "thread") == "thread" and not self._called_again:
+            self._called_again = True  # first: a call that is still due for an earlier signal then passes on as well
+            signal.pthread_kill(main_thread().ident or 0, number)
 
     def __enter__(self) -> Self:
         return self

@@ -7,13 +7,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from threading import Thread, get_ident
+from time import monotonic
 from types import FrameType
 
 import pytest
 
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import Answer, WakeFlag
+from zkconsumer.interruptible_wait import SLICE, Answer, WakeFlag
 from zkconsumer.streams import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
@@ -103,3 +104,43 @@ def test_a_wait_may_be_longer_than_a_lock_can_wait() -> None:
     flag = WakeFlag()
     flag.set()
     assert flag.wait(threading.TIMEOUT_MAX * 1e6)
+
+
+@pytest.mark.parametrize("seconds", [None, 600.0])
+def test_a_handler_runs_in_a_wait_that_no_signal_interrupts(seconds: float | None) -> None:
+    """A SIGTERM came just before the main thread waited for a message: its handler ran when the next message came.
+
+    Here the signal goes to another thread, which has the same effect each time.
+    """
+    flag, came = WakeFlag(), threading.Event()
+    in_vain: list[bool] = []
+
+    def signal_here() -> None:
+        came.wait(0.2)  # until the main thread waits
+        signal.pthread_kill(get_ident(), signal.SIGUSR1)
+        if not came.wait(scaled(20)):
+            in_vain.append(True)
+            flag.set()  # so that the test ends
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        came.set()
+        flag.set()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    thread = Thread(target=signal_here, name="another")
+    try:
+        thread.start()
+        assert flag.wait(seconds)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        thread.join(scaled(30))
+    assert not in_vain
+
+
+def test_the_main_thread_waits_as_long_as_it_is_told() -> None:
+    flag = WakeFlag()
+    began = monotonic()
+    assert not flag.wait(2.5 * SLICE)
+    assert monotonic() - began >= 2.5 * SLICE
+    flag.set()
+    assert flag.wait(2.5 * SLICE)

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from time import monotonic
 from types import FrameType
 from typing import Any, Self
@@ -140,12 +139,6 @@ class Process:
     def signal(self, number: int = signal.SIGTERM) -> None:
         self._process.send_signal(number)
 
-    def has_ended(self, seconds: float) -> bool:
-        """Wait for the end of the process; return whether it came in time."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(scaled(seconds))
-        return self._process.returncode is not None
-
     def ends(self, seconds: float = 30.0) -> tuple[int, str]:
         """The exit code, and what was said on the standard error stream."""
         self._process.wait(scaled(seconds))  # before its standard input is closed, which would end its handler
@@ -252,8 +245,6 @@ def test_a_third_signal_does_what_it_did_before(cluster: FakeCluster) -> None:
         process.signal()
         eventually(lambda: cluster.zookeeper.tree("/consumers/g/ids") == {}, 30, "the leave")
         process.signal()
-        if not process.has_ended(5):
-            process.signal()  # the system merges equal signals that come before a handler has run
         code_, _ = process.ends()
     assert code_ == -signal.SIGTERM
 
@@ -591,6 +582,36 @@ def test_a_signal_whose_handler_runs_late_goes_no_further(cluster: FakeCluster) 
         assert passed_on == []
         signal.raise_signal(signal.SIGUSR1)
         assert passed_on == [signal.SIGUSR1], "nothing is left to shut down"
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_third_signal_counts_although_two_have_merged(cluster: FakeCluster) -> None:
+    """Two signals came before the main thread ran a handler, which makes one call of it. The third did nothing."""
+    passed_on: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: passed_on.append(number))
+    reading = Interrupted(cluster)
+    (position,) = member_of(reading.connector).in_hand(threading.get_native_id())
+    ended = threading.Event()
+
+    def signal_here() -> None:
+        ended.wait(0.2)  # until the main thread waits, in which nothing interrupts it
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        eventually(lambda: position.revoked, 10, "the end of the streams")
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        eventually(lambda: reading.connector.state.phase is Phase.CLOSED and closed(), 10, "the second signal")
+        ended.set()
+
+    guard = shutdown_on_signal(reading.connector, signal.SIGUSR1, timeout=600.0)
+    thread = threading.Thread(target=signal_here)
+    thread.start()
+    assert ended.wait(scaled(30))
+    thread.join(scaled(10))
+    signal.raise_signal(signal.SIGUSR1)
+    eventually(lambda: passed_on, 10, "the third signal")
+    assert passed_on == [signal.SIGUSR1]
+    assert guard.received == signal.SIGUSR1
+    with pytest.raises(OffsetCommitError, match="t-0 at 1"):
+        reading.connector.shutdown()
 
 
 @pytest.mark.usefixtures("restored")

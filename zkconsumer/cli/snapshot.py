@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
+from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.snapshot_file import format_snapshot, write_snapshots
 
 NAME = "snapshot"
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("zkconsumer snapshot: --append goes with --output FILE", file=sys.stderr)
         return 2
     with open_source(arguments) as source:
-        found = [source.snapshot(group, message_times=True) for group in dict.fromkeys(arguments.groups)]
+        found = [require_group(source, group, message_times=True) for group in dict.fromkeys(arguments.groups)]
     for snapshot in found:
         for problem in snapshot.problems:
             print(f"zkconsumer snapshot: {problem.what}: {problem.why}", file=sys.stderr)

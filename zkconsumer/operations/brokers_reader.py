@@ -153,6 +153,10 @@ class BrokersReader:
 
     def _read_logs(self, draft: SnapshotDraft, seen: ClusterSeen, *, times: bool) -> None:
         by_leader: dict[Endpoint, list[TopicPartition]] = {}
+        for topic, node in draft.topics.items():
+            for number in node.partitions:
+                if (tp := TopicPartition(topic, number)) not in seen.partitions:
+                    draft.logs[tp] = PartitionLog(problem="the brokers do not know it (yet)")
         for tp, one in seen.partitions.items():
             if tp.topic not in draft.topics:
                 continue

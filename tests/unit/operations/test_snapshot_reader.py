@@ -139,7 +139,7 @@ def test_without_zookeeper_the_brokers_tell(cluster: FakeCluster, sources: list[
     connect = cluster.zookeeper_connect
     assert cluster.zookeeper_server is not None
     cluster.zookeeper_server.stop()
-    source = source_of(sources, connect, cluster.bootstrap_servers, timeout=2.0)
+    source = source_of(sources, connect, cluster.bootstrap_servers, timeout=1.0)
     found = source.snapshot("g")
     assert found.brokers
     assert found.brokers_group is not None

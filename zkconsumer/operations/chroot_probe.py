@@ -1,0 +1,71 @@
+"""Looks below other paths of a ZooKeeper for the brokers and a group that are not below the given chroot.
+
+One thread calls. Only reads, and only some hundred nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from zkconsumer.config.addresses import format_connect
+from zkconsumer.core.node_names import name_problem
+from zkconsumer.deadline import Deadline
+from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.operations.group_lookup import Root, candidate_roots, chroot_text
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_values import Part, Wanted
+from zkconsumer.zookeeper.session import Session
+
+MOST_ROOTS = 200
+"""The most paths to look below."""
+_OWN = frozenset({"zookeeper", "brokers", "consumers", "config", "admin", "controller", "isr_change_notification"})
+"""Nodes of ZooKeeper's and the brokers' own, which are no chroots."""
+
+
+@contextmanager
+def closing_session(connection: ClusterConnection) -> Iterator[Session]:
+    """Open a session without a chroot for the block. Raises RegistryError."""
+    session = connection.new_session(format_connect(connection.config.zookeeper_hosts, ""))
+    session.open(Deadline(connection.timeout))
+    try:
+        yield session
+    finally:
+        session.close(Deadline(1.0))
+
+
+def chroot_advice(session: Session, chroot: str, group: str, deadline: Deadline) -> str:
+    """Return where the group (empty: none), or the brokers, are if not below the chroot; else an empty text.
+
+    Arguments: ``session`` has no chroot. Raises RegistryError.
+    """
+    top = _children(session, [""], deadline)
+    below = _children(session, top, deadline)
+    candidates = [chroot, *candidate_roots(chroot, [*top, *below])][:MOST_ROOTS]
+    wanted = []
+    for path in candidates:
+        wanted += [Wanted(Part.CHILDREN, path + paths.BROKER_IDS), Wanted(Part.STAT, path + paths.CONSUMERS)]
+        if group and name_problem(group) is None:
+            wanted.append(Wanted(Part.STAT, path + paths.consumers_group(group)))
+        wanted.append(Wanted(Part.STAT, path or "/"))
+    found = {one.wanted.path: one for one in session.read_each(wanted, deadline)}
+    present = {path for path, one in found.items() if one.node is not None}
+    roots = {
+        path: Root(
+            bool(found[path + paths.BROKER_IDS].names),
+            path + paths.CONSUMERS in present,
+            bool(group) and f"{path}{paths.CONSUMERS}/{group}" in present,
+        )
+        for path in candidates
+    }
+    here = roots.pop(chroot)
+    return chroot_text(session.hosts, chroot, here if (chroot or "/") in present else None, roots)
+
+
+def _children(session: Session, roots: Collection[str], deadline: Deadline) -> list[str]:
+    """Return the paths of the children of these paths that may be chroots, at most :data:`MOST_ROOTS`."""
+    found: list[str] = []
+    for one in session.read_each([Wanted(Part.CHILDREN, path or "/") for path in roots], deadline):
+        path = one.wanted.path.rstrip("/")
+        found += [f"{path}/{name}" for name in sorted(one.names) if name not in _OWN and name_problem(name) is None]
+    return found[:MOST_ROOTS]
