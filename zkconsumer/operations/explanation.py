@@ -5,6 +5,7 @@ Pure; any thread. Texts contain names from nodes as they are: escape them where 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from zkconsumer.model import ThreadId, TopicPartition
@@ -12,7 +13,10 @@ from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
-from zkconsumer.operations.strategy_words import arithmetic
+from zkconsumer.operations.strategy_words import arithmetic, number_runs, threads_of_topic
+
+LISTED = 20
+"""The threads that a text lists."""
 
 __all__ = ["Cause", "Explanation", "Position", "explain", "explained_partitions"]
 
@@ -38,7 +42,8 @@ class Explanation:
 
     ``should`` is the thread that should own it, ``owner`` the one that does (in brokers' groups member ids), and
     ``since`` when its node was made, in milliseconds since 1970. ``settled`` is whether all is as it should be.
-    ``sentence`` says it shortly; ``why`` has the strategy's arithmetic in words.
+    ``sentence`` says it shortly; ``why`` has the strategy's arithmetic in words, about ``threads`` (those of the topic,
+    in the order of the strategies) and ``partitions`` (the numbers of the topic).
     """
 
     group: str
@@ -53,6 +58,8 @@ class Explanation:
     cause: Cause
     position: Position
     taken: int
+    threads: tuple[str, ...] = ()
+    partitions: tuple[int, ...] = ()
 
     def lines(self) -> tuple[str, ...]:
         """Return the explanation as text, line by line."""
@@ -68,6 +75,8 @@ class Explanation:
         rows = [
             ("should own it", self.should or "nobody, or unknown"),
             *(("", step) for step in self.why),
+            ("threads, in order", first_listed(self.threads)),
+            ("partitions", number_runs(self.partitions)),
             ("owns it", (self.owner or "nobody") + since),
             ("they differ because", cause.reason),
             ("waits for", cause.waits_for),
@@ -106,7 +115,15 @@ def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition) 
         cause=cause,
         position=_position(analysis.snapshot, partition),
         taken=analysis.snapshot.taken,
+        threads=tuple(threads_of_topic(analysis.threads, partition.topic)),
+        partitions=tuple(analysis.view.partitions.get(partition.topic, ())),
     )
+
+
+def first_listed(names: Sequence[str]) -> str:
+    """Return names in their order, the first :data:`LISTED` of them, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def explained_partitions(analysis: GroupAnalysis) -> tuple[TopicPartition, ...]:
