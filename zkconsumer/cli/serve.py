@@ -90,6 +90,7 @@ def _seconds(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal. Return the exit code. Raises: ConfigException, KeyboardInterrupt."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("zkconsumer.zookeeper.kazoo").setLevel(logging.ERROR)  # it warns at each try to connect
     address = listen_address(arguments.listen)
     rules = AccessRules(address, _token(arguments.token_file))
     with open_source(arguments):
