@@ -51,14 +51,18 @@ class Table:
             if len(row) != len(made):
                 raise ValueError(f"a row has {len(row)} cells for {len(made)} columns: {row!r}")
         object.__setattr__(self, "columns", made)
-        object.__setattr__(self, "rows", tuple(tuple(row) for row in rows))
+        object.__setattr__(self, "rows", tuple(tuple(map(_frozen, row)) for row in rows))
+
+
+def _frozen(cell: Cell) -> Cell:
+    return tuple(cell) if isinstance(cell, Sequence) and not isinstance(cell, str) else cell
 
 
 def render(table: Table, form: str = TABLE) -> str:
     """Return the table in one of :data:`FORMS`, without a newline at its end.
 
-    ``table`` has aligned columns and ``-`` for None. ``csv`` has a line of titles and empty fields for None. ``json``
-    is a list of objects with null for None. Raises ValueError for another form.
+    ``table`` has aligned columns, and ``-`` for None or an empty list. ``csv`` has a line of titles, and empty fields
+    for None. ``json`` is a list of objects with null for None. Raises ValueError for another form.
     """
     if form == TABLE:
         return _aligned(table)
@@ -89,8 +93,8 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
-def add_format_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--format``; its value is ``arguments.format``."""
+def add_format_argument(parser: argparse._ActionsContainer) -> None:
+    """Declare ``--format`` in a parser or a group of its options; its value is ``arguments.format``."""
     parser.add_argument(
         "--format", choices=FORMS, default=TABLE, help="print a table, CSV with a line of titles, or JSON"
     )
@@ -98,7 +102,7 @@ def add_format_argument(parser: argparse.ArgumentParser) -> None:
 
 def _aligned(table: Table) -> str:
     rows = [[column.title for column in table.columns]]
-    rows += [[_text(cell) or _MISSING for cell in row] for row in table.rows]
+    rows += [[_MISSING if cell is None or cell == () else _text(cell) for cell in row] for row in table.rows]
     widths = [max(column.width, *(len(row[at]) for row in rows)) for at, column in enumerate(table.columns)]
     # as Kafka's tools, which fill up every column but the last one
     return "\n".join(

@@ -41,6 +41,18 @@ def report(found: Sequence[TimelineEvent], *, commits: bool = True) -> Iterator[
         yield f"(the last commits of {left_out} partitions are not shown: --commits)"
 
 
+def event_runs(found: Sequence[TimelineEvent]) -> Iterator[str]:
+    """Yield the lines of events without the rebalances that they form."""
+    run: list[TimelineEvent] = []
+    for event in found:
+        if run and not _together(run[-1], event):
+            yield event_line(run)
+            run = []
+        run.append(event)
+    if run:
+        yield event_line(run)
+
+
 def event_line(run: Sequence[TimelineEvent]) -> str:
     """Return the line of one event, or of neighbours that :func:`report` puts together."""
     first = run[0]

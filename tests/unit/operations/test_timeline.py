@@ -195,7 +195,7 @@ def test_an_unread_node_has_not_vanished() -> None:
     for what in ("/consumers/g/owners/t", "/consumers/g/owners", "/consumers/g", "/"):
         after = look(50, {"g_a": 10}, {}, ids=(10, 1), problems=(Problem(what, "not permitted"),))
         assert not [one for one in events([before, after]) if one.kind is EventKind.RELEASED]
-    nothing = GroupSnapshot("g", at(50), problems=(Problem("127.0.0.1:2181", "no answer"),))
+    nothing = GroupSnapshot("g", at(50), problems=(Problem("ZooKeeper 127.0.0.1:2181", "no answer"),))
     assert told(events([before, nothing])) == told(events([before]))
 
 
