@@ -293,8 +293,8 @@ def _vanished(before: GroupSnapshot, now: GroupSnapshot) -> Iterator[TimelineEve
 
 
 def _readable(snapshot: GroupSnapshot) -> bool:
-    """Return whether a node that the snapshot does not show was missing, and not only unread."""
-    return not snapshot.problems or bool(snapshot.group_node and snapshot.ids_node)
+    """Return whether ZooKeeper answered to the end: what does not stand in the snapshot was missing then."""
+    return not any(not problem.what.startswith("/") and "ZooKeeper" in problem.what for problem in snapshot.problems)
 
 
 def _unread(snapshot: GroupSnapshot, path: str) -> bool:
@@ -342,7 +342,9 @@ def _unseen_changes(before: GroupSnapshot, now: GroupSnapshot, left: int) -> int
 def _releases(before: GroupSnapshot, now: GroupSnapshot, left: Mapping[str, TimelineEvent]) -> Iterator[TimelineEvent]:
     for partition, owner in before.owners.items():
         claim = now.owners.get(partition)
-        if not _gone(owner.stat, claim) or _unread(now, f"owners/{partition.topic}/{partition.partition}"):
+        if not _gone(owner.stat, claim):
+            continue
+        if claim is None and _unread(now, f"owners/{partition.topic}/{partition.partition}"):
             continue
         bound = now.zxid
         if claim is not None and claim.stat is not None:
