@@ -25,6 +25,7 @@ from zkconsumer.errors import (
     PartitionNotOwnedError,
     ZkConsumerError,
 )
+from zkconsumer.health import Health
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import OffsetRange, TopicPartition
@@ -46,6 +47,7 @@ __all__ = [
     "ConsumerRebalanceListener",
     "ConsumerTimeoutException",
     "DecodeError",
+    "Health",
     "IntDecoder",
     "KafkaStream",
     "LongDecoder",

@@ -41,6 +41,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.gauges import member_gauges
 from zkconsumer.handler_loop import RunLoop
+from zkconsumer.health import Health, health_of
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId
@@ -277,6 +278,13 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
             return state
         detail = "; ".join(filter(None, (state.detail, *member.troubles)))
         return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances)
+
+    def health(self) -> Health:
+        """Return whether this member is live and ready, and why not; for the probes of a scheduler.
+
+        Any thread, also a signal handler: this takes no lock and waits for nothing.
+        """
+        return health_of(self._member, self._end, self._forked)
 
     # ---- the end ----
 

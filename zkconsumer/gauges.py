@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from math import inf
+from time import monotonic
 
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.version import VERSION
@@ -38,6 +39,11 @@ def member_gauges(member: GroupMember) -> _Found:
     if state is not None:
         yield MetricName(*OURS, "State", group), state.phase.value
         yield MetricName(*OURS, "WaitingPartitionsCount", group), len(state.blocked)
+    yield MetricName(*OURS, "LeaseRemaining", group), max(0.0, member.lease.until - monotonic())
+    if member.engine is not None:
+        yield MetricName(*OURS, "SessionsLost", group), member.engine.coordinator.sessions_lost
+    if member.committer is not None and member.committer.tracker.last_commit is not None:
+        yield MetricName(*OURS, "LastCommitTime", group), member.committer.tracker.last_commit
     yield MetricName(*OURS, "PausedPartitionsCount", group), sum(p.paused for p in positions.values())
 
 
@@ -53,10 +59,17 @@ def _streams(member: GroupMember, client: tuple[tuple[str, str], ...]) -> _Found
 
 
 def _lags(member: GroupMember, client: tuple[tuple[str, str], ...]) -> _Found:
-    lags = member.lags()
+    lags, positions = member.lags(), member.positions()
     for tp, lag in sorted(lags.items()):
         tags = (*client, ("topic", tp.topic), ("partition", str(tp.partition)))
         yield MetricName("kafka.server", "FetcherLagMetrics", "ConsumerLag", tags), UNKNOWN_LAG if lag is None else lag
+        position = positions.get(tp)
+        if position is None:
+            continue  # it has just left
+        if position.committed is not None:
+            yield MetricName(*OURS, "CommittedOffset", tags), position.committed
+        if lag is not None:
+            yield MetricName(*OURS, "LogEndOffset", tags), position.log_end
     largest = max((inf if lag is None else lag for lag in lags.values()), default=0)
     yield MetricName("kafka.consumer", "ConsumerFetcherManager", "MaxLag", client), largest
     leaderless = member.fetching.leaderless & lags.keys()

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.topic_filter import TopicFilter
@@ -29,6 +29,9 @@ from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.wiring import GroupMember
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +90,7 @@ class RunLoop:
         value_decoder: Decoder[V] | None = None,
         stop_on: Iterable[int] = (),
         shutdown_timeout: float = CLOSE_WITHIN,
+        tracer: Tracer | bool | None = None,
     ) -> None:
         """Call ``handler(message)`` for each message, on ``workers`` threads, until the connector is shut down.
 
@@ -108,20 +112,21 @@ class RunLoop:
         for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers`` threads
         share the streams; more than there are streams are of no use. Decoders as for ``create_message_streams``.
         ``stop_on`` by number (``(SIGTERM, SIGINT)``), in the main thread only, with ``shutdown_timeout`` seconds for
-        the shutdown, as for :func:`zkconsumer.shutdown_on_signal`.
+        the shutdown, as for :func:`zkconsumer.shutdown_on_signal`. ``tracer`` is an OpenTelemetry tracer (True: that of
+        the global provider), which gets a ``process`` span around each call of the handler; see ``zkconsumer.tracing``.
         Raises: as ``create_message_streams``; ValueError and TypeError for arguments that make no sense;
-        :class:`OffsetCommitError` naming the offsets that a shutdown could not commit.
+        :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
+        without the extra ``otel``.
         """
-        if not callable(handler):
-            raise TypeError(f"the handler must be callable with a message, not {handler!r}")
-        if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
-            raise TypeError(f"the handler {handler!r} does nothing when it is only called: a plain function is wanted")
+        _check_handler(handler)
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
         if self._running is not None:
             raise ValueError("this connector is being run already")
         if topics is None and (key_decoder is not None or value_decoder is not None):
             raise ValueError("decoders are given where streams are created: here, with topics, or there")
+        if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
+            handler = _with_spans(handler, tracer, self.config)
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
         with guard or nullcontext():
@@ -361,3 +366,17 @@ class _Run:
                 self._timeout = error
         if over:
             self._stop()
+
+
+def _check_handler(handler: Handler) -> None:
+    """Raise TypeError for anything that is no function of a message."""
+    if not callable(handler):
+        raise TypeError(f"the handler must be callable with a message, not {handler!r}")
+    if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
+        raise TypeError(f"the handler {handler!r} does nothing when it is only called: a plain function is wanted")
+
+
+def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:
+    from zkconsumer.tracing import ProcessSpans  # here, because nobody else needs the library
+
+    return ProcessSpans(tracer, config).around(handler)

@@ -27,6 +27,9 @@ def gauges(*positions: PartitionPosition, leaderless: tuple[int, ...] = ()) -> d
     member: Any = SimpleNamespace(
         config=SimpleNamespace(client_id="c", group_id="g"),
         positions=lambda: owned,
+        lease=SimpleNamespace(until=float("-inf")),
+        engine=None,
+        committer=None,
         state=ConnectorState(Phase.OWNING, len(owned)),
         fetching=SimpleNamespace(slowest_rate=0.5, leaderless=frozenset(TopicPartition("t", n) for n in leaderless)),
         delivery=SimpleNamespace(streams=lambda: [(ANY_TOPIC, 3, SimpleNamespace(queue=_Queue()))]),

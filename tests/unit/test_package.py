@@ -13,8 +13,15 @@ import pytest
 from tests.timing import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONAL = {"confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark", "rich"}
-APART = {"zkconsumer.cli", "zkconsumer.devcluster", "zkconsumer.spark", "zkconsumer.testing"}
+OPTIONAL = {"confluent_kafka", "numpy", "opentelemetry", "pandas", "prometheus_client", "pyarrow", "pyspark", "rich"}
+APART = {
+    "zkconsumer.cli",
+    "zkconsumer.devcluster",
+    "zkconsumer.prometheus",
+    "zkconsumer.spark",
+    "zkconsumer.testing",
+    "zkconsumer.tracing",
+}
 
 
 def run_python(*arguments: str, folder: Path) -> str:

@@ -92,4 +92,4 @@ def test_a_shutdown_inside_a_shutdown_waits_for_nothing(
     monkeypatch.setattr(GroupMember, "close", interrupted)
     began = monotonic()
     connector.shutdown()
-    assert monotonic() - began < 3.0
+    assert monotonic() - began < 4.5  # of the 5.3 s of a whole wait

@@ -17,6 +17,10 @@ MAX_REGISTRATION_BYTES = 128 * 1024
 RESERVED_BYTES = 8 * 1024
 """The part of these bytes that is reserved for all but the subscription."""
 
+READER_KEY = "reader"
+"""The extra key with what reads, for people and tools: Spark queries advertise :data:`SPARK_QUERY`."""
+SPARK_QUERY = "spark"
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:

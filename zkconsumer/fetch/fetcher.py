@@ -81,11 +81,13 @@ class Fetcher:
         self._full_since: float | None = None
         self._answered = False
         self._name = f"fetching from broker {broker_id}"
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self.thread = Thread(target=self._run, name=name, daemon=True)
+        self.step_began = monotonic()
+        """When the thread began its last round (monotonic seconds). Any thread."""
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Tell the thread to end, and interrupt its wait; returns at once."""
@@ -97,9 +99,9 @@ class Fetcher:
 
     def join(self, deadline: Deadline) -> bool:
         """Wait for the thread's end; returns whether it ended."""
-        if self._thread.is_alive():
-            self._thread.join(deadline.remaining())
-        return not self._thread.is_alive()
+        if self.thread.is_alive():
+            self.thread.join(deadline.remaining())
+        return not self.thread.is_alive()
 
     def add(self, fetches: Sequence[PartitionFetch]) -> None:
         """Fetch these partitions too; one that is fetched already keeps its place."""
@@ -141,6 +143,7 @@ class Fetcher:
 
     def _run(self) -> None:
         while not self._stopping:
+            self.step_began = monotonic()
             try:
                 self.step()
             except BrokerAuthenticationError as e:

@@ -139,6 +139,15 @@ class FetcherManager:
             self._thread.join(deadline.remaining())
 
     @property
+    def threads(self) -> Sequence[Thread]:
+        """The threads that should run now, unless this is closed. Any thread; takes no lock."""
+        return [self._thread, *(fetcher.thread for fetcher in list(self._fetchers.values()))]
+
+    def silent_fetchers(self, since: float) -> Sequence[Fetcher]:
+        """Return the fetchers that began their last round before that (monotonic seconds). Any thread; no lock."""
+        return [fetcher for fetcher in list(self._fetchers.values()) if fetcher.step_began < since]
+
+    @property
     def slowest_rate(self) -> float:
         """Requests per second of the fetcher that sends the fewest (``MinFetchRate``); 0 without fetchers."""
         with self._lock:

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -29,6 +29,7 @@ from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionC
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.subscription_changes import SubscriptionChanges
 from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper.lease import Lease
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +43,14 @@ class Inbox:
         self._events = events
         self._postponed: list[Any] = []
         self._examined = 0
+        self._waiting = False
+        self._asked_at = monotonic()
         self.changes = SubscriptionChanges()
 
     def gather(self, longest: float, *, one: bool = False) -> deque[Any]:
         """Return all events, or ``one`` at most, postponed ones first; wait ``longest`` seconds if there is none."""
         self._examined = 0
+        self._asked_at = monotonic()
         if self._postponed:
             count = 1 if one else len(self._postponed)
             taken, self._postponed = self._postponed[:count], self._postponed[count:]
@@ -58,10 +62,19 @@ class Inbox:
 
     def wait(self, seconds: float) -> Any:
         """Return the next event of the queue; None if none comes in time."""
+        self._waiting = True
         try:
             return self._events.get(timeout=seconds)
         except Empty:
             return None
+        finally:
+            self._asked_at = monotonic()
+            self._waiting = False
+
+    @property
+    def silence(self) -> float:
+        """The seconds since the group thread last asked for events; 0 while it waits for one. Any thread; no lock."""
+        return 0.0 if self._waiting else monotonic() - self._asked_at
 
     def put_back(self, events: Iterable[Any]) -> None:
         """Deal with these after all, before the events that were postponed since."""
@@ -73,6 +86,7 @@ class Inbox:
 
     def newer(self, matters: Callable[[Any], bool]) -> bool:
         """Return whether an event that matters came since this was last asked. All that came is postponed."""
+        self._asked_at = monotonic()
         self._postponed += self._arrived()
         came, self._examined = self._postponed[self._examined :], len(self._postponed)
         return any(map(matters, came))
@@ -108,8 +122,20 @@ class Coordinator(Protocol):
     waits_in_handlers: bool
 
     @property
+    def sessions_lost(self) -> int:
+        """The sessions, or memberships of a brokers' group, that ended before the member left. Any thread."""
+
+    @property
     def state(self) -> ConnectorState:
         """The member's state, for the user. Any thread."""
+
+    @property
+    def unsettled(self) -> str:
+        """Why the member may not own what it should, in words; empty if it does. Any thread; takes no lock."""
+
+    @property
+    def needs_lease(self) -> bool:
+        """Whether the member owns nothing without a valid lease. Any thread; takes no lock."""
 
     @property
     def first_round(self) -> Future[None]:
@@ -144,7 +170,12 @@ class GroupThread:
     def __init__(self, name: str, inbox: Inbox, coordinator: Coordinator) -> None:
         self._inbox = inbox
         self.coordinator = coordinator
-        self._thread = Thread(target=self._run, name=f"{name}_watcher_executor", daemon=True)
+        self.thread = Thread(target=self._run, name=f"{name}_watcher_executor", daemon=True)
+
+    @property
+    def silence(self) -> float:
+        """The seconds for which the thread has been busy with one thing. Any thread; takes no lock."""
+        return self._inbox.silence
 
     @property
     def state(self) -> ConnectorState:
@@ -159,7 +190,7 @@ class GroupThread:
     def start(self) -> None:
         """Begin to join, and start the thread."""
         self.begin()
-        self._thread.start()
+        self.thread.start()
 
     def begin(self) -> None:
         """Begin to join; for callers that step by themselves."""
@@ -167,13 +198,13 @@ class GroupThread:
 
     def run(self) -> None:
         """Start the thread after :meth:`begin`."""
-        self._thread.start()
+        self.thread.start()
 
     def join(self, deadline: Deadline) -> bool:
         """Wait for the end of the thread after a :class:`StopRequested`; returns whether it ended."""
-        if self._thread.is_alive():
-            self._thread.join(deadline.remaining())
-        return not self._thread.is_alive()
+        if self.thread.is_alive():
+            self.thread.join(deadline.remaining())
+        return not self.thread.is_alive()
 
     def step(self, longest: float = LONGEST_WAIT) -> None:
         """Wait for an event or a timer, at most ``longest`` seconds, and handle all events and timers."""
@@ -212,3 +243,16 @@ class Engine(GroupThread):
     def left(self) -> Sequence[PartitionPosition]:
         """The positions that were owned when the member left; empty before that. Any thread."""
         return self._owned.left
+
+
+class Side(NamedTuple):
+    """One coordination of a member, as its health sees it. A bridge has two.
+
+    ``coordinator`` names it in words, ``lease`` is the one that this coordination renews, and ``doubt`` is why its
+    assignment may be wrong, in words; empty if nothing is known against it.
+    """
+
+    coordinator: str
+    group: GroupThread
+    lease: Lease
+    doubt: str = ""

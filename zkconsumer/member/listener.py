@@ -83,24 +83,24 @@ class ListenerThread:
         self._listener = listener
         self._returned = returned
         self._calls: SimpleQueue[tuple[str, tuple[Any, ...], Future[Any]] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run, name=f"{name}-listener", daemon=True)
+        self.thread = Thread(target=self._run, name=f"{name}-listener", daemon=True)
 
     def open(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self, deadline: Deadline) -> None:
         """End the thread after all requested calls; a call that blocks is left behind at the deadline."""
         self._calls.put(None)
-        if self._thread.is_alive() and not self.is_current:
-            self._thread.join(deadline.remaining())
-            if self._thread.is_alive():
-                log.warning("the rebalance listener does not return; its thread %s is left behind", self._thread.name)
+        if self.thread.is_alive() and not self.is_current:
+            self.thread.join(deadline.remaining())
+            if self.thread.is_alive():
+                log.warning("the rebalance listener does not return; its thread %s is left behind", self.thread.name)
 
     @property
     def is_current(self) -> bool:
         """Whether the caller is inside the listener."""
-        return self._thread.ident == get_ident()
+        return self.thread.ident == get_ident()
 
     def ask(self, method: str, *arguments: Any) -> Future[Any]:
         """Have a method called after all earlier ones; return at once."""
@@ -110,7 +110,7 @@ class ListenerThread:
 
     def stack(self) -> str:
         """Return the stack of the thread, for a report."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
+        frame = sys._current_frames().get(self.thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
     def _run(self) -> None:

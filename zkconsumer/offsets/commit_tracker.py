@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -69,6 +69,8 @@ class CommitTracker:
         self._refused = refused
         self._moved = moved
         self._tracked: dict[TopicPartition, _Tracked] = {}
+        self.last_commit: float | None = None
+        """When an offset was last written (seconds since 1970); None if none was. Any thread."""
         self._unseen: frozenset[TopicPartition] = frozenset()
         """Partitions whose stored offsets the last automatic commit could not read."""
         self.starts = StartOffsets(
@@ -345,6 +347,7 @@ class CommitTracker:
         found.position.committed = offset
         found.unlevel = False
         found.written = monotonic()
+        self.last_commit = time()
 
     def _note_ahead(self, found: _Tracked, offset: int) -> None:
         consumed = found.position.consumed

@@ -70,20 +70,20 @@ class Committer:
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._failing = self._failure = ""
         self._closing: Thread | None = None
-        self._thread = Thread(target=self._run, name=f"{name}-committer", daemon=True)
+        self.thread = Thread(target=self._run, name=f"{name}-committer", daemon=True)
 
     def open(self) -> None:
         """Start the thread; the first automatic commit comes after one interval."""
         self.schedule.start(monotonic())
-        self._thread.start()
+        self.thread.start()
 
     def close(self, deadline: Deadline) -> None:
         """End the thread after the requests made before; commit nothing. Never waits beyond the deadline."""
         self._requests.put(None)
-        if self._thread.is_alive():
-            self._thread.join(deadline.bounded(TO_DRAIN))
+        if self.thread.is_alive():
+            self.thread.join(deadline.bounded(TO_DRAIN))
         self.interrupt()
-        for thread in (self._closing, self._thread):
+        for thread in (self._closing, self.thread):
             if thread is not None and thread.is_alive():
                 thread.join(deadline.remaining())
 
@@ -95,7 +95,7 @@ class Committer:
         if self._store.releases:
             self._store.close()
         elif self._closing is None:
-            self._closing = Thread(target=self._close_store, name=f"{self._thread.name}-closing", daemon=True)
+            self._closing = Thread(target=self._close_store, name=f"{self.thread.name}-closing", daemon=True)
             try:
                 self._closing.start()
             except RuntimeError:  # the system gives no more threads

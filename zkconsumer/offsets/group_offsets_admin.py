@@ -1,8 +1,9 @@
 """Reads, writes and restores a whole group's offsets from outside the group, in ZooKeeper or in Kafka.
 
-For ``zkconsumer migrate``; used by one thread. A write to ZooKeeper names the version of the offset node as it was
-read, and is refused if the partition has an owner; both checks are part of its transaction. A write to Kafka is a
-commit in no member's name, which the coordinator refuses while the group has members of the new protocol.
+For ``zkconsumer migrate`` and ``zkconsumer groups``; used by one thread. A write to ZooKeeper names the version of the
+offset node as it was read, and is refused if the partition has an owner; both checks are part of its transaction. A
+write to Kafka is a commit in no member's name, which the coordinator refuses while the group has members of the new
+protocol.
 
 Mirrors the purpose of the original's ``ExportZkOffsets`` and ``ImportZkOffsets``, which check neither.
 """
@@ -185,6 +186,19 @@ class KafkaSide:
             return dict.fromkeys(removed, "brokers before 2.4 can delete a group's offsets all together only")
 
         return dict(self._ask(remove, deadline))
+
+    def delete_offsets(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, int]:
+        """Delete offsets (brokers from 2.4 on). Returns the error code of each partition. Raises BrokerError."""
+        return self._ask(
+            lambda coordinator: coordinator.delete_offsets(self._group, partitions, deadline),
+            deadline,
+        )
+
+    def delete_group(self, deadline: Deadline) -> None:
+        """Delete the group, which must not have members (brokers from 1.1 on). Raises BrokerError."""
+        self._ask(lambda coordinator: coordinator.delete_group(self._group, deadline), deadline)
 
     def _ask(self, question: Callable[[GroupChannel], T], deadline: Deadline) -> T:
         """Ask the coordinator, and again after an error that may pass. Raises the last error at the deadline."""

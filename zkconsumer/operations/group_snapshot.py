@@ -100,6 +100,16 @@ class PartitionLog:
     problem: str = ""
 
 
+def lag_between(offset: int | None, log: PartitionLog | None) -> int | None:
+    """Return the messages between a committed offset and the log's end, None if either is unknown.
+
+    See :meth:`GroupSnapshot.lag`.
+    """
+    if log is None or log.end is None or offset is None:
+        return None
+    return max(0, log.end - max(offset, log.start or 0))
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
     """A registered broker."""
@@ -126,7 +136,8 @@ class BrokersMember:
 class BrokersGroup:
     """A group as its coordinator, a broker, describes it. ``state`` is Kafka's word for it; ``strategy`` its assignor.
 
-    ``coordinator`` is (broker id, host, port), None if it is unknown.
+    ``coordinator`` is (broker id, host, port), None if it is unknown. ``group_type`` is Kafka's word for the protocol
+    of the group, ``Classic`` or ``Consumer``. It is empty if the broker does not tell, as before 3.8.
     """
 
     state: str
@@ -134,6 +145,7 @@ class BrokersGroup:
     protocol_type: str = "consumer"
     coordinator: tuple[int, str, int] | None = None
     members: tuple[BrokersMember, ...] = ()
+    group_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +238,15 @@ class GroupSnapshot:
 
         An offset below the log's start counts from the start: what was deleted cannot be consumed. Never negative.
         """
-        log, offset = self.logs.get(partition), self.committed(partition)
-        if log is None or log.end is None or offset is None:
-            return None
-        return max(0, log.end - max(offset, log.start or 0))
+        return lag_between(self.committed(partition), self.logs.get(partition))
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return, in order, each partition that is owned, has an offset, or is assigned by the brokers."""
-        found: set[TopicPartition] = {*self.owners, *self.offsets, *(self.kafka_offsets or ())}
+        found: set[TopicPartition] = {
+            *self.owners,
+            *self.offsets,
+            *(self.kafka_offsets or ()),
+        }
         if self.brokers_group is not None:
             found.update(tp for member in self.brokers_group.members for tp in member.assignment or ())
         return tuple(sorted(found))

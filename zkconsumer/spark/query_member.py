@@ -18,6 +18,7 @@ thread revokes *before* it looks at what is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import Event
 from time import monotonic
@@ -25,12 +26,15 @@ from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
+from zkconsumer.core.registration import READER_KEY, SPARK_QUERY, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.spark.running_batch_partitions import BatchRetention, RetainingStrategy
 from zkconsumer.wiring import Outside, build_member
+from zkconsumer.wiring.member_parts import stamped
+from zkconsumer.zookeeper.session import Session
 
 _POLL: Final = 0.02
 _BATCH_RUNS: Final = 1 << 62
@@ -108,6 +112,15 @@ class BatchHold:
         self._ended.set()
 
 
+def stamped_query(config: ConsumerConfig, session: Session, registration: Registration) -> Registration:
+    """Return the registration as any member writes it, marked as a query's.
+
+    Tools that write offsets tell queries by the mark: a query goes on from its checkpoint and adopts no offset.
+    """
+    made = stamped(config, session, registration)
+    return replace(made, extra={**made.extra, READER_KEY: SPARK_QUERY})
+
+
 class QueryMember:
     """A member that reads in batches. Nothing is connected before it is opened.
 
@@ -125,7 +138,7 @@ class QueryMember:
             self.retention = BatchRetention(release_after, lambda reason: events.put(LookAgain(reason)))
             self.hold = BatchHold()
             strategy = RetainingStrategy(config, self.retention, self.positions)
-            outside = Outside(events=lambda: events, delivery=self.hold, strategy=strategy)
+            outside = Outside(events=lambda: events, delivery=self.hold, strategy=strategy, stamp=stamped_query)
         self.group = build_member(config, consumer, outside=outside)
         self._seen, self._seen_at = 0, monotonic()
 

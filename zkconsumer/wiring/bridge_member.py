@@ -6,9 +6,10 @@ beside the group thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from zkconsumer.assignors.assignor import known_assignors
@@ -23,7 +24,7 @@ from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.group_thread import Engine, GroupThread, Inbox
+from zkconsumer.member.group_thread import Engine, GroupThread, Inbox, Side
 from zkconsumer.member.migration_bridge import Bridge, WishedPartitions
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.model import TopicPartition
@@ -64,13 +65,14 @@ class BridgeCoordination(ZooKeeperCoordination):
             patience=config.rebalance_drain_timeout_ms / 1000 + 2 * self.request_timeout,
         )
         self._wished = WishedPartitions(self._bridge)
+        self._lease = Lease()
         name, inbox = f"{consumer}-bridge", Inbox(self._kafka_events)
         self._broker_group = BrokerGroup(
             config,
             parts,
             name,
             events=self._kafka_events,
-            lease=Lease(),
+            lease=self._lease,
             timeout=self.request_timeout,
             client_id=consumer,
         )
@@ -95,6 +97,17 @@ class BridgeCoordination(ZooKeeperCoordination):
     def concern(self) -> str:
         """A warning about the group, as a text for the user; empty if there is none."""
         return "; ".join(filter(None, (super().concern, self._bridge.concern)))
+
+    @property
+    def sides(self) -> Sequence[Side]:
+        """ZooKeeper's side and the brokers' side, once the engine is made."""
+        doubt = self._wished.trouble
+        return (*super().sides, Side("the brokers", self._kafka, self._lease, doubt)) if super().sides else ()
+
+    @property
+    def threads(self) -> Sequence[Thread]:
+        """The threads of requests and heartbeats of the brokers' side."""
+        return self._broker_group.threads
 
     # ---- connections
 

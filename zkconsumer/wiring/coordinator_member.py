@@ -7,8 +7,9 @@ read the brokers' addresses.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from zkconsumer.assignors.java_consumer_assignors import GroupAssignor
@@ -32,7 +33,7 @@ from zkconsumer.member.coordinator.settings import MemberSettings
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
-from zkconsumer.member.group_thread import Engine
+from zkconsumer.member.group_thread import Engine, Side
 from zkconsumer.member.migration_bridge import members_beside
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -95,6 +96,11 @@ class BrokerGroup:
         self.requests.open()
         self._heartbeats.open()
 
+    @property
+    def threads(self) -> Sequence[Thread]:
+        """The threads of requests and heartbeats."""
+        return (self.requests.thread, self._heartbeats.thread)
+
     def close(self, deadline: Deadline) -> None:
         """End these threads. May be called again."""
         self._heartbeats.close(deadline)
@@ -136,6 +142,17 @@ class BrokerCoordination:
     def incremental(self) -> bool:
         """Whether a partition that another member gives up for us comes with a later generation."""
         return self.group.generation.incremental
+
+    @property
+    def sides(self) -> Sequence[Side]:
+        """The brokers' side, once its engine is made."""
+        made = self._engine
+        return () if made is None else (Side("the brokers", made, self.parts.lease),)
+
+    @property
+    def threads(self) -> Sequence[Thread]:
+        """The threads of requests and heartbeats."""
+        return self.group.threads
 
     def connect(self) -> None:
         """Connect to ZooKeeper, if brokers are read from there, and start the threads of the requests."""

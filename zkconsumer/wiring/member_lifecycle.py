@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
-from threading import get_native_id
+from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ from zkconsumer.errors import (
 from zkconsumer.interruptible_wait import Answer
 from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested, SubscriptionChanged
-from zkconsumer.member.group_thread import Engine
+from zkconsumer.member.group_thread import Engine, Side
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
@@ -66,6 +66,14 @@ class Coordination(Protocol):
     @property
     def incremental(self) -> bool:
         """Whether a partition that another member gives up for us comes with a later generation."""
+
+    @property
+    def sides(self) -> Sequence[Side]:
+        """The coordinations of this member, none before its engine is made. Any thread; takes no lock."""
+
+    @property
+    def threads(self) -> Sequence[Thread]:
+        """The threads that talk to the coordinator, beside group threads. Any thread; takes no lock."""
 
     def connect(self) -> None:
         """Connect. Raises RegistryError, ConsumerRebalanceFailedException."""
@@ -252,6 +260,14 @@ class GroupMember:
     def state(self) -> ConnectorState | None:
         """The state of the group thread; None before there is one."""
         return None if self.engine is None else self.engine.state
+
+    @property
+    def threads(self) -> Sequence[Thread]:
+        """All threads of this member, also those that have not begun or have ended. Any thread; takes no lock."""
+        groups = [side.group.thread for side in self.coordination.sides]
+        offsets = [] if self.committer is None else [self.committer.thread]
+        listener = [] if self.parts.listener is None else [self.parts.listener.thread]
+        return [*groups, *self.coordination.threads, *self.fetching.threads, *offsets, *listener]
 
     @property
     def troubles(self) -> tuple[str, ...]:

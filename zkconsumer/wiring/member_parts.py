@@ -42,6 +42,7 @@ from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.version import VERSION
 from zkconsumer.zookeeper.broker_directory import registered_brokers
+from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.node_codecs import BrokerNode
 from zkconsumer.zookeeper.security import registry_security
@@ -183,10 +184,15 @@ class MemberParts:
                 retry=config.offsets_channel_backoff_ms / 1000,
                 refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
             ),
-            refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
+            refused=self._commits_refused,
             moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
             barred=self.delivery.refuse,
         )
+
+    def _commits_refused(self, outcomes: Mapping[PartitionPosition, Outcome]) -> None:
+        tags = (("clientId", self.config.client_id),)
+        self.metrics.meter(MetricName("zkconsumer", "Member", "CommitsRefused", tags)).mark(len(outcomes))
+        self.events.put(CommitsRefused(outcomes))
 
     def ownership(self, committer: Committer, keep_alive: Callable[[], object] = lambda: None) -> Ownership:
         """Return the parts of an engine that do not depend on its coordinator.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Thread
 
 from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.config import ConsumerConfig
@@ -10,7 +11,7 @@ from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
 from zkconsumer.member.events import NodeChanged
-from zkconsumer.member.group_thread import Engine
+from zkconsumer.member.group_thread import Engine, Side
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
@@ -53,6 +54,7 @@ class ZooKeeperCoordination:
         self._offset_store = offset_store
         self.cache = NodeCache(session, lambda path: parts.events.put(NodeChanged(path)))
         self.membership: ModelRegistration | None = None
+        self._engine: Engine | None = None
         self.store_expires = False
         """Whether the user's own store forgets offsets after a while."""
 
@@ -70,6 +72,17 @@ class ZooKeeperCoordination:
     def concern(self) -> str:
         """A warning about the group, as a text for the user; empty if there is none."""
         return "" if self.membership is None else self.membership.concern
+
+    @property
+    def sides(self) -> Sequence[Side]:
+        """ZooKeeper's side, once its engine is made."""
+        made = self._engine
+        return () if made is None else (Side("ZooKeeper", made, self.session.lease, self.concern),)
+
+    @property
+    def threads(self) -> Sequence[Thread]:
+        """None: the session monitor replaces a client whose threads do not answer."""
+        return ()
 
     def connect(self) -> None:
         """Open the session."""
@@ -161,7 +174,8 @@ class ZooKeeperCoordination:
             orphaned=OrphanedPartitions(self.session, membership, settings.patience),
             status=Status(self.group, parts.consumer, owned.positions, round_ended),
         )
-        return Engine(parts.consumer, inbox, rebalancer, owned)
+        self._engine = made = Engine(parts.consumer, inbox, rebalancer, owned)
+        return made
 
     def _registration(self, registration: Registration) -> ModelRegistration:
         config = self.parts.config

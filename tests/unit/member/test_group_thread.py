@@ -22,6 +22,9 @@ class Counting:
     """A coordinator that notes events, fails at "bad" and closes at "end"."""
 
     waits_in_handlers = False
+    sessions_lost = 0
+    unsettled = ""
+    needs_lease = True
 
     def __init__(self) -> None:
         self.state = ConnectorState(Phase.STARTING)

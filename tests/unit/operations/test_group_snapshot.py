@@ -6,15 +6,32 @@ import pytest
 
 from tests.group_snapshots import group_snapshot, partition
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, KafkaOffset, OffsetNode
+from zkconsumer.operations.group_snapshot import (
+    BrokersGroup,
+    BrokersMember,
+    KafkaOffset,
+    OffsetNode,
+)
 
 T0 = TopicPartition("t", 0)
 
 
 @pytest.mark.parametrize(
     ("offset", "log", "lag"),
-    [(3, (0, 10), 7), (10, (0, 10), 0), (12, (0, 10), 0), (3, (5, 10), 5), (20, (30, 30), 0)],
-    ids=["behind", "at the end", "beyond the end", "below the start", "below an empty log"],
+    [
+        (3, (0, 10), 7),
+        (10, (0, 10), 0),
+        (12, (0, 10), 0),
+        (3, (5, 10), 5),
+        (20, (30, 30), 0),
+    ],
+    ids=[
+        "behind",
+        "at the end",
+        "beyond the end",
+        "below the start",
+        "below an empty log",
+    ],
 )
 def test_the_lag_is_what_can_still_be_consumed(offset: int, log: tuple[int, int], lag: int) -> None:
     assert group_snapshot(offsets={"t:0": offset}, logs={"t:0": log}).lag(T0) == lag
@@ -26,8 +43,15 @@ def test_an_unknown_offset_or_end_makes_no_lag() -> None:
 
 
 def test_zookeepers_offset_counts_before_kafkas() -> None:
-    both = group_snapshot(offsets={"t:0": 3}, kafka_offsets={T0: KafkaOffset(9), partition("t:1"): KafkaOffset(4)})
-    assert (both.committed(T0), both.committed(partition("t:1")), both.committed(partition("t:2"))) == (3, 4, None)
+    both = group_snapshot(
+        offsets={"t:0": 3},
+        kafka_offsets={T0: KafkaOffset(9), partition("t:1"): KafkaOffset(4)},
+    )
+    assert (
+        both.committed(T0),
+        both.committed(partition("t:1")),
+        both.committed(partition("t:2")),
+    ) == (3, 4, None)
     damaged = group_snapshot(kafka_offsets={T0: KafkaOffset(9)})
     assert damaged.committed(T0) == 9
     assert group_snapshot(offsets={}).committed(T0) is None
@@ -35,8 +59,15 @@ def test_zookeepers_offset_counts_before_kafkas() -> None:
 
 
 def test_partitions_are_named_once_and_in_order() -> None:
-    brokers = BrokersGroup("Stable", members=(BrokersMember("m", "c", "/h", assignment=(partition("u:1"),)),))
-    found = group_snapshot(owners={"t:10": "g_a-0", "t:2": "g_a-0"}, offsets={"t:2": 1}, brokers_group=brokers)
+    brokers = BrokersGroup(
+        "Stable",
+        members=(BrokersMember("m", "c", "/h", assignment=(partition("u:1"),)),),
+    )
+    found = group_snapshot(
+        owners={"t:10": "g_a-0", "t:2": "g_a-0"},
+        offsets={"t:2": 1},
+        brokers_group=brokers,
+    )
     assert [str(tp) for tp in found.partitions()] == ["t-2", "t-10", "u-1"]
 
 

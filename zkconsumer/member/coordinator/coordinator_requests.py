@@ -52,11 +52,11 @@ class CoordinatorRequests:
         self._ticket = 0
         self._under_way = 0
         self._lasting = False
-        self._thread = Thread(target=self._run, name=f"{name}-coordinator", daemon=True)
+        self.thread = Thread(target=self._run, name=f"{name}-coordinator", daemon=True)
 
     def open(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self.thread.start()
 
     @property
     def found(self) -> bool:
@@ -67,8 +67,8 @@ class CoordinatorRequests:
         """End the thread and close the connection; never waits beyond the deadline."""
         self._questions.put(None)
         self._search.close()
-        if self._thread.is_alive():
-            self._thread.join(deadline.remaining())
+        if self.thread.is_alive():
+            self.thread.join(deadline.remaining())
 
     # ---- questions; each returns the ticket of its answer
 

@@ -45,6 +45,8 @@ class MachineState:
     leave_by: float = NEVER
     """When a leave need not be answered any more."""
     stopping: StopRequested | None = None
+    lost: int = 0
+    """The number of generations that ended without us."""
 
     @property
     def due(self) -> float:
@@ -174,6 +176,7 @@ class Effects:
         )
 
     def _lose(self, why: str) -> None:
+        self._machine.lost += self._join.generation.who.generation >= 0
         self._join.lose()
         self._assignment.lose(why)
 

@@ -78,11 +78,11 @@ class Heartbeats:
         self.heard_at = float("-inf")
         """When the last heartbeat was sent to which the coordinator answered that it knows us (monotonic seconds)."""
         self._closing = False
-        self._thread = Thread(target=self._run, name=f"{name}-heartbeat", daemon=True)
+        self.thread = Thread(target=self._run, name=f"{name}-heartbeat", daemon=True)
 
     def open(self) -> None:
         """Start the thread, which sends nothing yet."""
-        self._thread.start()
+        self.thread.start()
 
     def beat(self, who: Membership, where: Endpoint) -> None:
         """Send heartbeats for this membership from now on.
@@ -126,8 +126,8 @@ class Heartbeats:
             self._closing = True
             self._changed.notify_all()
         self._search.close()
-        if self._thread.is_alive():
-            self._thread.join(deadline.remaining())
+        if self.thread.is_alive():
+            self.thread.join(deadline.remaining())
 
     # ---- the thread
 

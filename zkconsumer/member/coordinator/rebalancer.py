@@ -85,6 +85,25 @@ class CoordinatedRebalancer:
         )
 
     @property
+    def unsettled(self) -> str:
+        """Why the member may not own what it should, in words; empty if it does. Any thread; takes no lock."""
+        state = self._machine.state
+        if state is State.STABLE or (state is State.UNJOINED and not self._watchdog.stalled):
+            return ""
+        said = "no reader comes back for its messages" if state is State.UNJOINED else state.value
+        return "; ".join(filter(None, (said, self._status.detail)))
+
+    @property
+    def sessions_lost(self) -> int:
+        """How often the group went on without this member. Any thread."""
+        return self._machine.lost
+
+    @property
+    def needs_lease(self) -> bool:
+        """Whether the member is in the group, or wants to be."""
+        return self._machine.state is not State.UNJOINED
+
+    @property
     def first_round(self) -> Future[None]:
         """Done with the first generation; failed with an error that no waiting cures. Any thread."""
         return self._status.first_round

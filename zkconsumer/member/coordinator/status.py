@@ -124,6 +124,11 @@ class CoordinatedStatus:
 
     # ---- for the user ----
 
+    @property
+    def detail(self) -> str:
+        """The last failure, in words; empty if there was none since. Any thread."""
+        return self._detail
+
     def shown(self, state: State, owned: int, *, valid: bool, away: bool, beside: tuple[str, ...]) -> ConnectorState:
         """Return the state for the user.
 

@@ -72,11 +72,29 @@ class Rebalancer:
         self._perform = self._effects()
         self._started = 0.0
         self._stopping: StopRequested | None = None
+        self.sessions_lost = 0
+        self._confirming = False
+        """Whether the round that is due or under way only confirms a settled state (reconciliation)."""
 
     @property
     def state(self) -> ConnectorState:
         """The member's state, for the user. Any thread."""
         return self._status.state.beside(self.conflicts.trouble)
+
+    @property
+    def unsettled(self) -> str:
+        """Why the member may not own what it should, in words; empty if it does. Any thread; takes no lock."""
+        phase, shown = self.phase, self._status.state
+        if phase is State.SETTLED or (self._confirming and phase in (State.CHANGED, State.REBALANCING)):
+            return ""
+        if phase is State.WAITING and shown.blocked:
+            return f"waiting for {first_of([f'{tp}, held by {owner}' for tp, owner in shown.blocked.items()], 3)}"
+        return "; ".join(filter(None, (_UNSETTLED.get(phase, phase.value), shown.detail)))
+
+    @property
+    def needs_lease(self) -> bool:
+        """True: the session is needed even to own nothing."""
+        return True
 
     @property
     def first_round(self) -> Future[None]:
@@ -193,7 +211,13 @@ class Rebalancer:
 
     def _on(self, trigger: Trigger, reason: str = "") -> None:
         """Do what the table says about a trigger."""
-        self.phase, effects = TABLE.next(self.phase, trigger)
+        before, (self.phase, effects) = self.phase, TABLE.next(self.phase, trigger)
+        if before is not State.EXPIRED and (self.phase is State.EXPIRED or trigger is Trigger.NEW_SESSION):
+            self.sessions_lost += 1
+        if trigger is Trigger.RECONCILE_DUE:
+            self._confirming = before is State.SETTLED
+        elif trigger is not Trigger.ROUND_DUE:
+            self._confirming = False
         for effect in effects:
             self._perform[effect](reason)
         if self.phase in _SHOWN and self._status.state.phase is not _SHOWN[self.phase]:
@@ -296,3 +320,15 @@ _SHOWN = {
     State.EXPIRED: Phase.REJOINING,
     State.CLOSED: Phase.CLOSED,
 }
+
+_UNSETTLED = {
+    State.JOINING: "joining the group",
+    State.CHANGED: "a rebalance is due",
+    State.REBALANCING: "a rebalance is under way",
+    State.FAILED: "the rebalance failed",
+    State.SUSPENDED: "the connection is gone",
+    State.CUT_OFF: "the connection is gone for longer than the session lives",
+    State.EXPIRED: "the session ended",
+    State.CLOSED: "left the group",
+}
+"""Each state but the settled ones in words, for :attr:`Rebalancer.unsettled`."""

@@ -1,0 +1,102 @@
+"""``zkconsumer explain`` from files of snapshots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.group_snapshots import group_snapshot, partition
+from zkconsumer.cli import main
+from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
+from zkconsumer.operations.snapshot_file import write_snapshots
+
+LOGS = {f"t:{n}": (0, 10) for n in range(4)}
+MEMBERS = {"g_a": {"t": 1}, "g_b": {"t": 1}}
+OWNERS = {"t:0": "g_a-0", "t:1": "g_a-0", "t:2": "g_b-0", "t:3": "g_b-0"}
+EXTRA = {"g_a": {"zkconsumer": "1", "strategy": "range"}}
+HEALTHY = group_snapshot(MEMBERS, OWNERS, {"t:0": 10}, LOGS, EXTRA)
+DEAD_OWNER = group_snapshot(MEMBERS, {**OWNERS, "t:3": "g_gone-0"}, {"t:0": 10}, LOGS, EXTRA)
+
+Explain = Callable[..., int]
+
+
+@pytest.fixture
+def explain(tmp_path: Path) -> Explain:
+    def run(snapshot: GroupSnapshot, *arguments: str, group: str = "g") -> int:
+        file = tmp_path / "group.jsonl"
+        write_snapshots(str(file), [snapshot])
+        return main(["explain", group, *arguments, "--from", str(file)])
+
+    return run
+
+
+def test_the_report_has_state_members_and_partitions(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(HEALTHY) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Group g is Stable: all 4 partitions are owned as range wants."
+    assert lines[1].startswith("Strategy range: 1 of 2 members advertise it, and it explains what g_b own")
+    assert [line.split()[:4] for line in lines[4:6]] == [["g_a", "zkconsumer", "1", "2"], ["g_b", "Scala", "1", "2"]]
+    assert sum(line.endswith("as it should be") for line in lines) == 4
+
+
+def test_unsettled_partitions_are_told_in_full(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(DEAD_OWNER) == 0
+    said = capsys.readouterr().out
+    assert "g_gone-0 owns t-3, but g_b-0 should by range: its owner is dead." in said
+    assert "waits for            the end of session" in said
+    assert "g_a-0 owns t-0, as it should" not in said
+
+
+def test_one_partition_is_told_with_its_arithmetic(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(HEALTHY, "t:0") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("g_a-0 owns t-0, as it should by range.")
+    assert "threads, in order    g_a-0, g_b-0" in said
+    assert "partitions           0-3" in said
+    assert "lag                  0 messages; in time: 0 s" in said
+
+
+def test_json_and_csv(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(DEAD_OWNER, "--format", "json") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["strategy"]["name"], len(made["members"]), len(made["partitions"])) == ("range", 2, 4)
+    assert made["partitions"][3]["cause"]["until"] is not None
+    assert explain(HEALTHY, "--format", "csv") == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[0] == "TOPIC,PARTITION,SHOULD-OWN,OWNER,SINCE,LAG,LAG-TIME,WHY"
+    assert rows[1].startswith("t,0,g_a-0,g_a-0,")
+
+
+def test_an_unknown_group_names_similar_ones(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = replace(HEALTHY, group="payments")
+    assert explain(snapshot, group="paymnets") == 1
+    assert "there is no group paymnets; did you mean payments?" in capsys.readouterr().err
+
+
+def test_an_unknown_partition_fails(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(HEALTHY, "t:9") == 1
+    assert "Nobody owns t-9: it does not exist." in capsys.readouterr().out
+
+
+def test_hostile_names_do_not_reach_the_terminal(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    """A node may contain anything: here a thread id that clears the screen and fakes a line."""
+    bad = "g_x\x1b[2J\n\u202eGroup g is fine-0"
+    owners = {**HEALTHY.owners, partition("t:3"): OwnerNode(bad, HEALTHY.owners[partition("t:3")].stat)}
+    for arguments in ((), ("t:3",), ("--format", "json"), ("--format", "csv")):
+        assert explain(replace(HEALTHY, owners=owners), *arguments) == 0
+        said = capsys.readouterr().out
+        assert "\x1b" not in said
+        assert "\u202e" not in said
+        assert "\nGroup g is fine" not in said
+
+
+@pytest.mark.parametrize("text", ["t", "t:", ":1", "t:x", "t:-1", "t:99999999999"])
+def test_a_wrong_partition_is_wrong_usage(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as failed:
+        main(["explain", "g", text])
+    assert failed.value.code == 2
+    assert "TOPIC:PARTITION" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""The documents that the page reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.group_snapshots import NOW
+from tests.unit.operations.serving.watched import DETAILS, at, watched, without_logs
+from zkconsumer.operations.group_snapshot import Problem
+from zkconsumer.operations.serving.api import group_document, groups_document
+from zkconsumer.operations.serving.judgement import details, judge
+from zkconsumer.operations.serving.watched_group import unread
+
+SAMPLE = Path(__file__).parent / "sample_group.json"
+MINUTE = [at(second, 100 + second, 110 + 2 * second) for second in range(0, 60, 10)]
+
+
+def document(*snapshots: Any, since: int = 0, now: int = NOW + 60_000) -> Any:
+    """The group's document as a reader gets it."""
+    group = watched(*snapshots)
+    told = replace(DETAILS, events=details(group).events, rebalances=details(group).rebalances)
+    return json.loads(json.dumps(group_document(group, judge(group), told, now, since)))
+
+
+def test_the_sample_for_the_page_is_up_to_date() -> None:
+    """``ZKCONSUMER_REGENERATE=1`` writes the sample anew."""
+    made = json.dumps(document(*MINUTE), indent=1) + "\n"
+    if os.environ.get("ZKCONSUMER_REGENERATE"):
+        SAMPLE.write_text(made)
+    assert made == SAMPLE.read_text()
+
+
+def test_an_abandoned_topic_counts_for_no_total() -> None:
+    found = document(*MINUTE)
+    assert found["abandoned_topics"] == ["old"]
+    assert found["lag"] == 6 * 60
+    (old,) = [one for one in found["partitions"] if one["topic"] == "old"]
+    assert old["abandoned"]
+    assert old["lag"] == 4
+
+
+def test_history_goes_on_from_a_known_time() -> None:
+    history = document(*MINUTE, since=NOW + 30_000)["history"]
+    assert history["times"] == [NOW + 40_000, NOW + 50_000]
+    assert history["partitions"]["events:0"] == [50, 60]
+
+
+def test_values_stay_with_their_age_without_brokers() -> None:
+    silent = without_logs(at(60, 170, 230, problems=(Problem("broker 0", "no answer"),)))
+    found = document(*MINUTE, silent, now=NOW + 61_000)
+    first = found["partitions"][0]
+    assert first["lag"] == 60
+    assert first["lag_taken"] == first["log_taken"] == NOW + 50_000
+    assert first["offset"] == 170
+    assert found["history"]["partitions"]["events:0"][-1] is None
+    assert found["problems"] == [{"what": "broker 0", "why": "no answer"}]
+    assert found["incomplete"]
+
+
+def test_a_failed_reading_is_told_with_the_old_values() -> None:
+    away = unread(watched(*MINUTE), "ZooKeeper is not reachable")
+    row = groups_document({"g": (away, judge(away))}, NOW + 90_000)["groups"]
+    assert isinstance(row, list)
+    assert row[0]["failure"] == "ZooKeeper is not reachable"
+    assert row[0]["age"] == 40.0
+    assert row[0]["lag"] == 360

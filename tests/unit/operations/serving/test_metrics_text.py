@@ -1,0 +1,127 @@
+"""The text of ``/metrics``, read back with the parser of Prometheus' own client."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.group_snapshots import NOW, group_snapshot
+from tests.unit.operations.serving.watched import at, watched, without_logs
+from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
+from zkconsumer.operations.serving.judgement import judge
+from zkconsumer.operations.serving.metrics_text import Family, metrics_text
+from zkconsumer.operations.serving.poller import Board
+from zkconsumer.operations.serving.watched_group import unread
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples(*snapshots: GroupSnapshot, failure: str = "") -> Samples:
+    """The samples by name and labels."""
+    group = watched(*snapshots)
+    group = unread(group, failure) if failure else group
+    board = Board({group.group: group}, {group.group: judge(group)}, polls=1, completed=NOW)
+    return parsed(metrics_text(board, NOW + 60_000))
+
+
+def parsed(text: str) -> Samples:
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = sample.name, frozenset(sample.labels.items())
+            assert key not in found, f"{key} twice"
+            found[key] = sample.value
+    return found
+
+
+def value(found: Samples, name: str, **labels: str) -> float | None:
+    return found.get((name, frozenset({"consumergroup": "g", **labels}.items())))
+
+
+def test_group_has_the_names_and_labels_of_kafka_exporter() -> None:
+    found = samples(at(0, 100, 110))
+    place = {"topic": "events", "partition": "3"}
+    assert value(found, "kafka_consumergroup_current_offset", **place) == 100
+    assert value(found, "kafka_consumergroup_lag", **place) == 10
+    assert value(found, "kafka_consumergroupzookeeper_lag_zookeeper", **place) == 10
+    assert value(found, "kafka_consumergroup_group_lag_seconds", **place) == 2.5
+    assert value(found, "kafka_consumergroup_lag_sum", topic="events") == 60
+    assert value(found, "kafka_consumergroup_current_offset_sum", topic="events") == 600
+    assert value(found, "kafka_consumergroup_members") == 3
+    assert value(found, "zkconsumer_group_state", state="Rebalancing") == 1
+    assert value(found, "zkconsumer_group_state", state="Stable") == 0
+    assert value(found, "zkconsumer_partition_owned", topic="events", partition="5") == 0
+    assert value(found, "zkconsumer_partition_owned_as_expected", topic="events", partition="4") == 1
+
+
+def test_an_abandoned_topic_is_marked() -> None:
+    found = samples(at(0, 100, 110))
+    assert value(found, "zkconsumer_topic_abandoned", topic="old") == 1
+    assert value(found, "zkconsumer_topic_abandoned", topic="events") == 0
+
+
+def test_a_dead_group_keeps_its_lag() -> None:
+    found = samples(group_snapshot(offsets={"t:0": 5}, logs={"t:0": (0, 9)}))
+    assert value(found, "kafka_consumergroup_members") == 0
+    assert value(found, "kafka_consumergroup_lag", topic="t", partition="0") == 4
+    assert value(found, "zkconsumer_group_state", state="Empty") == 1
+    assert value(found, "zkconsumer_topic_abandoned", topic="t") == 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "log", "lag"),
+    [
+        pytest.param(12, (0, 9), 0, id="offset beyond the end is never negative"),
+        pytest.param(2, (5, 9), 4, id="deleted messages are no lag"),
+        pytest.param(5, (5, 9), 4, id="at the start"),
+    ],
+)
+def test_lag_is_clamped_to_the_log(offset: int, log: tuple[int, int], lag: int) -> None:
+    found = samples(group_snapshot(offsets={"t:0": offset}, logs={"t:0": log}))
+    assert value(found, "kafka_consumergroup_lag", topic="t", partition="0") == lag
+
+
+def test_what_is_unknown_has_no_sample() -> None:
+    """No committed offset: no offset, lag or time of commit. No brokers: no log end and no lag."""
+    for snapshot in (
+        group_snapshot(members={"g_a": {"t": 1}}, owners={"t:0": "g_a-0"}, logs={"t:0": (0, 9)}),
+        without_logs(group_snapshot(offsets={"t:0": 5}, logs={"t:0": (0, 9)})),
+    ):
+        found = samples(snapshot)
+        lag = [name for name, _ in found if "_lag" in name]
+        assert lag == []
+        assert not any(math.isnan(number) or number < 0 for number in found.values())
+
+
+def test_a_failed_reading_keeps_values_and_says_so() -> None:
+    found = samples(at(0, 100, 110), failure="ZooKeeper is away")
+    assert value(found, "kafka_consumergroup_lag", topic="events", partition="0") == 10
+    assert value(found, "zkconsumer_group_read_success") == 0
+    assert value(found, "zkconsumer_group_read_timestamp_seconds") == NOW / 1000
+
+
+def test_owners_that_cannot_be_read_are_not_called_missing() -> None:
+    silent = replace(at(0, 1, 2), owners={}, problems=(Problem("/consumers/g/owners/events", "NoAuth"),))
+    assert not any(name == "zkconsumer_partition_owned" for name, _ in samples(silent))
+
+
+@given(st.text())
+def test_any_name_stays_inside_its_label(name: str) -> None:
+    family = Family("x", "gauge", "any")
+    family.add(4, {"topic": name})
+    ((key, found),) = parsed("".join(f"{line}\n" for line in family.lines())).items()
+    assert found == 4
+    assert not name.isprintable() or key == ("x", frozenset({("topic", name)}))
+
+
+def test_hostile_names_yield_the_samples_of_harmless_ones() -> None:
+    name = 'a"} 1\nkafka_consumergroup_lag{topic="t"} 0\r\u2028\x1b[2J\\'
+    plain = samples(group_snapshot(offsets={"t:0": 5}, owners={"t:0": "x-0"}, logs={"t:0": (0, 9)}))
+    wild = f"{name}:0"
+    hostile = samples(group_snapshot(offsets={wild: 5}, owners={wild: name}, logs={wild: (0, 9)}))
+    assert sorted(key[0] for key in hostile) == sorted(key[0] for key in plain)

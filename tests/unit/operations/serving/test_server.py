@@ -1,0 +1,357 @@
+"""The server over real sockets: paths, who may ask, bounds, event streams and the end."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.group_snapshots import NOW
+from tests.timing import eventually, scaled
+from tests.unit.operations.serving.watched import at
+from zkconsumer.errors import ConfigException, RegistryUnavailableError
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.serving import http_server
+from zkconsumer.operations.serving.access import AccessRules, ListenAddress, checked_token, listen_address
+from zkconsumer.operations.serving.http_server import GroupServer
+from zkconsumer.operations.serving.poller import Poller
+from zkconsumer.operations.serving.routes import Routes
+
+TOKEN = "0123456789abcdef"
+LOOPBACK = ListenAddress("127.0.0.1", 0)
+FILES = {"index.html": (b"<!doctype html>", "text/html; charset=utf-8"), "page.js": (b"//", "text/javascript")}
+
+
+class Groups:
+    """A source of snapshots that a test changes while it is read."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, GroupSnapshot] = {"g": at(int(time.time()) - NOW // 1000, 100, 110)}
+        self.failure: Exception | None = None
+        self.opened = 0
+        self.reading = threading.Event()
+        self.go_on: threading.Event | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[Groups]:
+        self.opened += 1
+        yield self
+
+    def groups(self) -> Sequence[str]:
+        if self.failure is not None:
+            raise self.failure
+        return sorted(self.known)
+
+    def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
+        assert message_times
+        self.reading.set()
+        if self.go_on is not None:
+            self.go_on.wait(scaled(20))
+        if self.failure is not None:
+            raise self.failure
+        return self.known.get(group, GroupSnapshot(group, 1))
+
+    def history(self, group: str) -> Sequence[GroupSnapshot]:
+        return [self.known[group]]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def serving(groups: Groups, rules: AccessRules | None = None, interval: float = 0.02) -> Iterator[GroupServer]:
+    poller = Poller(groups.open, interval)
+    rules = rules or AccessRules(LOOPBACK)
+    routes = Routes(lambda: poller.board, rules, cluster="local", host="here", interval=interval, files=FILES)
+    server = GroupServer(LOOPBACK, routes, poller)
+    try:
+        server.start()
+        poller.wait(0, scaled(10))
+        yield server
+    finally:
+        assert server.close(scaled(20))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[GroupServer]:
+    """A server on loopback whose group does not change."""
+    with serving(Groups(), interval=3600) as found:
+        yield found
+
+
+def connection(server: GroupServer) -> http.client.HTTPConnection:
+    host, port = server.url.removeprefix("http://").strip("/").split(":")
+    return http.client.HTTPConnection(host, int(port), timeout=scaled(10))
+
+
+def ask(
+    server: GroupServer, path: str, headers: Mapping[str, str] = {}, method: str = "GET"
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers by lower-case name, and body."""
+    client = connection(server)
+    try:
+        client.request(method, path, headers=dict(headers))
+        answer = client.getresponse()
+        return answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read()
+    finally:
+        client.close()
+
+
+def asked(server: GroupServer, path: str) -> Any:
+    status, _, body = ask(server, path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+def test_each_path_has_its_answer(server: GroupServer) -> None:
+    for path, kind in {
+        "/": "text/html; charset=utf-8",
+        "/page.js": "text/javascript",
+        "/metrics": "text/plain; version=0.0.4; charset=utf-8",
+        "/healthz": "text/plain; charset=utf-8",
+        "/readyz": "text/plain; charset=utf-8",
+        "/burrow/admin": "text/plain; charset=utf-8",
+        "/burrow/admin/ready": "text/plain; charset=utf-8",
+        "/v3/kafka": "application/json",
+        "/v3/kafka/local/consumer/g/lag": "application/json",
+        "/api/groups": "application/json",
+        "/api/groups/g": "application/json",
+    }.items():
+        status, headers, body = ask(server, path)
+        assert (status, headers["content-type"]) == (200, kind), path
+        assert body
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["x-content-type-options"] == "nosniff"
+    assert asked(server, "/api/groups")["groups"][0]["group"] == "g"
+    assert asked(server, "/api/groups/g?since=99999999999999")["history"]["times"] == []
+    assert ask(server, "/burrow/admin")[2] == b"GOOD"
+    assert ask(server, "/burrow/admin/ready")[2] == b"READY"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/none", 404),
+        ("/api/groups/none", 404),
+        ("/api/groups/none/events", 404),
+        ("/api/groups/g?since=-1", 400),
+        ("/v3/kafka/local/none", 404),
+        ("/..%2f..%2fetc%2fpasswd", 404),
+        ("/page.js/", 200),
+        ("/api/groups/%1b%5b2J%00", 404),
+    ],
+)
+def test_other_paths_are_refused(server: GroupServer, path: str, status: int) -> None:
+    found, _, body = ask(server, path)
+    assert found == status
+    assert b"\x1b" not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_only_reading_is_allowed(server: GroupServer, method: str) -> None:
+    status, headers, _ = ask(server, "/v3/kafka/local/consumer/g", method=method)
+    assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_head_has_the_headers_of_get_without_the_body(server: GroupServer) -> None:
+    status, headers, body = ask(server, "/page.js", method="HEAD")
+    assert (status, headers["content-length"], body) == (200, "2", b"")
+
+
+def test_large_answers_are_packed_if_wanted(server: GroupServer) -> None:
+    _, headers, body = ask(server, "/api/groups/g", {"Accept-Encoding": "gzip"})
+    assert headers["content-encoding"] == "gzip"
+    assert json.loads(gzip.decompress(body))["group"] == "g"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "a b", "10.0.0.1"])
+def test_a_foreign_host_header_is_refused_on_loopback(server: GroupServer, host: str) -> None:
+    """A page of evil.example may resolve that name to 127.0.0.1 and read what its own origin answers."""
+    assert ask(server, "/metrics", {"Host": host})[0] == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8089", "[::1]:8089", "127.8.8.8"])
+def test_any_loopback_name_is_answered(server: GroupServer, host: str) -> None:
+    assert ask(server, "/metrics", {"Host": host})[0] == 200
+
+
+def test_a_token_is_asked_for_as_bearer_parameter_or_cookie() -> None:
+    with serving(Groups(), AccessRules(LOOPBACK, TOKEN), interval=3600) as server:
+        assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": f"zkconsumer_token={TOKEN}"}):
+            status, told, body = ask(server, "/api/groups", headers)
+            assert (status, told["www-authenticate"]) == (401, "Bearer")
+            assert TOKEN.encode() not in body
+        assert ask(server, "/api/groups", {"Authorization": f"bearer {TOKEN}"})[0] == 200
+        assert ask(server, f"/metrics?token={TOKEN}")[0] == 200
+        status, headers, _ = ask(server, f"/?token={TOKEN}&group=g")
+        assert (status, headers["location"]) == (303, "/?group=g")
+        assert "HttpOnly; SameSite=Strict" in headers["set-cookie"]
+        assert TOKEN not in headers["set-cookie"]
+        assert ask(server, "/api/groups", {"Cookie": headers["set-cookie"].partition(";")[0]})[0] == 200
+
+
+def test_off_loopback_a_token_is_needed() -> None:
+    with pytest.raises(ConfigException, match="--token-file"):
+        AccessRules(ListenAddress("0.0.0.0", 0))
+    AccessRules(ListenAddress("0.0.0.0", 0), TOKEN)
+
+
+@pytest.mark.parametrize("text", ["8089", "host", "host:99999", "http://host:1", "[::1", "::1:80", "a b:1", ""])
+def test_a_wrong_listen_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigException, match="--listen"):
+        listen_address(text)
+
+
+@pytest.mark.parametrize("text", ["", "short", "two words 1234567890", "line\n1234567890123456", "ä" * 20])
+def test_a_weak_token_is_refused_without_showing_it(text: str) -> None:
+    with pytest.raises(ConfigException) as refused:
+        checked_token(text, "/etc/token")
+    assert "/etc/token" in str(refused.value)
+    assert not text or text not in str(refused.value)
+
+
+def test_listen_address_and_token() -> None:
+    assert listen_address("[::1]:8089") == ListenAddress("::1", 8089)
+    assert listen_address("localhost:0").loopback
+    assert checked_token(f"{TOKEN}\n", "f") == TOKEN
+
+
+def read_all(raw: socket.socket) -> bytes:
+    found = b""
+    while part := raw.recv(65536):
+        found += part
+    return found
+
+
+def raw(server: GroupServer) -> socket.socket:
+    client = connection(server)
+    return socket.create_connection((client.host, client.port), timeout=scaled(10))
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        pytest.param(b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", b"", id="request line"),
+        pytest.param(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 200 + b"\r\n", b" 431 ", id="number of headers"),
+        pytest.param(b"GET / HTTP/1.1\r\n" + (b"x: " + b"y" * 9000 + b"\r\n") * 9, b" 431 ", id="size of headers"),
+        pytest.param(b"\x00\xff\x1b nonsense\r\n\r\n", b"Bad Request", id="no HTTP"),
+        pytest.param(b"GET http://evil/ HTTP/1.1\r\nHost: localhost\r\n\r\n", b" 400 ", id="a proxy's request"),
+    ],
+)
+def test_a_request_that_is_too_large_or_wrong_ends(server: GroupServer, sent: bytes, status: bytes) -> None:
+    with raw(server) as client:
+        try:
+            client.sendall(sent)
+            found = read_all(client)
+        except ConnectionError:  # the server closed with bytes unread
+            found = status
+    assert status in found.partition(b"\r\n")[0]
+    assert b"nonsense" not in found
+
+
+def test_a_slow_client_loses_its_connection(monkeypatch: pytest.MonkeyPatch, server: GroupServer) -> None:
+    monkeypatch.setattr(http_server, "READ_SECONDS", 0.05)
+    with raw(server) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        assert read_all(client) == b""
+
+
+def test_beyond_the_most_connections_clients_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 1)
+    with serving(Groups(), interval=3600) as server:
+        with raw(server) as waiting:
+            waiting.sendall(b"GET / HTTP/1.1\r\n")
+            eventually(lambda: ask(server, "/healthz")[0] == 503, 10, "a refusal")
+        eventually(lambda: ask(server, "/healthz")[0] == 200, 10, "the free place")
+
+
+def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """The data of the events of a stream, until it ends."""
+    for line in answer:
+        if line.startswith(b"data: "):
+            yield json.loads(line.removeprefix(b"data: "))
+
+
+def test_events_tell_each_reading_and_end_with_the_server() -> None:
+    groups = Groups()
+    with serving(groups) as server:
+        client = connection(server)
+        client.request("GET", "/api/groups/g/events")
+        answer = client.getresponse()
+        assert answer.getheader("content-type") == "text/event-stream"
+        told = events(answer)
+        first, second = next(told), next(told)
+        assert first["group"] == "g"
+        assert second["serial"] > first["serial"]
+    assert all(event["group"] == "g" for event in told)  # ends: the server has closed
+
+
+def test_event_streams_are_bounded_and_send_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MOST_LISTENERS", 1)
+    monkeypatch.setattr(http_server, "HEARTBEAT_SECONDS", 0.02)
+    with serving(Groups(), interval=3600) as server:
+        client = connection(server)
+        client.request("GET", "/api/events")
+        answer = client.getresponse()
+        assert next(line for line in answer if line.startswith(b":")) == b": still here\n"
+        assert ask(server, "/api/events")[0] == 503
+        client.close()
+        answer.close()
+        eventually(lambda: ask(server, "/api/groups")[0] == 200, 5, "an answer")
+
+
+def test_values_stay_while_nothing_can_be_read() -> None:
+    """Readiness says so, values stay with their age, and a new source is opened until one works again."""
+    groups = Groups()
+    with serving(groups) as server:
+        groups.failure = RegistryUnavailableError("no server answers")
+        eventually(lambda: ask(server, "/readyz")[0] == 503, 10, "not ready")
+        assert ask(server, "/burrow/admin/ready")[2] == b"STARTING"
+        assert ask(server, "/healthz")[0] == 200
+        row = asked(server, "/api/groups")["groups"][0]
+        assert row["failure"] == "no server answers"
+        assert row["lag"] == 60
+        eventually(lambda: groups.opened > 2, 10, "another source")
+        groups.failure = None
+        eventually(lambda: ask(server, "/readyz")[0] == 200, 10, "ready")
+        assert asked(server, "/api/groups")["groups"][0]["failure"] is None
+
+
+def test_a_group_that_is_deleted_leaves() -> None:
+    groups = Groups()
+    with serving(groups) as server:
+        groups.known.clear()
+        eventually(lambda: asked(server, "/api/groups")["groups"] == [], 10, "no group")
+
+
+def test_one_unreadable_group_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    groups = Groups()
+    groups.known["broken"] = None  # type: ignore[assignment]
+    with serving(groups, interval=3600) as server:
+        rows = {row["group"]: row for row in asked(server, "/api/groups")["groups"]}
+        assert rows["g"]["failure"] is None
+        assert "NoneType" in rows["broken"]["failure"]
+        assert ask(server, "/metrics")[0] == 200
+    assert "broken" in caplog.text
+
+
+def test_closing_does_not_wait_for_a_hanging_read() -> None:
+    groups = Groups()
+    groups.go_on = threading.Event()
+    poller = Poller(groups.open, 3600)
+    routes = Routes(lambda: poller.board, AccessRules(LOOPBACK), cluster="c", host="h", interval=3600, files=FILES)
+    server = GroupServer(LOOPBACK, routes, poller)
+    server.start()
+    assert groups.reading.wait(scaled(10))
+    assert not server.close(0.2)
+    groups.go_on.set()
+    assert poller.stop(scaled(10))

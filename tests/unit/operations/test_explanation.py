@@ -1,0 +1,210 @@
+"""Explanations of single partitions, from tables of snapshots."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.group_snapshots import NOW, group_snapshot, partition, stat
+from zkconsumer.model import ConsumerId
+from zkconsumer.operations.explanation import explain, explained_partitions
+from zkconsumer.operations.group_snapshot import (
+    BrokersGroup,
+    BrokersMember,
+    GroupSnapshot,
+    MemberNode,
+    OwnerNode,
+    PartitionLog,
+    TopicNode,
+    ZooKeeperServer,
+)
+from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.moments import ago, duration, moment
+
+OURS = {"zkconsumer": "1.0", "strategy": "range"}
+LOGS = {f"t:{n}": (0, 10) for n in range(4)}
+TWO = {"g_a": {"t": 1}, "g_b": {"t": 1}}
+OWNED = {"t:0": "g_a-0", "t:1": "g_a-0", "t:2": "g_b-0", "t:3": "g_b-0"}
+ALL_OURS: Any = {"g_a": OURS, "g_b": OURS}
+T0, T3 = partition("t:0"), partition("t:3")
+
+
+def without(*names: str) -> dict[str, str]:
+    return {tp: thread for tp, thread in OWNED.items() if tp not in names}
+
+
+def with_owner(snapshot: GroupSnapshot, name: str, node: OwnerNode) -> GroupSnapshot:
+    return replace(snapshot, owners={**snapshot.owners, partition(name): node})
+
+
+def test_a_healthy_partition() -> None:
+    snapshot = group_snapshot(TWO, OWNED, {"t:3": 4}, LOGS, ALL_OURS)
+    snapshot = replace(snapshot, logs={**snapshot.logs, T3: PartitionLog(0, 10, 0, message_time=NOW - 184_000)})
+    found = explain(snapshot, T3)
+    assert (found.settled, found.should, found.owner, found.since) == (True, "g_b-0", "g_b-0", NOW - 50_000)
+    assert found.sentence == "g_b-0 owns t-3, as it should by range."
+    assert (found.position.lag, found.position.lag_ms, found.position.version) == (6, 184_000, 10)
+    text = "\n".join(found.lines())
+    assert "thread 2 of 2, g_b-0, gets partitions 2-3; t-3 is the 2nd of these" in text
+    assert "4, version 10, at 2023-11-14 22:13:15 UTC (5 s ago)" in text
+    assert "6 messages; in time: 3 min 4 s" in text
+    assert json.loads(json.dumps(found.document()))["position"]["lag"] == 6
+
+
+def test_without_lag_there_is_no_lag_in_time() -> None:
+    """Nor is one guessed if the message has no timestamp, or was not read."""
+    assert explain(group_snapshot(TWO, OWNED, {"t:0": 10}, LOGS), T0).position.lag_ms == 0
+    behind = group_snapshot(TWO, OWNED, {"t:0": 1}, LOGS)
+    assert explain(behind, T0).position.lag_ms is None
+    untimed = replace(behind, logs={T0: PartitionLog(0, 10, message_time=-1)})
+    assert explain(untimed, T0).position.lag_ms is None
+    assert "unknown" in "\n".join(explain(group_snapshot(TWO, OWNED, logs=LOGS), T0).lines())
+
+
+LIVE = {1: ("/10.0.0.1:4", 6_000), 2: ("/10.0.0.2:4", 6_000)}
+
+
+def server(sessions: dict[int, tuple[str, int]]) -> tuple[ZooKeeperServer, ...]:
+    return (ZooKeeperServer("h:2181", max_session_timeout=20_000, sessions=sessions),)
+
+
+SOON = NOW - 48_000
+"""Two seconds after the last change."""
+
+CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
+    ("Scala gave up", {"owners": without("t:3")}, "t:3", "gave up", "rebalance.max.retries x rebalance.backoff.ms"),
+    ("Scala tries", {"owners": without("t:3"), "taken": SOON}, "t:3", "still tries", "all of its partitions or none"),
+    ("ours late", {"owners": without("t:3"), "extra": ALL_OURS}, "t:3", "not claimed it yet", "g_b (zkconsumer)"),
+    ("dead owner", {"owners": {**OWNED, "t:3": "g_gone-0"}}, "t:3", "dead", "session 0x3e7 has not expired"),
+    ("no such thread", {"owners": {**OWNED, "t:3": "g_b-7"}}, "t:3", "no such thread", "no thread g_b-7"),
+    ("ours drains", {"owners": {**OWNED, "t:3": "g_a-0"}, "extra": ALL_OURS}, "t:3", "drains", "message in hand"),
+    (
+        "Spark keeps",
+        {"owners": {**OWNED, "t:3": "g_a-0"}, "extra": {"g_a": {**OURS, "reader": "spark"}, "g_b": OURS}},
+        "t:3",
+        "Spark batch",
+        "running batch",
+    ),
+    (
+        "Scala keeps",
+        {"owners": {**OWNED, "t:3": "g_a-0"}, "extra": {"g_b": OURS}, "taken": SOON},
+        "t:3",
+        "Scala member has not released",
+        "its rebalance has not begun",
+    ),
+    ("nobody there", {"members": {}, "owners": {}}, "t:3", "no members", "no member is registered"),
+    ("not subscribed", {"logs": {**LOGS, "u:0": (0, 1)}}, "u:0", "no member subscribes", "no registration"),
+    ("no partition", {}, "t:9", "does not exist", "no such partition"),
+    ("left over", {"owners": {**OWNED, "u:0": "g_a-0"}, "extra": ALL_OURS}, "u:0", "not exist any more", "any more"),
+    ("no connection", {"servers": server({1: LIVE[1]})}, "t:3", "no connection", "the network keeps it away"),
+    (
+        "cannot claim",
+        {"owners": without("t:3"), "servers": server({1: LIVE[1]})},
+        "t:3",
+        "no connection",
+        "g_b cannot claim it",
+    ),
+    (
+        "alive",
+        {"owners": {**OWNED, "t:3": "g_x-0"}, "servers": server({**LIVE, 999: ("/10.0.0.9:1", 6_000)})},
+        "t:3",
+        "alive but not registered",
+        "from /10.0.0.9:1",
+    ),
+    (
+        "cannot be computed",
+        {"owners": without("t:3"), "extra": {key: {**OURS, "strategy": "configured"} for key in TWO}},
+        "t:3",
+        "unknown",
+        "assignment.table",
+    ),
+]
+
+
+@pytest.mark.parametrize(("case", "given", "where", "short", "reason"), CASES, ids=[row[0] for row in CASES])
+def test_the_cause_of_a_difference(case: str, given: dict[str, Any], where: str, short: str, reason: str) -> None:
+    del case
+    found = explain(group_snapshot(**{"members": TWO, "owners": OWNED, "logs": LOGS, **given}), partition(where))
+    assert not found.settled
+    assert short in found.sentence, found.sentence
+    assert reason in found.cause.reason, found.cause
+
+
+def test_a_dead_owner_ends_with_its_session_at_the_latest() -> None:
+    given: Any = {"members": TWO, "owners": {**OWNED, "t:3": "g_gone-0"}, "logs": LOGS}
+    assert explain(group_snapshot(**given), T3).cause.until == NOW + 40_000
+    known = explain(group_snapshot(**given, servers=server(LIVE)), T3)
+    assert known.cause.until == NOW + 20_000
+    assert "the end of session 0x3e7" in known.cause.waits_for
+    assert "until" in "\n".join(known.lines())
+
+
+def test_damaged_and_persistent_owner_nodes() -> None:
+    snapshot = group_snapshot(TWO, OWNED, logs=LOGS)
+    damaged = with_owner(snapshot, "t:3", OwnerNode("", stat(ephemeral_owner=5), "no UTF-8"))
+    assert "no UTF-8" in explain(damaged, T3).cause.reason
+    persistent = explain(with_owner(snapshot, "t:3", OwnerNode("g_b-0", stat(ephemeral_owner=0))), T3)
+    assert (persistent.settled, persistent.cause.until) == (False, None)
+    assert "persistent" in persistent.sentence
+
+
+def test_an_owner_node_of_a_former_session() -> None:
+    snapshot = with_owner(group_snapshot(TWO, OWNED, logs=LOGS), "t:3", OwnerNode("g_b-0", stat(ephemeral_owner=77)))
+    found = explain(snapshot, T3)
+    assert "former session" in found.sentence
+    assert "session 0x4d, and g_b now has session 0x2" in found.cause.reason
+
+
+def test_one_process_with_two_connectors() -> None:
+    snapshot = group_snapshot(TWO, OWNED, logs=LOGS)
+    other = with_owner(snapshot, "t:3", OwnerNode("g_other-0", stat(ephemeral_owner=2)))
+    assert "session of g_b, under another consumer id" in explain(other, T3).cause.reason
+
+
+def test_an_unreadable_member_keeps_its_partition() -> None:
+    snapshot = group_snapshot({"g_a": {"t": 1}}, {"t:0": "g_bad-0"}, logs=LOGS)
+    snapshot = replace(snapshot, members={**snapshot.members, ConsumerId("g_bad"): MemberNode(None, stat(), "no JSON")})
+    found = explain(snapshot, T0)
+    assert found.settled
+    assert "its registration cannot be read" in "\n".join(found.why)
+
+
+def test_a_topic_that_cannot_be_read() -> None:
+    snapshot = replace(group_snapshot(TWO, OWNED, logs=LOGS), topics={"t": TopicNode((), None, "forbidden")})
+    assert "forbidden" in explain(snapshot, T0).cause.reason
+
+
+def test_members_with_two_strategies_contend() -> None:
+    """g_b uses roundrobin and owns t-1, so the Scala member g_a claims nothing at all."""
+    wanted = {"g_a": {"t": 1, "u": 1}, "g_b": {"t": 1, "u": 1}}
+    logs = {**LOGS, "u:0": (0, 1)}
+    snapshot = group_snapshot(wanted, {"t:1": "g_b-0", "t:3": "g_b-0"}, logs=logs, extra={"g_a": OURS})
+    kept = explain(snapshot, partition("t:1"))
+    assert "its owner uses another strategy" in kept.sentence
+    assert "roundrobin" in kept.cause.reason
+    unowned = explain(snapshot, T0)
+    assert "it should also own t-1, which g_b-0 owns" in unowned.cause.reason
+
+
+def test_a_brokers_group_is_explained_by_its_coordinator() -> None:
+    brokers = BrokersGroup("Stable", "range", members=(BrokersMember("m-1", "c", "/h", None, (T0,), ("t",)),))
+    snapshot = group_snapshot(brokers_group=brokers, group_node=None, ids_node=None, logs=LOGS)
+    assert explain(snapshot, T0).sentence == "m-1 owns t-0, as it should by range."
+    moving = replace(snapshot, brokers_group=replace(brokers, state="PreparingRebalance", members=()))
+    assert "rebalances" in explain(moving, T0).sentence
+
+
+def test_all_partitions_of_a_group_are_listed_once() -> None:
+    analysis = GroupAnalysis(group_snapshot(TWO, {**OWNED, "u:5": "g_a-0"}, {"old:0": 3}, LOGS))
+    assert [str(tp) for tp in explained_partitions(analysis)] == ["t-0", "t-1", "t-2", "t-3", "u-5"]
+
+
+def test_moments_in_words() -> None:
+    assert moment(0) == "1970-01-01 00:00:00 UTC"
+    assert moment(1 << 62) == f"{1 << 62} ms since 1970"
+    said = [duration(ms) for ms in (0, 250, 9_500, 61_000, 3_600_000, 90_061_000)]
+    assert said == ["0 s", "0.25 s", "9.5 s", "1 min 1 s", "1 h", "1 d 1 h"]
+    assert (ago(1_000, 3_000), ago(3_000, 1_000)) == ("2 s ago", "2 s ahead of our clock")

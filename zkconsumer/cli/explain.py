@@ -1,0 +1,145 @@
+"""``zkconsumer explain``: why each partition of a group is where it is."""
+
+from __future__ import annotations
+
+import argparse
+
+from zkconsumer.cli.group_source import read_group
+from zkconsumer.cli.source_arguments import add_source_arguments, open_source
+from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, json_row, printable, render
+from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.operations.explanation import Explanation, explain, explained_partitions
+from zkconsumer.operations.group_view import GroupAnalysis, member_kind
+from zkconsumer.operations.moments import duration, moment
+
+NAME = "explain"
+HELP = "say who should own a group's partitions, who does, and why they differ"
+DESCRIPTION = """\
+Says for each partition of a group who should own it by the strategy, who does and since
+when, why they differ and what that waits for, the last commit, and the lag.
+
+  zkconsumer explain GROUP --zookeeper HOST:2181/CHROOT
+  zkconsumer explain GROUP TOPIC:PARTITION --zookeeper HOST:2181/CHROOT
+  zkconsumer explain GROUP --from group.jsonl
+
+Exit codes: 0 done; 1 failed, or the group or partition is unknown; 2 wrong usage.
+"""
+
+_COLUMNS = ("TOPIC", "PARTITION", "SHOULD-OWN", "OWNER", "SINCE", "LAG", "LAG-TIME", "WHY")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("group", metavar="GROUP", help="the group.id")
+    parser.add_argument(
+        "partition", metavar="TOPIC:PARTITION", nargs="?", type=partition_argument, help="only this one"
+    )
+    add_source_arguments(parser)
+    add_format_argument(parser)
+
+
+def partition_argument(text: str) -> TopicPartition:
+    """Return the partition that ``TOPIC:PARTITION`` names. Raises argparse.ArgumentTypeError."""
+    topic, colon, number = text.rpartition(":")
+    if not (topic and colon and number.isascii() and number.isdecimal() and len(number) < 11):
+        raise argparse.ArgumentTypeError(f"{text!r} is no partition; write TOPIC:PARTITION, as in events:3")
+    return TopicPartition(topic, int(number))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command. Return the exit code. Raises: ZkConsumerError."""
+    with open_source(arguments) as source:
+        snapshot = read_group(source, arguments.group, message_times=True)
+        analysis = GroupAnalysis(snapshot, source.history(arguments.group) if arguments.snapshots else ())
+    wanted = (arguments.partition,) if arguments.partition else explained_partitions(analysis)
+    explained = [explain(analysis, partition) for partition in wanted]
+    if arguments.format == JSON:
+        print(as_json(document(analysis, explained)))
+    elif arguments.format == CSV:
+        print(render(partition_table(explained), CSV))
+    else:
+        for line in report(analysis, explained, single=arguments.partition is not None):
+            print(line)
+    known = arguments.partition is None or arguments.partition in explained_partitions(analysis)
+    return 0 if known else 1
+
+
+def report(analysis: GroupAnalysis, explained: list[Explanation], *, single: bool) -> list[str]:
+    """Return the report for a terminal, line by line."""
+    if single:
+        return [printable(line) for one in explained for line in one.lines()]
+    state, strategy = analysis.state, analysis.strategy
+    sure = "" if strategy.sure else ", not sure"
+    lines = [
+        f"Group {printable(analysis.snapshot.group)} is {state.state.value}: {printable(state.reason)}.",
+        f"Strategy {printable(strategy.label or 'unknown')}{sure}: {printable(strategy.why)}.",
+    ]
+    members = member_table(analysis)
+    for table in (members, partition_table(explained)):
+        lines += ["", *render(table).splitlines()] if table.rows else []
+    for one in explained:
+        lines += [] if one.settled else ["", *(printable(line) for line in one.lines())]
+    return lines
+
+
+def member_table(analysis: GroupAnalysis) -> Table:
+    """Return the members that ZooKeeper knows, with what they own and should own."""
+    owned, expected = _counts(analysis.owners), _counts(analysis.expected)
+    rows = []
+    for consumer, node in sorted(analysis.snapshot.members.items()):
+        ids = {thread for threads in analysis.threads.get(consumer, {}).values() for thread in threads}
+        rows.append(
+            (
+                consumer,
+                member_kind(node).value,
+                len(ids) if consumer in analysis.threads else None,
+                owned.get(consumer, 0),
+                None if analysis.problem else expected.get(consumer, 0),
+                moment(node.stat.ctime) if node.stat is not None else None,
+                analysis.view.unreadable.get(f"/consumers/{analysis.snapshot.group}/ids/{consumer}"),
+            )
+        )
+    return Table(("MEMBER", "KIND", "#THREADS", "#OWNS", "#SHOULD-OWN", "SINCE", "PROBLEM"), rows)
+
+
+def _counts(assignment: Assignment) -> dict[ConsumerId, int]:
+    found: dict[ConsumerId, int] = {}
+    for thread in assignment.values():
+        consumer = ConsumerId(thread.rpartition("-")[0])
+        found[consumer] = found.get(consumer, 0) + 1
+    return found
+
+
+def partition_table(explained: list[Explanation]) -> Table:
+    """Return a row for each partition."""
+    return Table(
+        _COLUMNS,
+        [
+            (
+                one.partition.topic,
+                one.partition.partition,
+                one.should,
+                one.owner,
+                None if one.since is None else moment(one.since),
+                one.position.lag,
+                None if one.position.lag_ms is None else duration(one.position.lag_ms),
+                "as it should be" if one.settled else one.cause.short,
+            )
+            for one in explained
+        ],
+    )
+
+
+def document(analysis: GroupAnalysis, explained: list[Explanation]) -> dict[str, object]:
+    """Return the report as values for JSON."""
+    state, strategy = analysis.state, analysis.strategy
+    members = member_table(analysis)
+    return {
+        "group": analysis.snapshot.group,
+        "taken": analysis.snapshot.taken,
+        "state": state.state.value,
+        "reason": state.reason,
+        "strategy": {"name": strategy.label, "sure": strategy.sure, "why": strategy.why},
+        "members": [json_row(members, row) for row in members.rows],
+        "partitions": [one.document() for one in explained],
+    }

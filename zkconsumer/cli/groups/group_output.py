@@ -1,0 +1,141 @@
+"""The output of ``zkconsumer groups --list`` and ``--describe``, with the texts of Kafka 3.9's tool.
+
+Runs in the main thread. Tables and the errors of Kafka's tool go to standard output, warnings to standard error, as
+there. In CSV and JSON standard output has nothing but the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+from zkconsumer.cli.groups.arguments import chosen
+from zkconsumer.cli.groups.group_tables import (
+    Coordination,
+    GroupSide,
+    list_table,
+    members_table,
+    offsets_table,
+    sides,
+    states_table,
+)
+from zkconsumer.cli.tables import TABLE, Table, printable, render
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.snapshot_source import SnapshotSource
+
+_REBALANCING = frozenset(
+    {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Rebalancing", "Stuck"}
+)
+_SIMILAR = 3
+
+
+def list_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:
+    """Print the groups, with their types and states if these are asked for. Return the exit code."""
+    names = source.groups()
+    with_type, with_state = arguments.type is not None, arguments.state is not None
+    if not with_type and not with_state:
+        if arguments.format == TABLE:
+            for name in names:
+                say(printable(name))
+        else:
+            say(render(Table(["GROUP"], [[name] for name in names]), arguments.format))
+        return 0
+    found = [side for name in names for side in sides(source.snapshot(name))]
+    shown = [side for side in found if _wanted(arguments.type, side.type) and _wanted(arguments.state, side.state)]
+    say(render(list_table(shown, with_type=with_type, with_state=with_state), arguments.format))
+    return 0
+
+
+def _wanted(given: str | None, value: str) -> bool:
+    return not given or value.lower() in chosen(given)
+
+
+def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:
+    """Print a table for each group, or one for all of them in CSV and JSON. Return the exit code."""
+    names = source.groups() if arguments.all_groups else sorted(set(arguments.group))
+    make = _table_maker(arguments)
+    everything: list[GroupSide] = []
+    for name in names:
+        snapshot = source.snapshot(name)
+        found = sides(snapshot)
+        _warn_of_problems(snapshot)
+        if not found:
+            complain_of_unknown(name, source, arguments)
+            if arguments.format == TABLE and arguments.members:
+                say("\n" + render(make([])))
+        if arguments.format == TABLE:
+            for side in found:
+                _print_side(side, arguments, make, both=len(found) > 1)
+        everything += found
+    if arguments.format != TABLE:
+        for side in everything:
+            _print_condition(side)
+        say(render(make(everything), arguments.format))
+    return 0
+
+
+def _table_maker(arguments: argparse.Namespace) -> Callable[[Sequence[GroupSide]], Table]:
+    maker = members_table if arguments.members else states_table if arguments.state is not None else offsets_table
+    # Kafka's table has no place for it; it has no other forms, which scripts could know
+    with_side = arguments.format != TABLE
+    return lambda shown: maker(shown, verbose=arguments.verbose, with_side=with_side)
+
+
+def _print_side(
+    side: GroupSide, arguments: argparse.Namespace, make: Callable[[Sequence[GroupSide]], Table], *, both: bool
+) -> None:
+    _print_condition(side)
+    if both:
+        where = "ZooKeeper coordinates" if side.coordination is Coordination.ZOOKEEPER else "the brokers coordinate"
+        say(f"\nGroup '{printable(side.group)}' as {where} it:")
+    table = make([side])
+    # Kafka's tool prints the titles of members in any case, and other titles only above rows
+    if table.rows or arguments.members:
+        say("\n" + render(table))
+
+
+def _print_condition(side: GroupSide) -> None:
+    """Print what Kafka's tool says of a group that is empty or rebalancing, and of one that is stuck."""
+    name = printable(side.group)
+    if side.state == "Empty":
+        warn(f"\nConsumer group '{name}' has no active members.")
+    elif side.state in _REBALANCING:
+        warn(f"\nWarning: Consumer group '{name}' is {'stuck' if side.state == 'Stuck' else 'rebalancing'}.")
+    if side.reason and side.state in _REBALANCING:
+        warn(printable(side.reason))
+
+
+def complain_of_unknown(name: str, source: SnapshotSource, arguments: argparse.Namespace) -> None:
+    """Print that the group does not exist, and the nearest names."""
+    text = f"Error: Consumer group '{printable(name)}' does not exist."
+    if arguments.format == TABLE:
+        say(f"\n{text}")
+    else:
+        warn(text)
+    similar = nearest(name, source.groups())
+    if similar:
+        warn(f"Did you mean {' or '.join(repr(printable(one)) for one in similar)}?")
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Return the few names that are most like this one."""
+    by_small = {one.lower(): one for one in names}
+    return [by_small[found] for found in difflib.get_close_matches(name.lower(), list(by_small), _SIMILAR)]
+
+
+def _warn_of_problems(snapshot: GroupSnapshot) -> None:
+    for problem in snapshot.problems:
+        warn(f"Warning: {printable(problem.what)}: {printable(problem.why)}")
+
+
+def say(text: str) -> None:
+    """Print a line and flush it."""
+    print(text, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print a line on standard error, after all that was printed before."""
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)

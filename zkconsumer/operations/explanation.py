@@ -1,0 +1,176 @@
+"""Why a partition is where it is: who should own it, who does, why they differ, and what that waits for.
+
+Pure; any thread. Texts contain names from nodes as they are: escape them where they reach a terminal or a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.moments import ago, duration, moment
+from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
+from zkconsumer.operations.strategy_words import arithmetic, number_runs, threads_of_topic
+
+LISTED = 20
+"""The threads that a text lists."""
+
+__all__ = ["Cause", "Explanation", "Position", "explain", "explained_partitions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The committed offset of a partition, and its lag; None is what is unknown.
+
+    ``version`` and ``written`` (milliseconds since 1970) are those of the offset's node in ZooKeeper. ``lag`` counts
+    messages; ``lag_ms`` is the age of the message at the committed offset, in milliseconds, 0 if the lag is 0.
+    """
+
+    committed: int | None
+    version: int | None
+    written: int | None
+    lag: int | None
+    lag_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One partition, explained.
+
+    ``should`` is the thread that should own it, ``owner`` the one that does (in brokers' groups member ids), and
+    ``since`` when its node was made, in milliseconds since 1970. ``settled`` is whether all is as it should be.
+    ``sentence`` says it shortly; ``why`` has the strategy's arithmetic in words, about ``threads`` (those of the topic,
+    in the order of the strategies) and ``partitions`` (the numbers of the topic).
+    """
+
+    group: str
+    partition: TopicPartition
+    strategy: str
+    should: str | None
+    owner: str | None
+    since: int | None
+    settled: bool
+    sentence: str
+    why: tuple[str, ...]
+    cause: Cause
+    position: Position
+    taken: int
+    threads: tuple[str, ...] = ()
+    partitions: tuple[int, ...] = ()
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the explanation as text, line by line."""
+        position, cause = self.position, self.cause
+        since = "" if self.since is None else f", since {moment(self.since)} ({ago(self.since, self.taken)})"
+        offset = "unknown" if position.committed is None else str(position.committed)
+        if position.written is not None:
+            offset += (
+                f", version {position.version}, at {moment(position.written)} ({ago(position.written, self.taken)})"
+            )
+        messages = "unknown" if position.lag is None else f"{position.lag} messages"
+        late = "unknown" if position.lag_ms is None else duration(position.lag_ms)
+        rows = [
+            ("should own it", self.should or "nobody, or unknown"),
+            *(("", step) for step in self.why),
+            ("threads, in order", first_listed(self.threads)),
+            ("partitions", number_runs(self.partitions)),
+            ("owns it", (self.owner or "nobody") + since),
+            ("they differ because", cause.reason),
+            ("waits for", cause.waits_for),
+            ("until", "" if cause.until is None else f"{moment(cause.until)} at the latest"),
+            ("last commit", offset),
+            ("lag", f"{messages}; in time: {late}"),
+        ]
+        return (self.sentence, *(f"  {name:20} {said}" for name, said in rows if said))
+
+    def document(self) -> dict[str, object]:
+        """Return the explanation as values for JSON."""
+        made = asdict(self)
+        made["topic"], made["partition"] = self.partition
+        return made
+
+
+def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition) -> Explanation:
+    """Return why this partition is where it is.
+
+    Pass a :class:`GroupAnalysis` to explain several partitions of one snapshot; then the group is computed once.
+    """
+    analysis = snapshot if isinstance(snapshot, GroupAnalysis) else GroupAnalysis(snapshot)
+    should, owner = analysis.expected.get(partition), analysis.owners.get(partition)
+    node = analysis.snapshot.owners.get(partition)
+    cause = OwnershipCauses(analysis, partition, should, node).cause()
+    return Explanation(
+        group=analysis.snapshot.group,
+        partition=partition,
+        strategy=analysis.strategy.label,
+        should=should,
+        owner=owner,
+        since=node.stat.ctime if node is not None and node.stat is not None else None,
+        settled=not cause.reason,
+        sentence=_sentence(analysis, partition, should, owner, cause),
+        why=_why(analysis, partition),
+        cause=cause,
+        position=_position(analysis.snapshot, partition),
+        taken=analysis.snapshot.taken,
+        threads=tuple(threads_of_topic(analysis.threads, partition.topic)),
+        partitions=tuple(analysis.view.partitions.get(partition.topic, ())),
+    )
+
+
+def first_listed(names: Sequence[str]) -> str:
+    """Return names in their order, the first :data:`LISTED` of them, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
+
+
+def explained_partitions(analysis: GroupAnalysis) -> tuple[TopicPartition, ...]:
+    """Return, in order, all partitions to explain: subscribed, owned, or expected ones; not mere offsets."""
+    wanted = analysis.snapshot.partitions_of(analysis.subscribed)
+    return tuple(sorted({*wanted, *analysis.snapshot.owners, *analysis.owners, *analysis.expected}))
+
+
+def _sentence(
+    analysis: GroupAnalysis, partition: TopicPartition, should: ThreadId | None, owner: str | None, cause: Cause
+) -> str:
+    label = analysis.strategy.label
+    if not cause.reason:
+        if owner is None:
+            return f"Nobody owns {partition}, and nobody should."
+        if should is None:
+            return f"{owner} owns {partition}; who should own it is unknown."
+        return f"{owner} owns {partition}, as it should by {label}."
+    now = f"{owner} owns {partition}" if owner else f"Nobody owns {partition}"
+    if should is None or should == owner:
+        return f"{now}: {cause.short}."
+    return f"{now}, but {should} should by {label}: {cause.short}."
+
+
+def _why(analysis: GroupAnalysis, partition: TopicPartition) -> tuple[str, ...]:
+    strategy = analysis.strategy
+    sure = "" if strategy.sure else " (not sure)"
+    said = f"strategy {strategy.label or 'unknown'}{sure}: {strategy.why}"
+    if analysis.by_brokers is not None or analysis.bridges_only:
+        return (said, "the leader of the brokers' group computed the assignment with it")
+    if analysis.problem:
+        return said, analysis.problem
+    steps = arithmetic(strategy, analysis.view, analysis.threads, partition).steps if strategy.name else ()
+    return said, *steps
+
+
+def _position(snapshot: GroupSnapshot, partition: TopicPartition) -> Position:
+    node, log = snapshot.offsets.get(partition), snapshot.logs.get(partition)
+    stat = node.stat if node is not None and node.offset is not None else None
+    lag = snapshot.lag(partition)
+    late = 0 if lag == 0 else None
+    if lag and log is not None and log.message_time is not None and log.message_time >= 0:
+        late = max(0, snapshot.taken - log.message_time)
+    return Position(
+        committed=snapshot.committed(partition),
+        version=stat.version if stat else None,
+        written=stat.mtime if stat else None,
+        lag=lag,
+        lag_ms=late,
+    )

@@ -1,0 +1,142 @@
+"""Deletes groups and offsets of groups, in ZooKeeper and at the brokers, while nobody is a member.
+
+Refusals have the texts of Kafka's own errors. One thread. The snapshot says what is there; each write proves again that
+the group has no members: ZooKeeper in the transaction, the coordinator by its own rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import closing
+
+from zkconsumer.core.name_lists import first_of
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerResponseError
+from zkconsumer.kafka import error_codes
+from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.group_offsets_admin import BATCH, KafkaSide
+from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.zookeeper import fenced_writes, group_nodes
+from zkconsumer.zookeeper.fenced_writes import Change, Outcome
+from zkconsumer.zookeeper.group_nodes import Removal
+
+_ERRORS = "org.apache.kafka.common.errors"
+NOT_EMPTY = f"{_ERRORS}.GroupNotEmptyException: The group is not empty."
+NOT_FOUND = f"{_ERRORS}.GroupIdNotFoundException: The group id does not exist."
+SUBSCRIBED = (
+    f"{_ERRORS}.GroupSubscribedToTopicException: Deleting offsets of a topic is forbidden while the consumer group is"
+    " actively subscribed to it."
+)
+NO_PARTITION = f"{_ERRORS}.UnknownTopicOrPartitionException: This server does not host this topic-partition."
+_TEXTS = {
+    3: NO_PARTITION,
+    24: f"{_ERRORS}.InvalidGroupIdException: The group id is invalid.",
+    29: f"{_ERRORS}.TopicAuthorizationException: Topic authorization failed.",
+    30: f"{_ERRORS}.GroupAuthorizationException: Group authorization failed.",
+    68: NOT_EMPTY,
+    69: NOT_FOUND,
+    86: SUBSCRIBED,
+}
+_OUTCOMES = {Outcome.OWNED: "somebody owns the partition", Outcome.OFFSET_MOVED: "somebody wrote the offset meanwhile"}
+_REMOVALS = {Removal.MISSING: NOT_FOUND, Removal.LIVE: NOT_EMPTY}
+
+
+def members_in_zookeeper(snapshot: GroupSnapshot) -> list[str]:
+    """Return the ids of the members, and the threads that own a partition without a registration."""
+    owners = {
+        owner.thread for owner in snapshot.owners.values() if owner.stat is not None and owner.stat.ephemeral_owner
+    }
+    return sorted({*snapshot.members, *(one for one in owners if one.rpartition("-")[0] not in snapshot.members)})
+
+
+def why_not(snapshot: GroupSnapshot) -> str:
+    """Return why the group cannot be deleted now, or an empty text."""
+    if not snapshot.in_zookeeper and not snapshot.in_kafka:
+        return NOT_FOUND
+    brokers = () if snapshot.brokers_group is None else snapshot.brokers_group.members
+    return _not_empty([*members_in_zookeeper(snapshot), *(member.member_id for member in brokers)])
+
+
+def why_not_offset(snapshot: GroupSnapshot, partition: TopicPartition, *, in_zookeeper: bool) -> str:
+    """Return why the group's offset of this partition cannot be deleted now, or an empty text.
+
+    Members in ZooKeeper may rely on offsets in either store. The brokers refuse it only for topics that a member
+    subscribes to.
+    """
+    members = members_in_zookeeper(snapshot)
+    brokers = () if snapshot.brokers_group is None else snapshot.brokers_group.members
+    if members or (in_zookeeper and brokers):
+        return _not_empty([*members, *(member.member_id for member in brokers)])
+    subscribed = any(
+        partition.topic in (*member.topics, *(tp.topic for tp in member.assignment or ())) for member in brokers
+    )
+    return SUBSCRIBED if subscribed else ""
+
+
+def _not_empty(live: Collection[str]) -> str:
+    return f"{NOT_EMPTY} ({first_of(live, 3)})" if live else ""
+
+
+def delete_group(connection: ClusterConnection, snapshot: GroupSnapshot, deadline: Deadline) -> str:
+    """Delete the group wherever the snapshot has it. Return the reason why not, or an empty text.
+
+    Raises: RegistryError, BrokerError if the outcome is unknown.
+    """
+    if snapshot.in_zookeeper:
+        done = group_nodes.delete_group(connection.open_session(deadline), snapshot.group, deadline)
+        if done.result is not Removal.DONE:
+            partly = f"; {done.deleted} of {done.total} nodes were deleted" if done.deleted else ""
+            where = f" ({first_of(done.nodes, 3)})" if done.nodes else ""
+            return f"{_REMOVALS.get(done.result, done.result.value)}{where}{partly}"
+    if snapshot.in_kafka:
+        with closing(_kafka_side(connection, snapshot.group)) as side:
+            try:
+                side.delete_group(deadline)
+            except BrokerResponseError as error:
+                also = "; its nodes in ZooKeeper were deleted" if snapshot.in_zookeeper else ""
+                return _TEXTS.get(error.code, str(error)) + also
+    return ""
+
+
+def delete_zookeeper_offsets(
+    connection: ClusterConnection, snapshot: GroupSnapshot, partitions: Collection[TopicPartition], deadline: Deadline
+) -> dict[TopicPartition, str]:
+    """Delete offset nodes whose versions are those of the snapshot. Returns the reason for each refused partition.
+
+    A partition without a node is skipped. Raises RegistryError if the outcome is unknown.
+    """
+    found = {tp: node for tp in sorted(partitions) if (node := snapshot.offsets.get(tp)) is not None}
+    refused = {tp: "the version of its node is unknown" for tp, node in found.items() if node.stat is None}
+    changes = [Change(tp, None, node.stat.version) for tp, node in found.items() if node.stat is not None]
+    if changes:
+        session = connection.open_session(deadline)
+        outcomes = fenced_writes.write_unowned(session, snapshot.group, changes, deadline)
+        refused |= {tp: _OUTCOMES.get(one, one.value) for tp, one in outcomes.items() if one is not Outcome.DONE}
+    return refused
+
+
+def delete_kafka_offsets(
+    connection: ClusterConnection, group: str, partitions: Collection[TopicPartition], deadline: Deadline
+) -> dict[TopicPartition, str]:
+    """Delete offsets at the coordinator. Returns the reason for each refused partition.
+
+    Raises: BrokerError if the outcome is unknown.
+    """
+    wanted = sorted(partitions)
+    codes: dict[TopicPartition, int] = {}
+    with closing(_kafka_side(connection, group)) as side:
+        try:
+            for start in range(0, len(wanted), BATCH):
+                codes |= side.delete_offsets(wanted[start : start + BATCH], deadline)
+        except BrokerResponseError as error:
+            codes |= {tp: error.code for tp in wanted if tp not in codes}
+    return _texts(codes)
+
+
+def _texts(codes: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
+    return {tp: _TEXTS.get(code, error_codes.name(code)) for tp, code in codes.items() if code}
+
+
+def _kafka_side(connection: ClusterConnection, group: str) -> KafkaSide:
+    return KafkaSide(group, connection.brokers, connection.channel, lambda _: ())

@@ -1,0 +1,426 @@
+"""What a snapshot says about a group's members, threads, strategy, expected owners and state.
+
+These are the questions that every command asks. Ask :class:`GroupAnalysis` for several of them about one snapshot: it
+computes each answer once. Pure; any thread, one at a time for each analysis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from zkconsumer.assignors.assignor import AssignmentError
+from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.registration import READER_KEY, SPARK_QUERY
+from zkconsumer.core.subscription import failing_filters
+from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS, non_bridges
+from zkconsumer.member.zookeeper.planner import (
+    GroupView,
+    Threads,
+    threads_of,
+    topics_wanted,
+)
+from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.operations.group_snapshot import (
+    BrokersGroup,
+    GroupSnapshot,
+    MemberNode,
+    NodeStat,
+)
+from zkconsumer.operations.strategy_inference import (
+    Strategy,
+    assignment_by,
+    infer_strategy,
+)
+from zkconsumer.zookeeper import paths
+
+__all__ = [
+    "GroupAnalysis",
+    "GroupState",
+    "MemberKind",
+    "StateOfGroup",
+    "Strategy",
+    "expected_owners",
+    "group_state",
+    "member_kind",
+    "strategy_in_effect",
+    "subscribed_topics",
+    "threads",
+]
+
+SCALA_PATIENCE = 8.0
+"""Seconds in which a Scala member uses up its attempts by default: ``rebalance.max.retries`` 4, each 2 s."""
+OUR_PATIENCE = 60.0
+"""Seconds after which a member of this package has looked at the group again: three times ``rebalance.interval.ms``."""
+SESSION_TIMEOUT = 40.0
+"""Seconds of the longest session that a ZooKeeper server with its default settings allows."""
+_NAMED = 4
+
+
+class MemberKind(Enum):
+    """What registered a member. The values are for texts."""
+
+    SCALA = "Scala"
+    ZKCONSUMER = "zkconsumer"
+    SPARK = "Spark query"
+    BRIDGE = "migration bridge"
+    UNKNOWN = "unknown"
+
+
+class GroupState(Enum):
+    """The state of a group. The values are Kafka's words, and ``Rebalancing`` and ``Stuck`` for ZooKeeper groups."""
+
+    STABLE = "Stable"
+    REBALANCING = "Rebalancing"
+    STUCK = "Stuck"
+    EMPTY = "Empty"
+    DEAD = "Dead"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    NOT_READY = "NotReady"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StateOfGroup:
+    """The state of a group, and the reason in words."""
+
+    state: GroupState
+    reason: str
+
+
+def member_kind(node: MemberNode) -> MemberKind:
+    """Return what registered this member.
+
+    Scala members have no keys of their own; members of this package advertise their version. A registration that
+    cannot be read, or has keys of somebody else, is of an unknown kind.
+    """
+    if node.registration is None:
+        return MemberKind.UNKNOWN
+    extra = node.registration.extra
+    if "zkconsumer" not in extra:
+        return MemberKind.UNKNOWN if extra else MemberKind.SCALA
+    if extra.get(ADVERTISED) == BY_BROKERS:
+        return MemberKind.BRIDGE
+    return MemberKind.SPARK if extra.get(READER_KEY) == SPARK_QUERY else MemberKind.ZKCONSUMER
+
+
+def group_state(snapshot: GroupSnapshot, earlier: Sequence[GroupSnapshot] = ()) -> StateOfGroup:
+    """Return the state. ``earlier`` snapshots of the group can prove that it has not moved for long."""
+    return GroupAnalysis(snapshot, earlier).state
+
+
+def strategy_in_effect(snapshot: GroupSnapshot) -> Strategy:
+    """Return the strategy by which the members assign partitions; its name is empty if there are no members."""
+    return GroupAnalysis(snapshot).strategy
+
+
+def expected_owners(snapshot: GroupSnapshot, strategy: Strategy | None = None) -> Mapping[TopicPartition, ThreadId]:
+    """Return the thread that should own each partition, by the strategy in effect or the given one.
+
+    In a brokers' group it is the member id that the coordinator names. Empty if nobody can tell, for example because
+    the strategy needs properties that stand in no node; :attr:`GroupAnalysis.problem` says why.
+    """
+    return GroupAnalysis(snapshot, strategy=strategy).expected
+
+
+def threads(snapshot: GroupSnapshot) -> Threads:
+    """Return the threads of each readable member by topic."""
+    return GroupAnalysis(snapshot).threads
+
+
+def subscribed_topics(snapshot: GroupSnapshot) -> frozenset[str]:
+    """Return the topics that a member subscribes to, whether they exist or not."""
+    return GroupAnalysis(snapshot).subscribed
+
+
+class GroupAnalysis:
+    """The answers about one snapshot, each computed when it is first asked for.
+
+    Arguments: ``earlier`` snapshots of the group, in any order; ``strategy`` to use instead of the one in effect.
+    """
+
+    def __init__(
+        self,
+        snapshot: GroupSnapshot,
+        earlier: Sequence[GroupSnapshot] = (),
+        strategy: Strategy | None = None,
+    ) -> None:
+        self.snapshot = snapshot
+        self._earlier = earlier
+        self._strategy = strategy
+
+    @property
+    def by_brokers(self) -> BrokersGroup | None:
+        """The group as brokers coordinate it; None if ZooKeeper does, or nobody."""
+        known = self.snapshot.brokers_group
+        if known is None or known.state == "Dead":
+            return None
+        if self.snapshot.members:
+            return None
+        return known if known.members or not self.snapshot.in_zookeeper else None
+
+    @property
+    def bridges_only(self) -> bool:
+        """Whether all members are migration bridges, so that brokers assign what members own in ZooKeeper."""
+        return bool(self.view.members) and not non_bridges(self.view)
+
+    @cached_property
+    def view(self) -> GroupView:
+        """The group as its members see it when they plan."""
+        nodes = self.snapshot.members
+        readable = {c: node.registration for c, node in nodes.items() if node.registration is not None}
+        unreadable = {
+            paths.ids(self.snapshot.group) + f"/{c}": node.problem or "it cannot be read"
+            for c, node in nodes.items()
+            if node.registration is None
+        }
+        topics = tuple(sorted(self.snapshot.topics))
+        for consumer, reason in failing_filters(readable, topics, exclude_internal=True).items():
+            unreadable[paths.ids(self.snapshot.group) + f"/{consumer}"] = reason
+            del readable[consumer]
+        wanted = topics_wanted(threads_of(GroupView(readable, {}, topics), exclude_internal_topics=True))
+        partitions = {
+            topic: tuple(sorted(self.snapshot.topics[topic].partitions))
+            for topic in sorted(wanted)
+            if topic in self.snapshot.topics
+        }
+        silent = {path.rpartition("/")[2] for path in unreadable}
+        kept = {tp: thread for tp, thread in self.owners.items() if thread.rpartition("-")[0] in silent}
+        return GroupView(readable, partitions, topics, unreadable, self._racks(), kept)
+
+    def _racks(self) -> Mapping[TopicPartition, str]:
+        found = {}
+        for tp, log in self.snapshot.logs.items():
+            broker = self.snapshot.brokers.get(log.leader) if log.leader is not None else None
+            if broker is not None and broker.rack:
+                found[tp] = broker.rack
+        return found
+
+    @cached_property
+    def owners(self) -> Assignment:
+        """The thread that owns each partition, from readable owner nodes; in a brokers' group the member id."""
+        if self.by_brokers is not None:
+            return _by_coordinator(self.by_brokers)
+        return {tp: ThreadId(node.thread) for tp, node in self.snapshot.owners.items() if node.thread}
+
+    @cached_property
+    def threads(self) -> Threads:
+        """The threads of each readable member by topic."""
+        return threads_of(self.view, exclude_internal_topics=True)
+
+    @cached_property
+    def registered(self) -> Mapping[ThreadId, ConsumerId]:
+        """The member of each thread of readable members."""
+        return {thread: c for c, by_topic in self.threads.items() for ids in by_topic.values() for thread in ids}
+
+    @cached_property
+    def subscribed(self) -> frozenset[str]:
+        """The topics that a member subscribes to."""
+        by_brokers = self.by_brokers
+        if by_brokers is not None:
+            assigned = {tp.topic for member in by_brokers.members for tp in member.assignment or ()}
+            return frozenset(assigned.union(*(member.topics for member in by_brokers.members)))
+        return topics_wanted(self.threads)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The strategy in effect, or the one that was asked for."""
+        if self._strategy is not None:
+            return self._strategy
+        if self.by_brokers is not None:
+            return Strategy(
+                self.by_brokers.strategy,
+                why="the coordinator of the brokers' group says so",
+            )
+        if self.bridges_only:
+            known = self.snapshot.brokers_group
+            why = "all members are migration bridges, so the brokers' group assigns partitions"
+            return Strategy("" if known is None else known.strategy, sure=known is not None, why=why)
+        return infer_strategy(self.view, self.threads, self.owners)
+
+    @cached_property
+    def _outcome(self) -> tuple[Assignment, str]:
+        """The expected owners, or why they cannot be known."""
+        if self.by_brokers is not None:
+            return _by_coordinator(self.by_brokers), ""
+        if self.bridges_only and self._strategy is None:
+            return self._bridged()
+        if not self.strategy.name:
+            return {}, self.strategy.why
+        try:
+            return assignment_by(self.strategy, self.view, self.threads), ""
+        except AssignmentError as error:
+            return {}, str(error)
+
+    def _bridged(self) -> tuple[Assignment, str]:
+        """The brokers' assignment in threads of ZooKeeper's members, where only one thread can be meant."""
+        known = self.snapshot.brokers_group
+        if known is None or known.state != "Stable":
+            return {}, "the brokers' group has no assignment now, or was not asked"
+        found = {}
+        for tp, name in _by_coordinator(known, clients=True).items():
+            ids = self.threads.get(ConsumerId(name), {}).get(tp.topic, ())
+            owner = self.owners.get(tp)
+            if len(ids) == 1 or owner in ids:
+                found[tp] = owner if owner is not None and owner in ids else ids[0]
+        return found, ""
+
+    @property
+    def expected(self) -> Assignment:
+        """The thread that should own each partition; empty where :attr:`problem` says why."""
+        return self._outcome[0]
+
+    @property
+    def problem(self) -> str:
+        """Why the expected owners cannot be known, in words; empty if they are."""
+        return self._outcome[1]
+
+    # ---- the state
+
+    @cached_property
+    def state(self) -> StateOfGroup:
+        """The state of the group."""
+        by_brokers = self.by_brokers
+        if by_brokers is not None:
+            return _kafkas_state(by_brokers)
+        unknown = self._unknown()
+        if unknown and not self.snapshot.members:
+            return StateOfGroup(GroupState.UNKNOWN, unknown)
+        if not self.snapshot.members:
+            return self._without_members()
+        differences = self.differences
+        if not differences:
+            return self._stable()
+        reason = "; ".join(differences)
+        quiet = self.quiet_for()
+        if quiet is not None and quiet > self.patience:
+            return StateOfGroup(GroupState.STUCK, f"{reason}; unchanged for at least {quiet:.0f} s")
+        return StateOfGroup(GroupState.REBALANCING, reason)
+
+    def _unknown(self) -> str:
+        asked = [problem for problem in self.snapshot.problems if problem.what == paths.ids(self.snapshot.group)]
+        if asked:
+            return f"{asked[0].what} cannot be read: {asked[0].why}"
+        if not self.snapshot.zookeeper and self.snapshot.brokers_group is None and not self.snapshot.in_kafka:
+            return "neither ZooKeeper nor the brokers said anything about this group"
+        return ""
+
+    def _without_members(self) -> StateOfGroup:
+        if not self.snapshot.in_zookeeper and not self.snapshot.in_kafka:
+            return StateOfGroup(GroupState.DEAD, "there is no such group")
+        left = len(self.snapshot.owners)
+        rest = f"; {left} owner nodes are left of members that are gone" if left else ""
+        return StateOfGroup(GroupState.EMPTY, f"no member is registered{rest}")
+
+    def _stable(self) -> StateOfGroup:
+        count = len(self.snapshot.owners)
+        if self.problem:
+            return StateOfGroup(
+                GroupState.STABLE,
+                f"registered threads own all {count} partitions; {self.problem}",
+            )
+        if not self.expected:
+            return StateOfGroup(
+                GroupState.STABLE,
+                "there is no partition to own: no subscribed topic exists",
+            )
+        return StateOfGroup(
+            GroupState.STABLE,
+            f"all {count} partitions are owned as {self.strategy.label} wants",
+        )
+
+    @cached_property
+    def differences(self) -> tuple[str, ...]:
+        """In words, what keeps the group from being stable; empty if it is."""
+        expected, owned = self.expected, self.owners
+        if self.problem:  # then all that can be said is whether registered threads own everything
+            wanted = self.snapshot.partitions_of(self.subscribed)
+            missing = [tp for tp in wanted if tp not in self.snapshot.owners]
+            wrong = [tp for tp in wanted if tp in owned and owned[tp] not in self.registered]
+        else:
+            missing = [tp for tp in expected if tp not in self.snapshot.owners]
+            wrong = [tp for tp, thread in expected.items() if tp in owned and owned[tp] != thread]
+        damaged = [tp for tp, node in self.snapshot.owners.items() if not node.thread]
+        surplus = [tp for tp in owned if tp not in expected] if not self.problem else []
+        gone = [tp for tp in (*wrong, *surplus) if owned[tp] not in self.registered]
+        others = [tp for tp in wrong if tp not in set(gone)]
+        left = [tp for tp in surplus if tp not in set(gone)]
+        found = [
+            (missing, "nobody owns"),
+            (gone, "a thread that is not registered owns"),
+            (others, "another thread than it should owns"),
+            (left, "nobody should own, but a member does:"),
+            (damaged, "an unreadable node claims"),
+        ]
+        return tuple(f"{said} {first_of(tps, _NAMED)}" for tps, said in found if tps)
+
+    # ---- how long it has been so
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which everything that a rebalance waits for has ended: sessions, attempts and looks."""
+        known = [timeout for server in self.snapshot.servers for _, timeout in server.sessions.values()]
+        limits = [server.max_session_timeout for server in self.snapshot.servers if server.max_session_timeout]
+        session = max(known or limits, default=SESSION_TIMEOUT * 1000) / 1000
+        kinds = {member_kind(node) for node in self.snapshot.members.values()}
+        return session + (SCALA_PATIENCE if kinds == {MemberKind.SCALA} else OUR_PATIENCE)
+
+    def quiet_for(self) -> float | None:
+        """Return the seconds for which members and owners have not changed at least; None if nothing tells."""
+        return quiet_since(self.snapshot, self._earlier)
+
+
+def quiet_since(snapshot: GroupSnapshot, earlier: Sequence[GroupSnapshot] = ()) -> float | None:
+    """Return the seconds for which members and owners have not changed at least; None if nothing tells.
+
+    A node that vanished leaves the transaction of ``ids`` only. That has no time, but the next transaction with a known
+    time is not earlier. A snapshot that was taken before with the same last change proves the time as well.
+    """
+    last = last_change(snapshot)
+    times = [time for zxid, time in _times(snapshot) if zxid >= last]
+    times += [one.taken for one in earlier if one.taken <= snapshot.taken and _same(one, snapshot)]
+    return max(0.0, (snapshot.taken - min(times)) / 1000) if times else None
+
+
+def last_change(snapshot: GroupSnapshot) -> int:
+    """Return the last transaction that is known to have changed members or owners, 0 if none is."""
+    stats = [node.stat for node in snapshot.members.values()] + [node.stat for node in snapshot.owners.values()]
+    made = [stat.czxid for stat in stats if stat is not None]
+    return max([*made, snapshot.ids_node.pzxid if snapshot.ids_node else 0], default=0)
+
+
+def _same(one: GroupSnapshot, other: GroupSnapshot) -> bool:
+    return last_change(one) == last_change(other) and set(one.owners) == set(other.owners)
+
+
+def _times(snapshot: GroupSnapshot) -> list[tuple[int, int]]:
+    """Return all transactions with their times, by ZooKeeper's clock."""
+    stats: list[NodeStat | None] = [
+        snapshot.group_node,
+        snapshot.ids_node,
+        *snapshot.other_nodes.values(),
+    ]
+    stats += [node.stat for node in snapshot.members.values()]
+    stats += [node.stat for node in snapshot.owners.values()]
+    stats += [node.stat for node in snapshot.offsets.values()]
+    known = [stat for stat in stats if stat is not None]
+    return [pair for stat in known for pair in ((stat.czxid, stat.ctime), (stat.mzxid, stat.mtime))]
+
+
+def _by_coordinator(group: BrokersGroup, *, clients: bool = False) -> Assignment:
+    return {
+        tp: ThreadId(member.client_id if clients else member.member_id)
+        for member in group.members
+        for tp in member.assignment or ()
+    }
+
+
+def _kafkas_state(group: BrokersGroup) -> StateOfGroup:
+    reason = f"the coordinator says {group.state}, with {len(group.members)} members"
+    known = {state.value: state for state in GroupState}
+    return StateOfGroup(known.get(group.state, GroupState.UNKNOWN), reason)

@@ -1,0 +1,178 @@
+"""The JSON documents of ``/api/groups`` and ``/api/groups/<group>``, which the page reads. Pure; any thread.
+
+Times are milliseconds since 1970, ages and lags in time are seconds. What is unknown is null, never -1 or 0.
+Names come from nodes that anybody may have written: a reader of the document has to escape them.
+
+The event streams send an event ``changed`` after each reading, with the group's ``serial`` and ``taken``. A reader then
+asks for the document again, with ``?since=<last time of its history>`` for the new points of the history only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import chain
+
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode
+from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
+from zkconsumer.operations.serving.judgement import Details, Document, Judgement
+from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
+
+_GENERATED_ID = re.compile(r"(?P<host>.+)-[0-9]{13}-[0-9a-f]{1,8}", re.DOTALL)
+
+
+def groups_document(watched: Mapping[str, tuple[WatchedGroup, Judgement]], now: int) -> Document:
+    """Return the overview of all groups at ``now``: a row a group, in the order of their names."""
+    return {"now": now, "groups": [_row(*watched[name], now) for name in sorted(watched)]}
+
+
+def group_document(watched: WatchedGroup, judgement: Judgement, details: Details, now: int, since: int = 0) -> Document:
+    """Return everything about one group at ``now``. ``since`` drops the points of the history up to that time."""
+    snapshot = watched.snapshot
+    return {
+        **_row(watched, judgement, now),
+        "zookeeper": snapshot.zookeeper,
+        "bootstrap": snapshot.bootstrap,
+        "strategy_why": judgement.strategy_why,
+        "members": _members(snapshot, judgement),
+        "partitions": [
+            {**_partition(watched, judgement, tp, now), "explanation": details.explanations.get(tp)}
+            for tp in _partitions(watched, judgement)
+        ],
+        "history": _history([point for point in watched.points if point.taken > since]),
+        "events": list(details.events),
+        "rebalances": list(details.rebalances),
+        "findings": list(details.findings),
+        "plans": dict(details.plans),
+        "problems": [{"what": problem.what, "why": problem.why} for problem in snapshot.problems],
+    }
+
+
+def _partitions(watched: WatchedGroup, judgement: Judgement) -> list[TopicPartition]:
+    """Return each partition that has an owner, should have one, or has an offset, as far as it is known."""
+    return sorted({*watched.snapshot.partitions(), *judgement.expected, *watched.lags})
+
+
+def _row(watched: WatchedGroup, judgement: Judgement, now: int) -> Document:
+    lags = {tp: known for tp, known in watched.lags.items() if not judgement.abandoned(tp.topic)}
+    seconds = [known.seconds for known in lags.values() if known.seconds is not None]
+    partitions = _partitions(watched, judgement)
+    current = [tp for tp in partitions if not judgement.abandoned(tp.topic)]
+    statuses = [status_of(watched.windows.get(tp, CommitWindow()), now) for tp in current]
+    return {
+        "group": watched.group,
+        "serial": watched.serial,
+        "now": now,
+        "taken": watched.snapshot.taken,
+        "age": max(0, now - watched.snapshot.taken) / 1000,
+        "failure": watched.failure or None,
+        "incomplete": bool(watched.snapshot.problems),
+        "state": judgement.state,
+        "reason": judgement.reason,
+        "status": status_of_group(statuses).name,
+        "coordination": judgement.coordination or None,
+        "strategy": judgement.strategy or None,
+        "member_count": len(judgement.kinds),
+        "partition_count": len(partitions),
+        "owned_count": len(judgement.owners),
+        "lag": sum(known.lag for known in lags.values()) if lags else None,
+        "lag_seconds": max(seconds, default=None),
+        "abandoned_topics": sorted({tp.topic for tp in watched.lags if judgement.abandoned(tp.topic)}),
+    }
+
+
+def _members(snapshot: GroupSnapshot, judgement: Judgement) -> list[Document]:
+    owned: dict[str, list[str]] = {}
+    for tp, thread in sorted(judgement.owners.items()):
+        owned.setdefault(judgement.member_of.get(thread, ""), []).append(_name(tp))
+    threads: dict[str, list[str]] = {}
+    for name, member in sorted(judgement.member_of.items()):
+        threads.setdefault(member, []).append(name)
+    found = [_member(snapshot, consumer, node, judgement) for consumer, node in sorted(snapshot.members.items())]
+    if not found and snapshot.brokers_group is not None:
+        found = [_brokers_member(member) for member in snapshot.brokers_group.members]
+    return [
+        {**member, "threads": threads.get(str(member["id"]), []), "owned": owned.get(str(member["id"]), [])}
+        for member in found
+    ]
+
+
+def _member(snapshot: GroupSnapshot, name: ConsumerId, node: MemberNode, judgement: Judgement) -> Document:
+    registration, stat = node.registration, node.stat
+    return {
+        "id": name,
+        "kind": judgement.kinds.get(name),
+        "host": _host(snapshot.group, name, node),
+        "pattern": None if registration is None else registration.pattern,
+        "subscription": None if registration is None else dict(registration.subscription),
+        "since": None if stat is None else stat.ctime,
+        "session": None if stat is None else f"0x{stat.ephemeral_owner:x}",
+        "problem": node.problem or None,
+    }
+
+
+def _host(group: str, name: ConsumerId, node: MemberNode) -> str | None:
+    """Return the host that a member advertises, or the one in a generated consumer id; None if neither is there."""
+    advertised = None if node.registration is None else node.registration.extra.get("host")
+    if isinstance(advertised, str):
+        return advertised
+    generated = _GENERATED_ID.fullmatch(name.removeprefix(f"{group}_"))
+    return None if generated is None else generated["host"]
+
+
+def _brokers_member(member: BrokersMember) -> Document:
+    return {
+        "id": member.member_id,
+        "kind": member.client_id,
+        "host": member.host,
+        "pattern": None,
+        "subscription": dict.fromkeys(member.topics, 1),
+        "since": None,
+        "session": None,
+        "problem": None if member.assignment is not None else "its assignment cannot be decoded",
+    }
+
+
+def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, now: int) -> Document:
+    snapshot = watched.snapshot
+    owner, expected = judgement.owners.get(tp), judgement.expected.get(tp)
+    node, claim = snapshot.offsets.get(tp), snapshot.owners.get(tp)
+    known, log = watched.lags.get(tp), watched.logs.get(tp)
+    window = watched.windows.get(tp, CommitWindow())
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "owner": owner,
+        "owner_member": judgement.member_of.get(owner or ""),
+        "owned_since": claim.stat.ctime if claim is not None and claim.stat is not None else None,
+        "expected": expected,
+        "expected_member": judgement.member_of.get(expected or ""),
+        "status": status_of(window, now).name,
+        "abandoned": judgement.abandoned(tp.topic),
+        "offset": snapshot.committed(tp),
+        "offset_problem": (node.problem or None) if node is not None else None,
+        "committed": window.commits[-1].time if window.commits else None,
+        "lag": None if known is None else known.lag,
+        "lag_seconds": None if known is None else known.seconds,
+        "lag_taken": None if known is None else known.taken,
+        "log_start": None if log is None else log.log.start,
+        "log_end": None if log is None else log.log.end,
+        "log_taken": None if log is None else log.taken,
+        "leader": None if log is None else log.log.leader,
+    }
+
+
+def _history(points: list[LagPoint]) -> Document:
+    """Return the lags over time: of each partition, and of all whose lag was known at that time."""
+    known = [point.known() for point in points]
+    partitions = sorted(set(chain.from_iterable(point.partitions for point in points)))
+    return {
+        "times": [point.taken for point in points],
+        "total": [sum(lags.values()) if lags else None for lags in known],
+        "partitions": {_name(tp): [lags.get(tp) for lags in known] for tp in partitions},
+    }
+
+
+def _name(tp: TopicPartition) -> str:
+    return f"{tp.topic}:{tp.partition}"

@@ -1,0 +1,145 @@
+"""Burrow's rules: from a partition's last commits and log ends to OK, WARN, STOP, STALL or REWIND. Pure; any thread.
+
+Mirrors ``core/internal/evaluator/caching.go`` and ``core/internal/storage/inmemory.go`` of Burrow: the same windows,
+the same order of the rules, the same limits. A commit is a new transaction on an offset node. Its time is the node's
+``mtime``, so that a commit has the same time whoever sees it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+
+class Status(enum.IntEnum):
+    """The state of a partition or of a group; a larger number is worse. Only a group is NOTFOUND or ERR."""
+
+    NOTFOUND = 0
+    OK = 1
+    WARN = 2
+    ERR = 3
+    STOP = 4
+    STALL = 5
+    REWIND = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Burrow's settings, with its defaults.
+
+    ``intervals`` is the length of a window in commits. A window that is less than ``minimum_complete`` (0 to 1) full is
+    not judged. A lag of at most ``allowed_lag`` messages is none. A group whose last commit is older than
+    ``expire_group`` seconds is not found. ``offset_refresh`` is the least time in seconds between two log ends that are
+    kept.
+    """
+
+    intervals: int = 10
+    minimum_complete: float = 0.0
+    allowed_lag: int = 0
+    expire_group: int = 604_800
+    offset_refresh: int = 30
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit. ``time`` and ``observed`` are milliseconds since 1970; ``lag`` is None if the log's end was unknown.
+
+    ``order`` is the transaction that wrote the offset node: it tells a new commit from one that was seen before.
+    """
+
+    offset: int
+    time: int
+    observed: int
+    lag: int | None
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of a log and when it was read, in milliseconds since 1970."""
+
+    end: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitWindow:
+    """The last commits of a partition and the last ends of its log, each oldest first."""
+
+    commits: tuple[Commit, ...] = ()
+    ends: tuple[LogEnd, ...] = ()
+
+    def with_end(self, end: int, now: int, limits: Limits = DEFAULT_LIMITS) -> CommitWindow:
+        """Return the window with one more end of the log, read at ``now``.
+
+        The newest end always replaces the one before it, unless that one began a new span of ``offset_refresh``. So the
+        kept ends cover minutes, however often the log is read.
+        """
+        earlier = self.ends
+        if len(earlier) > 1 and earlier[-1].time - earlier[-2].time < limits.offset_refresh * 1000:
+            earlier = earlier[:-1]
+        return replace(self, ends=(*earlier, LogEnd(end, now))[-limits.intervals :])
+
+    def with_commit(self, commit: Commit, limits: Limits = DEFAULT_LIMITS) -> CommitWindow:
+        """Return the window with this commit, or the same window if the commit is not newer than the last one."""
+        if self.commits and commit.order <= self.commits[-1].order:
+            return self
+        return replace(self, commits=(*self.commits, commit)[-limits.intervals :])
+
+    @property
+    def lag(self) -> int:
+        """Messages between the last commit and the log's end; 0 without either, as Burrow has it."""
+        return max(0, self.ends[-1].end - self.commits[-1].offset) if self.ends and self.commits else 0
+
+    def complete(self, limits: Limits = DEFAULT_LIMITS) -> float:
+        """Return the share of the window that commits fill."""
+        return len(self.commits) / limits.intervals
+
+
+def status_of(window: CommitWindow, now: int, limits: Limits = DEFAULT_LIMITS) -> Status:
+    """Return the state of a partition at ``now``, in milliseconds since 1970."""
+    commits = window.commits
+    if not commits or window.complete(limits) < limits.minimum_complete or window.lag <= limits.allowed_lag:
+        return Status.OK
+    if _stopped(commits, now) and not _caught_up_recently(window):
+        return Status.STOP
+    if _rewound(commits):
+        return Status.REWIND
+    if any(commit.lag is not None and commit.lag <= limits.allowed_lag for commit in commits):
+        return Status.OK
+    if len({commit.offset for commit in commits}) == 1:
+        return Status.STALL
+    return Status.OK if _lag_fell(commits) else Status.WARN
+
+
+def _stopped(commits: Sequence[Commit], now: int) -> bool:
+    """Whether no commit came for longer than the window lasts. Burrow's clock has whole seconds."""
+    return now // 1000 * 1000 - commits[-1].time > commits[-1].time - commits[0].time
+
+
+def _caught_up_recently(window: CommitWindow) -> bool:
+    return any(known.end <= window.commits[-1].offset for known in window.ends)
+
+
+def _rewound(commits: Sequence[Commit]) -> bool:
+    """Whether an offset is below the one before it, and no later one reached that again. Only the first such counts."""
+    for number in range(1, len(commits)):
+        before = commits[number - 1].offset
+        if commits[number].offset < before:
+            return all(commit.offset < before for commit in commits[number:])
+    return False
+
+
+def _lag_fell(commits: Sequence[Commit]) -> bool:
+    lags = [commit.lag for commit in commits if commit.lag is not None]
+    return any(after < before for before, after in pairwise(lags))
+
+
+def status_of_group(statuses: Sequence[Status]) -> Status:
+    """Return the state of a group from those of its partitions: the worst, and ERR for all that are worse than WARN."""
+    return min(max(statuses, default=Status.OK), Status.ERR)

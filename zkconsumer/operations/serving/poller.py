@@ -1,0 +1,222 @@
+"""The thread that reads the snapshots of all groups again and again, and the board on which it publishes them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+from zkconsumer.errors import BrokerUnavailableError, RegistryUnavailableError, SessionLostError, ZkConsumerError
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.serving.judgement import Judgement, judge
+from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
+from zkconsumer.operations.snapshot_source import SnapshotSource
+
+log = logging.getLogger(__name__)
+
+MOST_GROUPS = 1000
+"""Groups beyond this number, in the order of their names, are not watched; the board counts them."""
+MOST_POINTS = 360
+LEAST_POINTS = 10
+"""Bounds of a group's history in readings: an hour at the default interval."""
+HISTORY_VALUES = 4_000_000
+"""The most lags that the histories of all groups hold together, 8 bytes each."""
+_LEAST_PAUSE = 0.1
+"""The share of the interval that the thread rests at least, also if reading takes longer than the interval."""
+
+_AWAY = (RegistryUnavailableError, SessionLostError, BrokerUnavailableError)
+"""Errors that the other groups would meet as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What is known of all groups after a poll. Immutable: a thread takes the board once and reads it at leisure.
+
+    ``polls`` counts polls, ``failures`` those in which a group could not be read. ``completed`` is the end of the last
+    poll in milliseconds since 1970, ``seconds`` its duration. ``failure`` says why nothing could be read in it, and is
+    empty if something could. ``left_out`` groups are beyond :data:`MOST_GROUPS`.
+    """
+
+    groups: Mapping[str, WatchedGroup] = field(default_factory=dict)
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
+    polls: int = 0
+    failures: int = 0
+    completed: int | None = None
+    seconds: float = 0.0
+    failure: str = ""
+    left_out: int = 0
+    ended: bool = False
+
+
+class Poller:
+    """Reads all groups at an interval, in a thread of its own, and publishes a new :class:`Board` after each poll.
+
+    Arguments: ``opened`` opens the source of the snapshots; the thread opens it, uses it, opens it again after a failed
+    poll, and closes it. ``interval`` is in seconds, from begin to begin. ``groups`` restricts the watch to these.
+    ``message_times`` also reads a message a partition for the lag in time.
+
+    Any thread may call :meth:`stop`, :meth:`wait` and :attr:`board`.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[], AbstractContextManager[SnapshotSource]],
+        interval: float = 10.0,
+        groups: Sequence[str] = (),
+        *,
+        message_times: bool = True,
+    ) -> None:
+        self._opened = opened
+        self._interval = interval
+        self._wanted = tuple(sorted(set(groups)))
+        self._message_times = message_times
+        self._board = Board()
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="zkconsumer-serve-poller", daemon=True)
+
+    @property
+    def board(self) -> Board:
+        """The latest board."""
+        return self._board
+
+    def start(self) -> None:
+        """Start the thread. Once only."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        """Ask the thread to end and wait ``timeout`` seconds for it. Return whether it has ended."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def wait(self, polls: int, timeout: float) -> Board:
+        """Return the board once it counts more than ``polls``, or has ended, or after ``timeout`` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._board.polls > polls or self._board.ended, timeout)
+            return self._board
+
+    def _publish(self, board: Board) -> None:
+        with self._changed:
+            self._board = board
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._poll_until_failure()
+        finally:
+            self._publish(replace(self._board, ended=True))
+
+    def _poll_until_failure(self) -> None:
+        """Poll with one source until nothing could be read, or until :meth:`stop`."""
+        try:
+            with self._opened() as source:
+                while not self._stopping.is_set():
+                    began = time.monotonic()
+                    self._poll(source)
+                    self._rest(began)
+                    if self._board.failure:
+                        return
+        except Exception as error:  # noqa: BLE001 (a source that cannot be opened or closed must not end the thread)
+            self._failed(error)
+            self._rest(time.monotonic())
+
+    def _rest(self, began: float) -> None:
+        spent = time.monotonic() - began
+        self._stopping.wait(max(self._interval - spent, self._interval * _LEAST_PAUSE))
+
+    def _failed(self, error: BaseException) -> None:
+        """Publish that nothing could be read."""
+        why = _reason(error)
+        board = self._board
+        groups = {name: unread(watched, why) for name, watched in board.groups.items()}
+        now = int(time.time() * 1000)
+        self._publish(
+            replace(
+                board, groups=groups, polls=board.polls + 1, failures=board.failures + 1, completed=now, failure=why
+            )
+        )
+
+    def _poll(self, source: SnapshotSource) -> None:
+        began = time.monotonic()
+        try:
+            listed = self._wanted or tuple(source.groups())
+        except Exception as error:  # noqa: BLE001 (hostile content may raise anything, and the next poll may succeed)
+            self._failed(error)
+            return
+        before = self._board
+        names = sorted({*listed[:MOST_GROUPS], *before.groups})
+        reading = _Reading(source, before, max(1, len(names)), self._message_times)
+        for name in names:
+            if self._stopping.is_set():
+                return
+            reading.read(name, listed=name in set(listed))
+        self._publish(
+            Board(
+                reading.groups,
+                reading.judgements,
+                before.polls + 1,
+                before.failures + bool(reading.failed),
+                int(time.time() * 1000),
+                time.monotonic() - began,
+                reading.away if reading.failed == len(names) else "",
+                max(0, len(listed) - MOST_GROUPS),
+            )
+        )
+
+
+class _Reading:
+    """One poll over the groups. A group that cannot be read stays as it was."""
+
+    def __init__(self, source: SnapshotSource, before: Board, count: int, message_times: bool) -> None:
+        self._source = source
+        self._before = before
+        self._values = HISTORY_VALUES // count
+        self._message_times = message_times
+        self.groups: dict[str, WatchedGroup] = {}
+        self.judgements: dict[str, Judgement] = {}
+        self.failed = 0
+        self.away = ""
+
+    def read(self, name: str, *, listed: bool) -> None:
+        """Read one group. A group that is not ``listed`` any more leaves, if nothing of it is left."""
+        known = self._before.groups.get(name)
+        try:
+            if self.away:
+                raise RegistryUnavailableError(self.away)  # otherwise each group waits for its own timeout
+            snapshot = self._source.snapshot(name, message_times=self._message_times)
+            if not listed and _empty(snapshot):
+                return
+            watched = observed(known, snapshot, self._points(snapshot))
+            self.groups[name], self.judgements[name] = watched, judge(watched)
+        except Exception as error:
+            self.failed += 1
+            self.away = _reason(error) if isinstance(error, _AWAY) else self.away
+            if not isinstance(error, ZkConsumerError):
+                log.exception("the snapshot of group %a could not be read", name)
+            self._keep(name, known, _reason(error))
+
+    def _keep(self, name: str, known: WatchedGroup | None, why: str) -> None:
+        if known is None:
+            self.groups[name] = WatchedGroup(GroupSnapshot(name, int(time.time() * 1000)), failure=why)
+            self.judgements[name] = Judgement(reason=why)
+        else:
+            self.groups[name] = unread(known, why)
+            self.judgements[name] = self._before.judgements.get(name, Judgement(reason=why))
+
+    def _points(self, snapshot: GroupSnapshot) -> int:
+        """Return the length of the group's history: an hour, or less if the group or their number is large."""
+        return max(LEAST_POINTS, min(MOST_POINTS, self._values // max(1, len(snapshot.partitions()))))
+
+
+def _empty(snapshot: GroupSnapshot) -> bool:
+    return not snapshot.in_zookeeper and not snapshot.in_kafka and not snapshot.problems
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__

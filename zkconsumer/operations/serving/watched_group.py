@@ -1,0 +1,192 @@
+"""A group over time: a fold over its snapshots that keeps what the pages, metrics and rules need. Pure; any thread.
+
+``observed`` takes the next snapshot in, ``unread`` notes that there is none. A value that could not be read this time
+keeps its last reading and the time of that reading. All histories are bounded.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog
+from zkconsumer.operations.serving.burrow_rules import DEFAULT_LIMITS, Commit, CommitWindow
+
+V = TypeVar("V")
+
+CHANGES = 32
+"""The most snapshots kept for the timeline."""
+
+_UNKNOWN = -1
+"""An unknown lag inside :class:`LagPoint`. It never leaves that class."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLag:
+    """The last reading of a partition's lag.
+
+    ``lag`` is in messages. ``seconds`` is the age of the message at the committed offset, None if that is unknown.
+    ``taken`` is the time of the reading, in milliseconds since 1970.
+    """
+
+    lag: int
+    seconds: float | None
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """The last reading of a partition's log, and its time in milliseconds since 1970."""
+
+    log: PartitionLog
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagPoint:
+    """The lags of a group's partitions at one moment. Consecutive points share one tuple of partitions."""
+
+    taken: int
+    partitions: tuple[TopicPartition, ...]
+    lags: array[int]
+
+    def known(self) -> dict[TopicPartition, int]:
+        """Return the lag of each partition whose lag was known."""
+        return {tp: lag for tp, lag in zip(self.partitions, self.lags, strict=True) if lag != _UNKNOWN}
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedGroup:
+    """A group with its latest snapshot, the last known values and a bounded history.
+
+    ``serial`` counts the readings, failed ones included. ``failure`` says why the latest reading failed, and is empty
+    if it did not. ``changes`` are the snapshots in which members or owners differ from the one before, without logs and
+    offsets.
+    """
+
+    snapshot: GroupSnapshot
+    serial: int = 1
+    failure: str = ""
+    lags: Mapping[TopicPartition, KnownLag] = field(default_factory=dict)
+    logs: Mapping[TopicPartition, KnownLog] = field(default_factory=dict)
+    windows: Mapping[TopicPartition, CommitWindow] = field(default_factory=dict)
+    points: tuple[LagPoint, ...] = ()
+    changes: tuple[GroupSnapshot, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self.snapshot.group
+
+    @property
+    def complete(self) -> bool:
+        """Whether the latest reading succeeded, and nothing of it is missing."""
+        return not self.failure and not self.snapshot.problems
+
+
+def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int = 360) -> WatchedGroup:
+    """Return the group after one more snapshot.
+
+    Arguments: ``before`` is None for the first snapshot; ``points`` is the most points of history to keep.
+    """
+    if before is None:
+        before = WatchedGroup(replace(snapshot, members={}, owners={}, brokers_group=None), serial=0)
+    partitions = snapshot.partitions()
+    lags = {**_kept(before.lags, snapshot, partitions), **_read_lags(snapshot, partitions)}
+    logs = {tp: KnownLog(log, snapshot.taken) for tp, log in snapshot.logs.items() if log.end is not None}
+    return WatchedGroup(
+        snapshot,
+        serial=before.serial + 1,
+        lags=lags,
+        logs={**_kept(before.logs, snapshot, tuple(snapshot.logs)), **logs},
+        windows=_windows(before.windows, snapshot, partitions),
+        points=(*before.points, _point(before, snapshot, partitions))[-max(1, points) :],
+        changes=_changes(before, snapshot),
+    )
+
+
+def unread(before: WatchedGroup, why: str) -> WatchedGroup:
+    """Return the group after a reading that failed as a whole. All values stay as they were."""
+    return replace(before, serial=before.serial + 1, failure=why or "unknown")
+
+
+def _kept(
+    old: Mapping[TopicPartition, V], snapshot: GroupSnapshot, partitions: tuple[TopicPartition, ...]
+) -> dict[TopicPartition, V]:
+    """Return the old readings that stay. A partition that is gone leaves them once a snapshot is complete."""
+    if snapshot.problems:
+        return dict(old)
+    return {tp: old[tp] for tp in partitions if tp in old}
+
+
+def _read_lags(snapshot: GroupSnapshot, partitions: tuple[TopicPartition, ...]) -> dict[TopicPartition, KnownLag]:
+    found = {}
+    for tp in partitions:
+        lag = snapshot.lag(tp)
+        if lag is not None:
+            found[tp] = KnownLag(lag, _seconds(snapshot, tp, lag), snapshot.taken)
+    return found
+
+
+def _seconds(snapshot: GroupSnapshot, tp: TopicPartition, lag: int) -> float | None:
+    """Return the lag in time. Without a lag in messages it is 0; else the age of the next message to consume."""
+    if lag == 0:
+        return 0.0
+    written = snapshot.logs[tp].message_time
+    return None if written is None else max(0, snapshot.taken - written) / 1000
+
+
+def _point(before: WatchedGroup, snapshot: GroupSnapshot, partitions: tuple[TopicPartition, ...]) -> LagPoint:
+    if before.points and before.points[-1].partitions == partitions:
+        partitions = before.points[-1].partitions  # one tuple for all points, not one each
+    lags = (snapshot.lag(tp) for tp in partitions)
+    return LagPoint(snapshot.taken, partitions, array("q", (_UNKNOWN if lag is None else lag for lag in lags)))
+
+
+def _windows(
+    old: Mapping[TopicPartition, CommitWindow], snapshot: GroupSnapshot, partitions: tuple[TopicPartition, ...]
+) -> dict[TopicPartition, CommitWindow]:
+    found = _kept(old, snapshot, partitions)
+    for tp in partitions:
+        window = found.get(tp, CommitWindow())
+        log = snapshot.logs.get(tp)
+        if log is not None and log.end is not None:
+            window = window.with_end(log.end, snapshot.taken)
+        commit = _commit(snapshot, tp, window)
+        found[tp] = window if commit is None else window.with_commit(commit)
+    return found
+
+
+def _commit(snapshot: GroupSnapshot, tp: TopicPartition, window: CommitWindow) -> Commit | None:
+    """Return the latest commit of a partition, None if there is none or it has expired.
+
+    Kafka does not say when an offset was committed. A changed offset there counts as committed when it is first seen,
+    and a repeated commit of the same offset is not seen at all.
+    """
+    offset = snapshot.committed(tp)
+    if offset is None:
+        return None
+    node, seen = snapshot.offsets.get(tp), snapshot.taken // 1000 * 1000
+    log = snapshot.logs.get(tp)
+    lag = None if log is None or log.end is None else max(0, log.end - offset)
+    if node is not None and node.offset is not None and node.stat is not None:
+        expired = node.stat.mtime < snapshot.taken - DEFAULT_LIMITS.expire_group * 1000
+        return None if expired else Commit(offset, node.stat.mtime, seen, lag, node.stat.mzxid)
+    last = window.commits[-1] if window.commits else None
+    if last is not None and last.offset == offset:
+        return None
+    return Commit(offset, snapshot.taken, seen, lag, 1 if last is None else last.order + 1)
+
+
+def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapshot, ...]:
+    if before.changes and _membership(before.changes[-1]) == _membership(snapshot):
+        return before.changes
+    light = replace(snapshot, offsets={}, kafka_offsets=None, logs={}, acls={}, servers=())
+    return (*before.changes, light)[-CHANGES:]
+
+
+def _membership(snapshot: GroupSnapshot) -> object:
+    return snapshot.members, snapshot.owners, snapshot.brokers_group
