@@ -63,8 +63,8 @@ class WatchedGroup:
     """A group with its latest snapshot, the last known values and a bounded history.
 
     ``serial`` counts the readings, failed ones included. ``failure`` says why the latest reading failed, and is empty
-    if it did not. ``changes`` are the snapshots in which members or owners differ from the one before, without logs and
-    offsets.
+    if it did not. ``changes`` are the snapshots in which members, owners or topics differ from the one before. They
+    have no logs and no offsets.
     """
 
     snapshot: GroupSnapshot
@@ -189,4 +189,4 @@ def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapsh
 
 
 def _membership(snapshot: GroupSnapshot) -> object:
-    return snapshot.members, snapshot.owners, snapshot.brokers_group
+    return snapshot.members, snapshot.owners, snapshot.topics, snapshot.brokers_group

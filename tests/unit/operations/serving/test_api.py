@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.group_snapshots import NOW
-from tests.unit.operations.serving.watched import DETAILS, at, watched, without_logs
+from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.operations.group_snapshot import Problem
 from zkconsumer.operations.serving.api import group_document, groups_document
 from zkconsumer.operations.serving.judgement import details, judge
@@ -22,8 +21,7 @@ MINUTE = [at(second, 100 + second, 110 + 2 * second) for second in range(0, 60, 
 def document(*snapshots: Any, since: int = 0, now: int = NOW + 60_000) -> Any:
     """The group's document as a reader gets it."""
     group = watched(*snapshots)
-    told = replace(DETAILS, events=details(group).events, rebalances=details(group).rebalances)
-    return json.loads(json.dumps(group_document(group, judge(group), told, now, since)))
+    return json.loads(json.dumps(group_document(group, judge(group), details(group), now, since)))
 
 
 def test_the_sample_for_the_page_is_up_to_date() -> None:
