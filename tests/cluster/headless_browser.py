@@ -40,12 +40,24 @@ class Browser:
         our_read, its_write = os.pipe()
         its_read, our_write = os.pipe()
         # the browser reads from descriptor 3 and writes to 4
-        command = f"exec 3<&{its_read} 4>&{its_write}; exec \"$@\" 2>/dev/null"
-        options = (
-            "--headless=new --remote-debugging-pipe --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run"
-            " --disable-features=BackForwardCache --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars"
-            " --disable-extensions --disable-default-apps --mute-audio --force-color-profile=srgb"
-        ).split()
+        command = f'exec 3<&{its_read} 4>&{its_write}; exec "$@" 2>/dev/null'
+        options = [
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-features=BackForwardCache",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--hide-scrollbars",
+            "--disable-extensions",
+            "--disable-default-apps",
+            "--mute-audio",
+            "--force-color-profile=srgb",
+        ]
         self._process = subprocess.Popen(
             ["sh", "-c", command, "sh", program, *options, f"--user-data-dir={folder}", "about:blank"],
             pass_fds=(its_read, its_write),
