@@ -6,7 +6,7 @@ strategy that hashes names (``roundrobin``, ``consistent-hash``) does not. Nor i
 consumer ids of which one is the other with ``-`` and a number behind it. Nothing of a name is left in its replacement,
 not its length either, and no table is kept.
 
-What stays: numbers of partitions and streams, offsets, times, transactions, session ids, broker ids, ports, versions,
+These stay: numbers of partitions and streams, offsets, times, transactions, session ids, broker ids, ports, versions,
 names of strategies, Kafka's own topics, and figures of ZooKeeper's servers. Texts of problems are dropped.
 """
 
