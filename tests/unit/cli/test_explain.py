@@ -64,6 +64,7 @@ def test_json_and_csv(explain: Explain, capsys: pytest.CaptureFixture[str]) -> N
     assert explain(DEAD_OWNER, "--format", "json") == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["strategy"]["name"], len(made["members"]), len(made["partitions"])) == ("range", 2, 4)
+    assert made["topics"] == {"t": {"threads": ["g_a-0", "g_b-0"], "partitions": [0, 1, 2, 3]}}
     assert made["partitions"][3]["cause"]["until"] is not None
     assert explain(HEALTHY, "--format", "csv") == 0
     rows = capsys.readouterr().out.splitlines()
