@@ -268,11 +268,11 @@ class GroupAnalysis:
 
     @cached_property
     def contended(self) -> Mapping[ConsumerId, TopicPartition]:
-        """For each member the first partition that it should own and another registered thread owns."""
+        """For each member the first partition that it should own and another one's thread owns."""
         found: dict[ConsumerId, TopicPartition] = {}
         for tp, thread in sorted(self.expected.items()):
-            consumer, other = self.registered.get(thread), self.registered.get(self.owners.get(tp, ThreadId("")))
-            if consumer is not None and other is not None and consumer != other:
+            consumer, other = self.registered.get(thread), self.owners.get(tp)
+            if consumer is not None and other is not None and self.registered.get(other) != consumer:
                 found.setdefault(consumer, tp)
         return found
 

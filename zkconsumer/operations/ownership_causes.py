@@ -92,16 +92,14 @@ class OwnershipCauses:
             return self._dying(consumer, "cannot claim it: its session is connected to no server")
         kind = self._kind(consumer)
         quiet = self._analysis.quiet_for
-        blocked = self._contended(consumer)
         if kind is not MemberKind.SCALA:
-            if blocked:
-                return Cause("its member contends with another", blocked, "members with one strategy")
             return Cause(
                 f"{consumer} has not claimed it yet",
                 f"{consumer} ({kind.value}) has not claimed it yet",
                 f"the next round of {consumer}: it looks at the group every rebalance.interval.ms (20 s by default)",
                 self._after(OUR_PATIENCE / 3),
             )
+        blocked = self._contended(consumer)
         if quiet is not None and quiet > SCALA_PATIENCE:
             gave_up = (
                 f"{consumer} is a Scala member and has not claimed it for {duration(quiet * 1000)}: it gives up after"

@@ -160,7 +160,7 @@ class _Evidence:
         names = first_of(silent, _NAMED)
         if not telling:
             if advertised is not None:
-                why = f"{said}; {names} advertise nothing, and own nothing to tell by"
+                why = f"{said}; nothing tells the strategy of {names}: nothing advertised, nothing owned"
                 return self._answer(advertised, sure=False, why=why)
             why = "no member advertises one, and no member owns anything to tell by; range is the original's default"
             return self._answer(RANGE, sure=False, why=why)
@@ -177,7 +177,7 @@ class _Evidence:
         if advertised not in fitting:
             return self._odd(advertised, said)
         others = [one.label for one in fitting if one != advertised]
-        fits = f"it explains what {first_of(telling, _NAMED)} own"
+        fits = f"it explains the partitions of {first_of(telling, _NAMED)}"
         if others:
             return self._answer(advertised, sure=False, why=f"{said}, and {fits}, as {first_of(others)} would")
         return self._answer(advertised, sure=True, why=f"{said}, and {fits}; no other does")

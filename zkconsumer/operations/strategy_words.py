@@ -134,10 +134,9 @@ def _sizes(size: int, more: int, count: int) -> str:
     """Say how many partitions each thread gets, by its place."""
     if not more:
         return f"each gets {size}"
-    rest = count - more
-    return (
-        f"the first {more} get {size + 1}, the last {rest} {size}" if size else f"the first {more} get 1, {rest} none"
-    )
+    rest, gets = count - more, "gets" if count - more == 1 else "get"
+    first = f"the first {more} {'gets' if more == 1 else 'get'} {size + 1}"
+    return f"{first}, the last {rest} {gets} {size or 'none'}"
 
 
 def _by_hash(words: StrategyWords, partition: TopicPartition) -> Arithmetic:

@@ -38,7 +38,7 @@ def test_the_report_has_state_members_and_partitions(explain: Explain, capsys: p
     assert explain(HEALTHY) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Group g is Stable: all 4 partitions are owned as range wants."
-    assert lines[1].startswith("Strategy range: 1 of 2 members advertise it, and it explains what g_b own")
+    assert lines[1].startswith("Strategy range: 1 of 2 members advertise it, and it explains the partitions of g_b")
     assert [line.split()[:4] for line in lines[4:6]] == [["g_a", "zkconsumer", "1", "2"], ["g_b", "Scala", "1", "2"]]
     assert sum(line.endswith("as it should be") for line in lines) == 4
 
