@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
 from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.kafka_tools import ConsumerGroupsTool
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector, cli
@@ -30,7 +31,10 @@ class Operator:
 
     def __call__(self, *arguments: str) -> int:
         self._capsys.readouterr()
-        code = cli.main([*arguments, *self.where])
+        try:
+            code = cli.main([*arguments, *self.where])
+        except SystemExit as usage:
+            code = int(str(usage.code))
         self.out, self.err = self._capsys.readouterr()
         return code
 
@@ -158,3 +162,108 @@ def test_dead_offsets_are_pruned_and_can_be_put_back(
     assert offsets_of(zookeeper, group, topic) == {0: 4, 1: 4, 2: 4}
     assert operator("offsets", "undo", str(file), "--execute") == 0, operator.err
     assert zookeeper.get(f"{offsets}/never.was/0")[0] == b"9"
+
+
+# ---- beside Kafka's own tool, on a group of the brokers ----
+
+
+def test_dry_runs_print_what_kafkas_tool_prints(
+    operator: Operator,
+    topic: str,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    cluster: DevCluster,
+    tmp_path: Path,
+) -> None:
+    """The rows of Kafka's tool come in an order by chance; 3.9 also forgets the ends of the lines."""
+    groups, empty = [new_group(), new_group()], new_topic(1)
+    for group, offset in zip(groups, (4, 6), strict=True):
+        commit(cluster, group, {(topic, 0): offset, (topic, 2): offset + 1})
+    plan = tmp_path / "plan.csv"
+    plan.write_text(f"{topic},0,3\n{topic},1,99\n")
+    plans = tmp_path / "plans.csv"
+    plans.write_text(f"{groups[0]},{topic},0,3\n{groups[1]},{topic},2,5\n")
+    one, both = ["--group", groups[0]], ["--group", groups[0], "--group", groups[1]]
+    operator.where = ["--bootstrap-server", cluster.bootstrap_servers]
+    cases = [
+        [*one, "--all-topics", "--to-earliest"],
+        [*both, "--all-topics", "--to-latest"],
+        [*one, "--topic", topic, "--to-current"],
+        [*one, "--topic", f"{topic}:0,1", "--topic", empty, "--to-offset", "7"],
+        [*one, "--topic", topic, "--to-offset", "-3"],
+        [*one, "--all-topics", "--shift-by", "-2"],
+        [*one, "--all-topics", "--shift-by", "50"],
+        [*one, "--topic", topic, "--topic", empty, "--to-datetime", "2001-01-01T00:00:00.000"],
+        [*one, "--topic", topic, "--to-datetime", "2101-01-01T00:00:00.000+01:00"],
+        [*one, "--topic", topic, "--by-duration", "P1DT2H"],
+        [*one, "--from-file", str(plan)],
+        [*both, "--from-file", str(plans)],
+        [*one, "--all-topics", "--to-earliest", "--export"],
+        [*both, "--all-topics", "--to-earliest", "--export"],
+        ["--group", "nobody.knows", "--topic", f"{topic}:1", "--to-latest"],
+        ["--group", "nobody.knows", "--all-topics", "--to-latest"],
+    ]
+    with ConsumerGroupsTool(cluster.bootstrap_servers) as kafkas:
+        for case in cases:
+            theirs = kafkas.run("--reset-offsets", "--dry-run", *case)
+            assert operator("groups", "--reset-offsets", "--dry-run", *case) == theirs.code, (case, operator.err)
+            assert same_lines(operator.out, theirs.out), (case, operator.out, theirs.out, theirs.err)
+        undecided = kafkas.run("--reset-offsets", *one, "--all-topics", "--to-earliest")
+        assert operator("groups", "--reset-offsets", *one, "--all-topics", "--to-earliest") == undecided.code
+        assert operator.err == undecided.err
+
+
+def test_errors_of_kafkas_tool_are_ours(
+    operator: Operator, topic: str, new_group: Callable[[], str], cluster: DevCluster
+) -> None:
+    """The texts are the same; the exit codes are not: a refusal is 1, and wrong usage is 2."""
+    from confluent_kafka import Consumer
+
+    group = new_group()
+    operator.where = ["--bootstrap-server", cluster.bootstrap_servers]
+    one = ["--group", group]
+    wrong = [
+        [*one, "--to-latest"],
+        [*one, "--all-topics"],
+        [*one, "--all-topics", "--to-latest", "--dry-run", "--execute"],
+        [*one, "--all-topics", "--to-latest", "--to-offset", "3"],
+        ["--all-topics", "--to-latest"],
+    ]
+    member = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
+    try:
+        with ConsumerGroupsTool(cluster.bootstrap_servers) as kafkas:
+            for case in wrong:
+                theirs = kafkas.run("--reset-offsets", *case)
+                assert operator("groups", "--reset-offsets", *case) == 2
+                words = sorted(reordered(operator.err.strip())[-1].split())
+                assert any(words == sorted(line.split()) for line in reordered(theirs.err)), (words, theirs.err[:600])
+            member.subscribe([topic])
+            eventually(lambda: member.poll(0.2) or member.assignment(), 30, "an assignment")
+            active = kafkas.run("--reset-offsets", "--dry-run", *one, "--all-topics", "--to-latest")
+            assert operator("groups", "--reset-offsets", "--dry-run", *one, "--all-topics", "--to-latest") == 1
+            refusal = next(line for line in active.out.splitlines() if line.startswith("Error:"))
+            assert any(line.startswith(refusal) for line in operator.out.splitlines()), operator.out
+    finally:
+        member.close()
+
+
+def reordered(text: str) -> list[str]:
+    """The lines without brackets and commas: Java prints a set of options in an order by chance."""
+    return text.translate(str.maketrans("[],", "   ")).splitlines()
+
+
+def same_lines(ours: str, theirs: str) -> bool:
+    lines = [line for line in ours.splitlines() if line]
+    return all(line in theirs for line in lines) and sum(map(len, lines)) == len(theirs.replace("\n", ""))
+
+
+def commit(cluster: DevCluster, group: str, offsets: dict[tuple[str, int], int]) -> None:
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Where
+
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
+    try:
+        where = [Where(topic, number, offset) for (topic, number), offset in offsets.items()]
+        consumer.commit(offsets=where, asynchronous=False)
+    finally:
+        consumer.close()

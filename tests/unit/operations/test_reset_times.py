@@ -27,12 +27,13 @@ def test_a_time_is_utc_unless_it_has_a_zone(text: str, milliseconds: int) -> Non
     assert parse_datetime(text) == milliseconds
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "now", "1970-01-02", "1970-01-02 00:00:00.000", "1970-01-02T00:00:00.5", "1970-02-30T00:00:00.000"]
-    + ["1970-01-02T24:00:00.000", "1970-01-02T00:00:00.000+25:00", "1969-12-31T00:00:00.000", "١٩٧٠-01-02T00:00:00.000"]
-    + ["0001-01-01T00:00:00.000+14:00"],
-)
+NO_TIMES = """
+|now|1970-01-02|1970-01-02 00:00:00.000|1970-01-02T00:00:00.5|1970-02-30T00:00:00.000|1970-01-02T24:00:00.000
+|1970-01-02T00:00:00.000+25:00|1969-12-31T00:00:00.000|\u0661970-01-02T00:00:00.000|0001-01-01T00:00:00.000+14:00
+""".replace("\n", "").split("|")
+
+
+@pytest.mark.parametrize("text", NO_TIMES)
 def test_another_time_is_an_error_that_quotes_it(text: str) -> None:
     with pytest.raises(ValueError) as refused:
         parse_datetime(text)
@@ -71,6 +72,7 @@ def test_another_duration_is_an_error_that_quotes_it(text: str) -> None:
 def test_any_text_is_a_time_or_an_error(text: str) -> None:
     for parse in (parse_datetime, parse_duration):
         try:
-            assert isinstance(parse(text), int)
+            found: object = parse(text)
         except ValueError as error:
-            assert repr(text) in str(error)
+            found = str(error)
+        assert isinstance(found, int) or repr(text) in str(found)

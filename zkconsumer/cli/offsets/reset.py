@@ -35,8 +35,6 @@ from zkconsumer.operations.operated_topics import offsets_by_time, with_topics
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
-_WIDTH = 15
-
 
 def run_reset(arguments: argparse.Namespace) -> int:
     """Run the command. Return the exit code. Raises: ZkConsumerError if nothing could be read."""
@@ -216,14 +214,23 @@ def _print(arguments: argparse.Namespace, plans: Sequence[ResetPlan]) -> None:
         return
     table = reset_table(plans, verbose=arguments.verbose)
     if arguments.format == TABLE:
-        print(f"\n{render(table)}\n" if plans else "", flush=True)
+        print("\n" + (render(table) if arguments.verbose else _kafkas_lines(table)), flush=True)
     else:
         print(render(table, arguments.format), flush=True)
 
 
+def _kafkas_lines(table: Table) -> str:
+    """Return the table as Kafka's tool prints it: with fixed widths, and blanks at the ends."""
+    rows = [tuple(column.title for column in table.columns), *table.rows]
+    widths = (30, 30, 10, 15)
+    return "\n".join(
+        " ".join(printable(str(cell)).ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )
+
+
 def reset_table(plans: Sequence[ResetPlan], *, verbose: bool) -> Table:
     """Return the new offsets as Kafka's tool prints them; ``verbose`` adds columns."""
-    head = (Column("GROUP", _WIDTH), Column("TOPIC", _WIDTH), Column("PARTITION", 10))
+    head = (Column("GROUP", 30), Column("TOPIC", 30), Column("PARTITION", 10))
     if not verbose:
         rows: list[tuple[str | int | None, ...]] = [
             (plan.group, *one.partition, one.new) for plan in plans for one in plan.resets
