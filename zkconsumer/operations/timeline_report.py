@@ -53,18 +53,6 @@ def event_runs(found: Sequence[TimelineEvent]) -> Iterator[str]:
         yield event_line(run)
 
 
-def event_runs(found: Sequence[TimelineEvent]) -> Iterator[str]:
-    """Yield the lines of events without the rebalances that they form."""
-    run: list[TimelineEvent] = []
-    for event in found:
-        if run and not _together(run[-1], event):
-            yield event_line(run)
-            run = []
-        run.append(event)
-    if run:
-        yield event_line(run)
-
-
 def event_line(run: Sequence[TimelineEvent]) -> str:
     """Return the line of one event, or of neighbours that :func:`report` puts together."""
     first = run[0]
