@@ -31,6 +31,7 @@ EXAMPLES = {
     "strategy": "OnlyAssignor",
     "brokers": 'group_coordination="kafka"',
     "test kit": "FakeCluster",
+    "health": "Collector(connector)",
     "snapshot": "spark.snapshot(",
     "query": "spark.readStream",
 }

@@ -1,6 +1,6 @@
 """The tables about groups, ``option("table", ...)``: their columns, and their rows from group snapshots.
 
-Pure; any thread. What is unknown is null. Text comes from nodes that anyone may have written, so whatever Arrow cannot
+Pure; any thread. An unknown value is null. Text comes from nodes that anyone may have written, so whatever Arrow cannot
 hold is replaced.
 """
 
