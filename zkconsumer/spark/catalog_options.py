@@ -1,9 +1,9 @@
 """Keeps the options of ``CREATE TABLE t USING zkconsumer OPTIONS (...)`` for the queries of the table.
 
 Pure; any thread. Spark gives a Python data source the options of a table only when the table is created, to ask it for
-the columns. Each option comes twice then, once with the prefix ``option.``, among the table's properties. A query of the
-table gets the stored columns and none of the options. So the options are stored in the columns: as metadata of the first
-one. Secrets are not, because metadata goes on into everything that is written from the table.
+the columns. Each option comes twice then, once with the prefix ``option.``, among the table's properties. A query of
+the table gets the stored columns and none of the options. So the options are stored in the columns: as metadata of the
+first one. Secrets are not, because metadata goes on into everything that is written from the table.
 """
 
 from __future__ import annotations
