@@ -32,6 +32,7 @@ EXAMPLES = {
     "strategy": "OnlyAssignor",
     "brokers": 'group_coordination="kafka"',
     "test kit": "FakeCluster",
+    "health": "Collector(connector)",
     "snapshot": "spark.snapshot(",
     "query": "spark.readStream",
     "explain": "explained_partitions(",
