@@ -228,11 +228,12 @@ def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
         described.protocol,
         described.protocol_type,
         (where.broker_id, where.host, where.port),
-        tuple(_member_of(one, described.protocol_type) for one in described.members),
+        tuple(member_of(one, described.protocol_type) for one in described.members),
     )
 
 
-def _member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
+def member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
+    """Return a described member. Its assignment is None if nobody but its own kind can decode it."""
     assigned: tuple[TopicPartition, ...] | None = None
     topics: tuple[str, ...] = ()
     if protocol_type == PROTOCOL_TYPE:
