@@ -74,7 +74,7 @@ def test_json_and_csv(explain: Explain, capsys: pytest.CaptureFixture[str]) -> N
 def test_an_unknown_group_names_similar_ones(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
     snapshot = replace(HEALTHY, group="payments")
     assert explain(snapshot, group="paymnets") == 1
-    assert "there is no group paymnets; did you mean payments?" in capsys.readouterr().err
+    assert "Consumer group 'paymnets' does not exist. Did you mean 'payments'?" in capsys.readouterr().err
 
 
 def test_an_unknown_partition_fails(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:

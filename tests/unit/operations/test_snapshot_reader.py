@@ -17,8 +17,8 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import MemberIdRequiredError, ZkConsumerError
-from zkconsumer.kafka import BrokerChannel
+from zkconsumer.errors import MemberIdRequiredError, RegistryUnavailableError, ZkConsumerError
+from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, StoredOffset
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.operations import zookeeper_reader
@@ -167,6 +167,31 @@ def test_without_zookeeper_the_brokers_tell(cluster: FakeCluster, sources: list[
     assert found.brokers_group is not None
     assert [one.what for one in found.problems] == [f"ZooKeeper {connect}"]
     assert source.groups() == []
+
+
+def test_brokers_are_remembered_while_zookeeper_is_away(cluster: FakeCluster, sources: list[LiveSource]) -> None:
+    a_group(cluster)
+    source = source_of(sources, cluster.zookeeper_connect, timeout=1.0)
+    assert source.snapshot("g").members
+    assert cluster.zookeeper_server is not None
+    cluster.zookeeper_server.stop()
+    found = source.snapshot("g")
+    assert not found.members
+    assert found.brokers
+    assert [one.what for one in found.problems] == [f"ZooKeeper {cluster.zookeeper_connect}"]
+    for broker in cluster.brokers.values():
+        broker.stop()
+    with pytest.raises(RegistryUnavailableError):
+        source.snapshot("g")
+
+
+def test_a_coordinator_that_is_still_loading_is_asked_again(cluster: FakeCluster, sources: list[LiveSource]) -> None:
+    join(cluster, "g").close()
+    cluster.fail("DescribeGroups", error_codes.COORDINATOR_LOAD_IN_PROGRESS, times=2)
+    found = source_of(sources, cluster.zookeeper_connect).snapshot("g")
+    assert not found.problems
+    assert found.brokers_group is not None
+    assert found.brokers_group.state == "Stable"
 
 
 def test_if_nothing_answers_it_is_an_error(sources: list[LiveSource]) -> None:
