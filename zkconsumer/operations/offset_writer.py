@@ -42,7 +42,7 @@ _LOOK_AGAIN = 0.2
 
 
 class WriteState(Enum):
-    """What became of one partition."""
+    """The result of a write for one partition."""
 
     WRITTEN = "written"
     NOT_WRITTEN = "not written"
@@ -250,7 +250,7 @@ class OwnerCheckedKafkaSide:
 
 @dataclass(slots=True)
 class OffsetRun:
-    """The writes to one store of one group, from the file with what was there before to the results.
+    """The writes to one store of one group, from the undo file to the results.
 
     ``side`` is the store; ``timeout`` the seconds for each access; ``stopped`` tells whether the user wants it to end.
     ``results`` has all partitions from :meth:`begin` on.
@@ -325,7 +325,7 @@ class OffsetRun:
         self.results.update((step.partition, WriteResult(state, why)) for step in steps)
 
     def settle(self) -> None:
-        """Read unknown results again. What cannot be read stays unknown."""
+        """Read partitions with unknown results again. A partition that cannot be read keeps its result."""
         unknown = [step for step in self._todo if self.results[step.partition].state is WriteState.UNKNOWN]
         if not unknown:
             return

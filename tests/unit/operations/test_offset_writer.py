@@ -210,7 +210,7 @@ def test_an_unowned_offset_that_somebody_wrote_is_kept(house: House) -> None:
 
 
 def followed(house: House, *actions: Callable[[], None]) -> Mapping[TopicPartition, str]:
-    """What has not followed; the actions are done while it is waited for, and then the user stops it."""
+    """Return the partitions that have not followed after these actions; then the user stops the wait."""
     left = list(actions)
 
     def stopped() -> bool:

@@ -141,7 +141,8 @@ def _duration(text: str) -> int:
 
 def scenario_of(arguments: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios that are given; exactly one should be."""
-    return [one for one in Scenario if getattr(arguments, _name(one)) not in (None, False)]
+    given = ((one, getattr(arguments, _name(one))) for one in Scenario)
+    return [one for one, value in given if value is not None and value is not False]  # 0 is a value
 
 
 def _name(scenario: Scenario) -> str:
