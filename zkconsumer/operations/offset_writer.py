@@ -212,6 +212,14 @@ class OwnedZooKeeperSide(ZooKeeperSide):
 
     # ---- after the writes ----
 
+    def catch_up(self, deadline: Deadline) -> None:
+        """Have the next read show every write that ZooKeeper took before now. Raises RegistryError.
+
+        Otherwise a server that lags behind could show the nodes as they were before a write whose answer was lost. A
+        delete passes through the leader, in order with all writes, also if there is no such node.
+        """
+        self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
+
     def nudge(self, deadline: Deadline) -> None:
         """Have the owners look at their offsets now. Raises RegistryError."""
         self.owners.nudge([owner for owner, _ in self.adopted.values()], deadline)
@@ -342,11 +350,8 @@ class OffsetRun:
     def settle(self) -> None:
         """Read partitions with unknown results again. A partition that cannot be read keeps its result."""
         unknown = [step for step in self._todo if self.results[step.partition].state is WriteState.UNKNOWN]
-        if not unknown:
-            return
-        try:
-            held = self.side.read(Deadline(self.timeout))
-        except (RegistryError, BrokerError):
+        held = self._read_back() if unknown else None
+        if held is None:
             return
         for step in unknown:
             now = held.get(step.partition)
@@ -355,6 +360,19 @@ class OffsetRun:
             elif now == step.before and now != step.after:
                 why = self.results[step.partition].why
                 self.results[step.partition] = WriteResult(WriteState.NOT_WRITTEN, why)
+
+    def _read_back(self) -> dict[TopicPartition, StoreEntry] | None:
+        """Return what is there now, None if that cannot be seen in time. A lost connection may come back."""
+        deadline = Deadline(self.timeout)
+        while True:
+            try:
+                if isinstance(self.side, OwnedZooKeeperSide):
+                    self.side.catch_up(deadline)
+                return self.side.read(deadline)
+            except (RegistryError, BrokerError):
+                if deadline.expired:
+                    return None
+                sleep(deadline.bounded(_LOOK_AGAIN))
 
     def count(self, state: WriteState) -> int:
         """Return the number of partitions with this result."""

@@ -31,14 +31,14 @@ class World:
         self._capsys = capsys
         self.out = self.err = ""
 
-    def __call__(self, *arguments: str, zookeeper: bool = True) -> int:
+    def __call__(self, *arguments: str, zookeeper: bool = True, timeout: float = 10.0) -> int:
         self._capsys.readouterr()
         if zookeeper:
             where = ["--zookeeper", self.cluster.zookeeper_connect]
         else:
             where = ["--bootstrap-server", self.cluster.bootstrap_servers]
         try:
-            return cli.main(["offsets", *arguments, *where, "--timeout", str(int(scaled(10) * 1000))])
+            return cli.main(["offsets", *arguments, *where, "--timeout", str(int(scaled(timeout) * 1000))])
         except SystemExit as usage:
             return int(str(usage.code))
         finally:
@@ -209,7 +209,7 @@ def test_zookeeper_is_lost_in_the_middle(world: World, monkeypatch: pytest.Monke
     before_write(monkeypatch, lose)
     monkeypatch.setattr(OwnedZooKeeperSide, "read", fail)
     world.put(10, 10, 10)
-    assert world("reset", "g", "--all-topics", "--to-offset", "3", "--execute") == 1
+    assert world("reset", "g", "--all-topics", "--to-offset", "3", "--execute", timeout=2.0) == 1
     assert "1 written, 1 not written, 1 unknown (ZooKeeper is away)" in world.err
     assert "unknown: ZooKeeper is away" in world.err
     assert "offsets undo" in world.err
