@@ -115,8 +115,10 @@ def plan_reset(
     all partitions with an offset (``--all-topics``); ``stores`` are the stores to write, by default those that the
     group uses (:func:`stores_in_use`).
     """
-    group, stores = snapshot.group, tuple(stores) or stores_in_use(snapshot)
-    refused = unread(snapshot, stores) or [text for text in (brokers_refusal(snapshot),) if text]
+    # if one store could not be asked, nobody knows whether the group uses it as well
+    group, asked = snapshot.group, tuple(stores) or tuple(Store)
+    stores = tuple(stores) or stores_in_use(snapshot)
+    refused = unread(snapshot, asked) or [text for text in (brokers_refusal(snapshot),) if text]
     if refused:
         return ResetPlan(group, stores, errors=tuple(refused))
     if target.scenario is Scenario.FROM_FILE and target.offsets is None:

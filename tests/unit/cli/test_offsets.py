@@ -257,6 +257,17 @@ def test_exported_offsets_can_be_read_again(world: World) -> None:
     assert "Error: No reset plan for group x found" in world.out
 
 
+def test_a_dry_run_may_read_a_file_in_place_of_a_cluster(world: World) -> None:
+    world.put(10)
+    where = ["--zookeeper", world.cluster.zookeeper_connect]
+    assert cli.main(["snapshot", "g", "--output", "g.json", *where]) == 0
+    assert cli.main(["offsets", "reset", "g", "--all-topics", "--to-latest", "--export", "--from", "g.json"]) == 0
+    assert world("prune", "g") == 0
+    assert cli.main(["offsets", "prune", "g", "--from", "g.json"]) == 0
+    for more in (["--to-latest", "--execute"], ["--by-duration", "P1D"]):
+        assert cli.main(["offsets", "reset", "g", "--all-topics", *more, "--from", "g.json"]) == 2
+
+
 # ---- prune ----
 
 
@@ -296,6 +307,8 @@ def test_offsets_of_existing_topics_go_only_if_asked(world: World, cluster: Fake
         (["reset", "g", "--all-topics", "--topic", "t", "--to-latest"], "can't be used with option"),
         (["reset", "g", "--topic", "t:x", "--to-latest"], "'x' is no partition"),
         (["reset", "g", "--topic", "t", "--to-latest", "--dry-run", "--execute"], "only accepts one of"),
+        (["reset", "a/b", "--topic", "t", "--to-latest"], "'a/b' is no group"),
+        (["prune", "a/b"], "'a/b' is no group"),
         (["reset", "", "--topic", "t", "--to-latest"], "empty value"),
         (["reset", "g", "--topic", "t", "--to-offset", "9" * 19], "is no offset"),
         (["reset", "g", "--topic", "t", "--to-offset", "1_0"], "is no offset"),
@@ -312,9 +325,19 @@ def test_wrong_usage_is_told(world: World, arguments: list[str], words: str) -> 
     assert words in world.err
 
 
+HOSTILE = """{"format": "zkconsumer migrate, what was there before", "version": 1, "group": "g", "store": "zookeeper",
+"zookeeper.connect":"","when":"","partitions": [{"topic": "a/b", "partition": 0, "before": null, "wrote": null}]}"""
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "cannot be read"), ("{}", "not written by zkconsumer migrate"), ("t,0\n", "f: "), ("\xff", "f:")],
+    [
+        (None, "cannot be read"),
+        ("{}", "not written by zkconsumer migrate"),
+        ("t,0\n", "f: "),
+        (HOSTILE, "'a/b'"),
+        ("\xff", "f:"),
+    ],
 )
 def test_a_bad_undo_file_is_named(world: World, content: str | None, words: str) -> None:
     if content is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from zkconsumer.cli.source_arguments import add_source_arguments
 from zkconsumer.cli.tables import add_format_argument
 from zkconsumer.core.migration.planning import Store, parse_selection
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.operations.offset_reset import Scenario
 from zkconsumer.operations.reset_times import parse_datetime, parse_duration
 
@@ -167,6 +168,10 @@ def wrong_usage(arguments: argparse.Namespace) -> str:
         return "Option [reset-offsets] takes one of these options: [group], [all-groups]"
     if arguments.group and arguments.all_groups:
         return 'Option "[group]" can\'t be used with option "[all-groups]"'
+    for group in arguments.group:
+        problem = name_problem(group)
+        if problem is not None:
+            return f"{group!r} is no group: {problem}"
     given = scenario_of(arguments)
     if not given:
         names = ", ".join(f"[{one.value.removeprefix('--')}]" for one in Scenario)
