@@ -87,12 +87,21 @@ def test_an_inactive_scala_group_is_reset_and_undone(
     assert offsets_of(zookeeper, group, topic) == {0: 4, 1: 4, 2: 4}
 
 
+@pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
 def test_a_live_group_of_ours_follows_a_reset(
-    operator: Operator, topic: str, new_group: Callable[[], str], zookeeper: KazooClient, connector: Connect
+    operator: Operator,
+    topic: str,
+    new_group: Callable[[], str],
+    zookeeper: KazooClient,
+    connector: Connect,
+    storage: str,
 ) -> None:
-    """The members look at their offsets once an hour by themselves, so they follow because they are told."""
+    """The members look at their offsets once an hour by themselves, so they follow because they are told.
+
+    With offsets in Kafka there is dual commit: the member itself brings the new offset there.
+    """
     group = new_group()
-    patient = {"rebalance.interval.ms": 3_600_000, "auto.commit.interval.ms": 100}
+    patient = {"rebalance.interval.ms": 3_600_000, "auto.commit.interval.ms": 100, "offsets.storage": storage}
     member = connector(group, **patient)
     reader = Reader(member.create_message_streams({topic: 1})[topic][0])
     everything = dict.fromkeys(range(PARTITIONS), MESSAGES)

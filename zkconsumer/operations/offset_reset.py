@@ -3,8 +3,8 @@
 Scenarios, limits and texts are those of ``kafka-consumer-groups.sh --reset-offsets`` (Kafka 3.9). An offset is never
 guessed: a partition whose log, topic or present offset is unknown is refused, and then nothing of its group is written.
 
-Differs on purpose from Kafka's tool: it resets ZooKeeper groups, also live ones if every owner adopts the offset; it
-leaves out partitions that exist no more; and it refuses a partition that does not exist instead of waiting for it.
+Differs on purpose from Kafka's tool: it resets ZooKeeper groups, also live ones if every owner adopts the offset. It
+refuses a named partition that does not exist, and leaves such partitions out of all topics.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PartitionReset:
 
     @property
     def effect(self) -> str:
-        """What becomes of the group's progress, in words."""
+        """The change of the group's progress, in words."""
         if self.current is None:
             return "first offset"
         if self.new == self.current:
@@ -115,8 +115,10 @@ def plan_reset(
     all partitions with an offset (``--all-topics``); ``stores`` are the stores to write, by default those that the
     group uses (:func:`stores_in_use`).
     """
-    group, stores = snapshot.group, tuple(stores) or stores_in_use(snapshot)
-    refused = unread(snapshot, stores) or [text for text in (brokers_refusal(snapshot),) if text]
+    # if one store could not be asked, nobody knows whether the group uses it as well
+    group, asked = snapshot.group, tuple(stores) or tuple(Store)
+    stores = tuple(stores) or stores_in_use(snapshot)
+    refused = unread(snapshot, asked) or [text for text in (brokers_refusal(snapshot),) if text]
     if refused:
         return ResetPlan(group, stores, errors=tuple(refused))
     if target.scenario is Scenario.FROM_FILE and target.offsets is None:

@@ -15,6 +15,7 @@ from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, compla
 from zkconsumer.cli.source_arguments import add_source_arguments, open_connection, open_source
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.core.migration.planning import Store
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.operations.cluster_connection import ClusterConnection
@@ -59,6 +60,9 @@ def run_prune(arguments: argparse.Namespace) -> int:
 
 
 def _wrong_usage(arguments: argparse.Namespace) -> str:
+    problem = name_problem(arguments.group)
+    if problem is not None:
+        return f"{arguments.group!r} is no group: {problem}"
     if arguments.dry_run and arguments.execute:
         return "only one of --execute and --dry-run goes"
     if arguments.undo_file is not None and not (arguments.execute and arguments.undo_file):

@@ -54,6 +54,8 @@ def run_reset(arguments: argparse.Namespace) -> int:
         plans = _plans(arguments, source, connection)
         for plan in plans:
             _tell(plan)
+            if len(plan.stores) > 1 and arguments.store is None:
+                complain(f"group {plan.group} has offsets in ZooKeeper and in Kafka, so both are written; see --store")
         failed = any(plan.errors for plan in plans)
         if not arguments.execute or connection is None:
             _print(arguments, plans)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from zkconsumer.cli.source_arguments import add_source_arguments
 from zkconsumer.cli.tables import add_format_argument
 from zkconsumer.core.migration.planning import Store, parse_selection
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.operations.offset_reset import Scenario
 from zkconsumer.operations.reset_times import parse_datetime, parse_duration
 
@@ -141,7 +142,8 @@ def _duration(text: str) -> int:
 
 def scenario_of(arguments: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios that are given; exactly one should be."""
-    return [one for one in Scenario if getattr(arguments, _name(one)) not in (None, False)]
+    given = ((one, getattr(arguments, _name(one))) for one in Scenario)
+    return [one for one, value in given if value is not None and value is not False]  # 0 is a value
 
 
 def _name(scenario: Scenario) -> str:
@@ -166,6 +168,10 @@ def wrong_usage(arguments: argparse.Namespace) -> str:
         return "Option [reset-offsets] takes one of these options: [group], [all-groups]"
     if arguments.group and arguments.all_groups:
         return 'Option "[group]" can\'t be used with option "[all-groups]"'
+    for group in arguments.group:
+        problem = name_problem(group)
+        if problem is not None:
+            return f"{group!r} is no group: {problem}"
     given = scenario_of(arguments)
     if not given:
         names = ", ".join(f"[{one.value.removeprefix('--')}]" for one in Scenario)
