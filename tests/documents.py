@@ -33,6 +33,7 @@ EXAMPLES = {
     "test kit": "FakeCluster",
     "snapshot": "spark.snapshot(",
     "query": "spark.readStream",
+    "explain": "explained_partitions(",
 }
 """A text by which to find each Python example in README and the docs. Tests run every one of them."""
 

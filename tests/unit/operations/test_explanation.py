@@ -203,7 +203,7 @@ def test_members_with_two_strategies_contend() -> None:
     assert "it should also own t-1, which g_b-0 owns; what g_b owns is explained by" in unowned.cause.reason
 
 
-def test_a_dead_owner_keeps_a_scala_member_from_all_it_should_own() -> None:
+def test_a_dead_owner_keeps_a_scala_member_from_claiming() -> None:
     found = explain(group_snapshot(TWO, {**without("t:3"), "t:2": "g_gone-0"}, logs=LOGS), T3)
     assert "gave up" in found.sentence
     assert "it should also own t-2, which g_gone-0 owns; that thread is not registered" in found.cause.reason
