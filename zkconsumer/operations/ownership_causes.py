@@ -265,18 +265,19 @@ class OwnershipCauses:
         """Return whether a member's session has a connection, or nothing says otherwise."""
         live = self._live_sessions()
         node = self._snapshot.members.get(consumer)
-        return live is None or node is None or node.stat is None or node.stat.ephemeral_owner in live
+        if node is None or node.stat is None:
+            return True
+        return node.stat.ephemeral_owner != 0 and (live is None or node.stat.ephemeral_owner in live)
 
     def _dying(self, consumer: ConsumerId, said: str) -> Cause:
         stat = self._snapshot.members[consumer].stat
         session = stat.ephemeral_owner if stat is not None else 0
+        if not session:
+            reason = f"the registration of {consumer} is persistent: no session ends it, and no member stands behind it"
+            return Cause("its member's registration is persistent", reason, "somebody who deletes the registration")
         reason = f"{consumer} {said}; either its process is gone, or the network keeps it away"
-        return Cause(
-            "its member has no connection to a server",
-            reason,
-            f"its return, or the end of session {session:#x}",
-            self._longest_session(),
-        )
+        waits = f"its return, or the end of session {session:#x}"
+        return Cause("its member has no connection", reason, waits, self._longest_session())
 
     def _session_end(self) -> int | None:
         """When the session of the owner node has ended at the latest, if its client is gone."""

@@ -162,6 +162,16 @@ def test_damaged_and_persistent_owner_nodes() -> None:
     assert "persistent" in persistent.sentence
 
 
+def test_a_persistent_registration_is_no_member() -> None:
+    """Somebody restored it from a backup: nobody consumes, and no session ends it."""
+    snapshot = group_snapshot(TWO, without("t:3"), logs=LOGS)
+    g_b = ConsumerId("g_b")
+    left = replace(snapshot, members={**snapshot.members, g_b: replace(snapshot.members[g_b], stat=stat())})
+    found = explain(left, T3)
+    assert "registration is persistent" in found.sentence
+    assert found.cause.until is None
+
+
 def test_an_owner_node_of_a_former_session() -> None:
     snapshot = with_owner(group_snapshot(TWO, OWNED, logs=LOGS), "t:3", OwnerNode("g_b-0", stat(ephemeral_owner=77)))
     found = explain(snapshot, T3)
