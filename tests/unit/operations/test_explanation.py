@@ -222,7 +222,13 @@ def test_a_dead_owner_keeps_a_scala_member_from_claiming() -> None:
 def test_a_brokers_group_is_explained_by_its_coordinator() -> None:
     brokers = BrokersGroup("Stable", "range", members=(BrokersMember("m-1", "c", "/h", None, (T0,), ("t",)),))
     snapshot = group_snapshot(brokers_group=brokers, group_node=None, ids_node=None, logs=LOGS)
-    assert explain(snapshot, T0).sentence == "m-1 owns t-0, as it should by range."
+    found = explain(snapshot, T0)
+    assert found.sentence == "m-1 owns t-0, as it should by range."
+    assert found.why[-1] == "member 1 of 1, m-1, gets partitions 0-3; t-0 is the 1st of these"
+    assert found.partitions == (0, 1, 2, 3)
+    elsewhere = replace(brokers.members[0], assignment=(), member_id="m-0")
+    given = replace(snapshot, brokers_group=replace(brokers, members=(*brokers.members, elsewhere)))
+    assert explain(given, T0).why[-1].startswith("the leader gave it to m-1: with racks")
     moving = replace(snapshot, brokers_group=replace(brokers, state="PreparingRebalance", members=()))
     assert "rebalances" in explain(moving, T0).sentence
 
