@@ -17,7 +17,7 @@ class UnknownGroupError(ZkConsumerError):
 
 
 def read_group(source: SnapshotSource, group: str, *, message_times: bool = False) -> GroupSnapshot:
-    """Return the snapshot of a group that exists. What could not be read goes to standard error.
+    """Return the snapshot of a group that exists, and print its problems to standard error.
 
     Raises: UnknownGroupError; RegistryError, BrokerError as :meth:`SnapshotSource.snapshot`.
     """

@@ -1,8 +1,8 @@
 """Why a brokers' group gives a partition to a member, in words. Pure; any thread.
 
-The group's leader, a member, computes the assignment. ``range`` and ``roundrobin`` can be computed again from what the
-coordinator tells. ``sticky`` depends on what members had before, which stands nowhere. Mirrors the Java consumer's
-strategies without racks.
+The group's leader, a member, computes the assignment. ``range`` and ``roundrobin`` can be computed again from the
+coordinator's description of the group. ``sticky`` depends on earlier assignments, which nobody keeps. Mirrors the Java
+consumer's strategies without racks.
 """
 
 from __future__ import annotations

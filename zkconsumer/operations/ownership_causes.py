@@ -107,7 +107,9 @@ class OwnershipCauses:
             )
             reason = f"{gave_up}; {blocked}" if blocked else gave_up
             return Cause(
-                "its Scala member gave up", reason, "the next change under ids, for example a member that joins"
+                "its Scala member seems to have given up",
+                reason,
+                "the next change under ids, for example a member that joins",
             )
         reason = blocked or f"{consumer} is a Scala member: it claims all of its partitions or none, and still tries"
         waits = "its next attempt (each 2 s, 4 in all by default)"
@@ -227,7 +229,7 @@ class OwnershipCauses:
             reason = f"{consumer}, a Scala member, has not released it: its rebalance has not begun, or failed early"
             waits = f"the rebalance of {consumer}; if it gave up, the next change under ids"
             return Cause("a Scala member has not released it", reason, waits, self._after(SCALA_PATIENCE))
-        reason = f"{consumer} drains: it releases the partition when its reader is done with the message in hand"
+        reason = f"{consumer} has not released it: it drains the message in its reader's hands, or has yet to begin"
         return Cause("its owner drains", reason, f"the release by {consumer}, {_DRAIN}", self._after(OUR_PATIENCE / 3))
 
     def _of_former_session(self, consumer: ConsumerId) -> Cause:
