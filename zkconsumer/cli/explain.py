@@ -83,7 +83,7 @@ def report(analysis: GroupAnalysis, explained: list[Explanation], *, single: boo
 
 
 def member_table(analysis: GroupAnalysis) -> Table:
-    """Return the members that ZooKeeper knows, with what they own and should own."""
+    """Return the registered members with the numbers of their partitions, present and expected."""
     owned, expected = _counts(analysis.owners), _counts(analysis.expected)
     rows = []
     for consumer, node in sorted(analysis.snapshot.members.items()):

@@ -100,7 +100,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StrategyOutcome:
-    """What a strategy would make of the change.
+    """The outcome of the change under one strategy.
 
     ``moves`` counts the partitions that the change moves if the group has this strategy already; ``switch`` those that
     move from the present assignment to this strategy after the change. ``least`` and ``most`` are the partitions of a
@@ -119,7 +119,7 @@ class StrategyOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a change would do to a group.
+    """The effect of a change on a group.
 
     ``before`` and ``after`` are the assignments, ``strategy`` the one in effect afterwards. ``stays`` counts the
     partitions that keep their thread; ``idle`` are the threads without partitions afterwards.

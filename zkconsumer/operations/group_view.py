@@ -1,4 +1,4 @@
-"""What a snapshot says about a group's members, threads, strategy, expected owners and state.
+"""The members, threads, strategy, expected owners and state of a group, derived from its snapshot.
 
 These are the questions that every command asks. Ask :class:`GroupAnalysis` for several of them about one snapshot: it
 computes each answer once. Pure; any thread, one at a time for each analysis.
@@ -47,7 +47,7 @@ _NAMED = 4
 
 
 class MemberKind(Enum):
-    """What registered a member. The values are for texts."""
+    """The kinds of members. The values are for texts."""
 
     SCALA = "Scala"
     ZKCONSUMER = "zkconsumer"

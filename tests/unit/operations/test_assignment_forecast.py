@@ -1,4 +1,4 @@
-"""What a change would move, against the assignors themselves."""
+"""Forecasts of changes, compared with the assignors themselves."""
 
 from __future__ import annotations
 

@@ -110,7 +110,17 @@ STRATEGIES: list[tuple[str, dict[str, Any], str, bool, str]] = [
         {"members": THREE, "extra": {"g_a": {**OURS, "strategy": "average"}}, "owners": BY_RANGE},
         "range",
         True,
-        "1 of 3 members",
+        "0 of 3 members advertise it, others average",
+    ),
+    (
+        "plug-ins that differ",
+        {
+            "members": {"g_a": {"t": 1}, "g_b": {"t": 1}},
+            "extra": {"g_a": {**OURS, "strategy": "average"}, "g_b": {**OURS, "strategy": "mine"}},
+        },
+        "range",
+        False,
+        "nothing advertised, nothing owned",
     ),
     ("range beside Scala", {"members": THREE, "extra": {"g_a": OURS}, "owners": BY_RANGE}, "range", True, "no other"),
     ("old order", {"members": THREE, "extra": dict.fromkeys(THREE, OLD_ROUNDROBIN)}, "roundrobin (0.x)", True, "all 3"),
