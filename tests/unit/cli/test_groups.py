@@ -1,4 +1,4 @@
-"""``zkconsumer groups``: its tables and texts, compared with what Kafka's own tool printed, and its usage."""
+"""Tables and texts of ``zkconsumer groups``, compared with recorded output of Kafka's own tool, and wrong usage."""
 
 from __future__ import annotations
 
