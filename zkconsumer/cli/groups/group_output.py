@@ -102,6 +102,10 @@ def _print_condition(side: GroupSide) -> None:
         warn(f"\nConsumer group '{name}' has no active members.")
     elif side.state in _REBALANCING:
         warn(f"\nWarning: Consumer group '{name}' is {'stuck' if side.state == 'Stuck' else 'rebalancing'}.")
+    elif side.coordination is Coordination.BROKERS and side.state in ("Dead", "Unknown"):
+        # the group protocol of Kafka 4.0 has requests of its own
+        told = "the coordinator does not describe the group, so its members are unknown"
+        warn(f"\nWarning: Consumer group '{name}' has offsets, but {told}.")
     if side.reason and side.state in _REBALANCING:
         warn(printable(side.reason))
 
