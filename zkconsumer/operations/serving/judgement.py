@@ -1,4 +1,4 @@
-"""What the other parts of ``zkconsumer.operations`` conclude about a watched group, as plain values. Pure; any thread.
+"""The conclusions of ``zkconsumer.operations`` about a watched group, as plain values. Pure; any thread.
 
 A :class:`Judgement` is made once a reading. The :class:`Details` cost more and are made when somebody asks for them.
 """
@@ -55,7 +55,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What is told of one group only. ``explanations`` are one sentence a partition; the rest are JSON objects."""
+    """What only the document of one group has. ``explanations`` are one sentence a partition, the rest JSON objects."""
 
     explanations: Mapping[TopicPartition, str] = field(default_factory=dict)
     events: Sequence[Document] = ()

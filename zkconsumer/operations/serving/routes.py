@@ -77,6 +77,7 @@ class Routes:
 
     Arguments: ``board`` returns it. ``rules`` say who may ask. ``cluster`` is the name in Burrow's paths, ``host`` that
     of this machine. ``interval`` is that of the polls in seconds. ``files`` are those of the page, by name.
+    ``as_taken`` answers as of the latest snapshot in place of now, for snapshots of the past.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Routes:
         host: str,
         interval: float,
         files: Mapping[str, tuple[bytes, str]],
+        as_taken: bool = False,
     ) -> None:
         self._board = board
         self._rules = rules
@@ -95,6 +97,7 @@ class Routes:
         self._host = host
         self._interval = interval
         self._files = files
+        self._as_taken = as_taken
         self._details: dict[str, tuple[WatchedGroup, Details]] = {}
 
     def answer(self, request: Request) -> Response:
@@ -140,23 +143,24 @@ class Routes:
 
     def _allowed(self, request: Request) -> Response:
         path, board = request.path, self._board()
+        now = self._time(board)
         match path:
             case ():
                 return self._file("index.html")
             case ("metrics",):
-                return Response(200, metrics_text(board, _now()).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
+                return Response(200, metrics_text(board, now).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
             case ("api", "groups"):
                 judged = {name: (watched, _judgement(board, name)) for name, watched in board.groups.items()}
-                found = {**groups_document(judged, _now()), "failure": board.failure or None, "polls": board.polls}
+                found = {**groups_document(judged, now), "failure": board.failure or None, "polls": board.polls}
                 return document({**found, "interval": self._interval, "left_out": board.left_out})
             case ("api", "groups", group):
-                return self._group(board, group, request.query)
+                return self._group(board, group, request.query, now)
             case ("api", "events"):
                 return Response(200, events="")
             case ("api", "groups", group, "events"):
                 return Response(200, events=group) if group in board.groups else _unknown(group)
             case ("v3", "kafka", *rest):
-                return self._burrow(board, request, rest)
+                return self._burrow(board, request, rest, now)
             case (name,):
                 return self._file(name)
         return text(404, "there is no such path")
@@ -165,14 +169,19 @@ class Routes:
         content, kind = self._files.get(name, (b"", ""))
         return Response(200, content, kind) if kind else text(404, "there is no such path")
 
-    def _group(self, board: Board, group: str, query: Mapping[str, str]) -> Response:
+    def _time(self, board: Board) -> int:
+        """Return the time of the answers, in milliseconds since 1970."""
+        taken = [watched.snapshot.taken for watched in board.groups.values()] if self._as_taken else []
+        return max(taken, default=_now())
+
+    def _group(self, board: Board, group: str, query: Mapping[str, str], now: int) -> Response:
         watched = board.groups.get(group)
         if watched is None:
             return _unknown(group)
         since = query.get("since", "0")
         if not (since.isascii() and since.isdecimal() and len(since) < 18):
             return document({"error": "since: milliseconds since 1970 are wanted"}, 400)
-        found = group_document(watched, _judgement(board, group), self._told(watched), _now(), int(since))
+        found = group_document(watched, _judgement(board, group), self._told(watched), now, int(since))
         return document({**found, "interval": self._interval})
 
     def _told(self, watched: WatchedGroup) -> Details:
@@ -185,8 +194,8 @@ class Routes:
             self._details[watched.group] = known
         return known[1]
 
-    def _burrow(self, board: Board, request: Request, path: Sequence[str]) -> Response:
-        cluster = BurrowCluster(self._cluster, board.groups, _now(), self._host, self._interval)
+    def _burrow(self, board: Board, request: Request, path: Sequence[str], now: int) -> Response:
+        cluster = BurrowCluster(self._cluster, board.groups, now, self._host, self._interval)
         answer = cluster.answer(request.target, path)
         if answer is None:
             return document({"error": True, "message": "invalid request type", "result": {}}, 404)
