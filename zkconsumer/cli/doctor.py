@@ -8,17 +8,18 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
 from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, printable, render
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.errors import ConfigException, ZkConsumerError
+from zkconsumer.errors import ConfigException
 from zkconsumer.operations.cluster_connection import read_properties
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst
 from zkconsumer.operations.doctor.cluster_probes import chroots_beside, probe_clock
+from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.snapshot_source import SnapshotSource
 
 NAME = "doctor"
 HELP = "find what is wrong with a group, and say what to do"
@@ -76,15 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
         live = source if isinstance(source, LiveSource) else None
         if live is None and (arguments.write_probe or arguments.twice):
             raise ConfigException("--from", "goes without --write-probe and --twice: it reads no cluster")
-        known = source.groups()
-        groups = tuple(dict.fromkeys(arguments.groups)) or known
-        looks = {group: list(source.history(group)) for group in groups}
+        groups = tuple(dict.fromkeys(arguments.groups)) or source.groups()
+        looks = {group: [*_earlier(source, group)] for group in groups}
+        for group, snapshots in looks.items():  # of all groups, one may vanish before it is read
+            snapshots.append(require_group(source, group) if arguments.groups else source.snapshot(group))
         if arguments.twice is not None:
             time.sleep(arguments.twice)
             for group, snapshots in looks.items():
                 snapshots.append(source.snapshot(group))
-        for group, snapshots in looks.items():
-            _check_known(group, snapshots, known)
         probe, chroots = _probed(live, groups, writes=arguments.write_probe)
     found = {
         group: examine(snapshots, config, probe=probe, chroots=None if chroots is None else chroots.get(group))
@@ -92,6 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
     }
     print(shown(found, arguments.format, verbose=arguments.verbose))
     return 1 if any(worst(findings) is Level.ERROR for findings in found.values()) else 0
+
+
+def _earlier(source: SnapshotSource, group: str) -> Sequence[GroupSnapshot]:
+    """Return the snapshots before the latest. A live cluster has none, and is not read for that."""
+    return () if isinstance(source, LiveSource) else source.history(group)[:-1]
 
 
 def _probed(
@@ -103,19 +108,6 @@ def _probed(
     usable = [group for group in groups if name_problem(group) is None]
     probe = probe_clock(live.connection, usable[0]) if writes and usable else None
     return probe, chroots_beside(live.connection, usable)
-
-
-def _check_known(group: str, snapshots: Sequence[GroupSnapshot], known: Sequence[str]) -> None:
-    if not snapshots or not (snapshots[-1].in_zookeeper or snapshots[-1].in_kafka or group in known):
-        raise ZkConsumerError(_unknown_group(group, known, snapshots))
-
-
-def _unknown_group(group: str, known: Sequence[str], snapshots: Sequence[GroupSnapshot]) -> str:
-    near = get_close_matches(group, known, 3, 0.5)
-    meant = f"; did you mean {' or '.join(map(printable, near))}?" if near else ""
-    problems = snapshots[-1].problems if snapshots else ()
-    unread = f" ({printable(problems[0].what)}: {printable(problems[0].why)})" if problems else ""
-    return f"there is no group {printable(group)!r}{meant}{unread}"
 
 
 # ---- output

@@ -203,9 +203,11 @@ def _partitions(seen: Observations) -> Iterator[Finding]:
         yield Finding(Level.WARN, text, evidence, paths.partition_state(thin[0]), f"look at brokers {listed(missing)}")
     blind = [tp for tp in wanted if not snapshot.logs[tp].replicas and not _without_leader(snapshot, tp)]
     if blind:
-        yield unknown(f"leaders and replicas of {partitions_text(blind)} were not read")
+        why = snapshot.logs[blind[0]].problem
+        yield unknown(f"leaders and replicas of {partitions_text(blind)}" + (f": {why}" if why else ""))
 
 
 def _without_leader(snapshot: GroupSnapshot, tp: TopicPartition) -> bool:
     log = snapshot.logs[tp]
-    return (log.leader is not None and log.leader < 0) or "LEADER_NOT_AVAILABLE" in log.problem
+    known = log.replicas or log.in_sync
+    return "LEADER_NOT_AVAILABLE" in log.problem or bool(known and (log.leader is None or log.leader < 0))

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from zkconsumer.core.node_names import name_problem
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
+from zkconsumer.operations.chroot_probe import closing_session, roots_beside
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.doctor.findings import ClockProbe
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.node_values import Part, Reading, Wanted
+from zkconsumer.zookeeper.node_values import Part, Wanted
 
-MOST_CHROOTS = 200
-"""The most nodes beside the chroot that are looked into."""
-_CLOSE_S = 2.0
-_NO_CHROOTS = frozenset({"brokers", "consumers", "config", "admin", "controller", "zookeeper", "cluster", "isr_change"})
+MOST_GROUPS = 20
+"""The most groups whose other chroots are looked for. Each takes some hundred reads."""
 
 
 def chroots_beside(
@@ -28,45 +26,29 @@ def chroots_beside(
 ) -> Mapping[str, Mapping[str, tuple[str, ...]]] | None:
     """Return for each group the chroots of these servers with what is there: ``brokers``, ``group``.
 
-    It looks at the root, its children, the children of the named chroot, and the doubled chroot. The empty text stands
-    for the root. Returns None if ZooKeeper is not asked, or did not answer.
+    The empty text stands for no chroot. Returns None if ZooKeeper is not asked or did not answer, or if there are too
+    many groups.
     """
-    servers, _, rest = connection.zookeeper.partition("/")
-    if not servers:
+    if not connection.zookeeper or len(groups) > MOST_GROUPS:
         return None
-    chroot = f"/{rest.strip('/')}" if rest.strip("/") else ""
-    deadline = Deadline(connection.timeout)
-    session = connection.new_session(servers)
+    chroot = connection.config.zookeeper_chroot
     try:
-        session.open(deadline)
-        tops = [Wanted(Part.CHILDREN, path) for path in dict.fromkeys(("/", chroot or "/"))]
-        candidates = {"", chroot, chroot * 2}
-        for one in session.read_each(tops, deadline):
-            base = one.wanted.path.rstrip("/")
-            names = [name for name in sorted(one.names) if name not in _NO_CHROOTS and name_problem(name) is None]
-            candidates.update(f"{base}/{name}" for name in names[:MOST_CHROOTS])
-        wanted = [Wanted(Part.STAT, one + paths.BROKER_IDS) for one in sorted(candidates)]
-        brokers = _existing(session.read_each(wanted, deadline), paths.BROKER_IDS)
-        found = {}
-        for group in groups:
-            node = paths.consumers_group(group)
-            there = _existing(
-                session.read_each([Wanted(Part.STAT, one + node) for one in sorted(candidates)], deadline), node
-            )
-            found[group] = {
-                one: (*(["brokers"] if brokers.get(one) else []), *(["group"] if one in there else []))
-                for one in {*brokers, *there}
+        with closing_session(connection) as session:
+            return {
+                group: {
+                    path: (*(["brokers"] if root.brokers else []), *(["group"] if root.group else []))
+                    for path, root in roots_beside(session, chroot, group, Deadline(connection.timeout)).items()
+                    if root is not None
+                }
+                for group in groups
             }
-        return found
     except RegistryError:
         return None
-    finally:
-        session.close(Deadline(_CLOSE_S))
 
 
-def _existing(readings: Iterable[Reading], suffix: str) -> dict[str, int]:
-    """Return the number of children of each existing node, by its path without the suffix."""
-    return {one.wanted.path.removesuffix(suffix): one.node.children for one in readings if one.node is not None}
+def now_ms() -> int:
+    """Return this machine's time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def probe_clock(connection: ClusterConnection, group: str) -> ClockProbe:
@@ -80,9 +62,9 @@ def probe_clock(connection: ClusterConnection, group: str) -> ClockProbe:
     (there,) = session.read_each([Wanted(Part.STAT, paths.consumers_group(group))], deadline)
     parent = there.wanted.path if there.node is not None else ""
     path = f"{parent}/.zkconsumer-clock-{uuid.uuid4().hex}"
-    before = time.time_ns() // 1_000_000
+    before = now_ms()
     session.create(path, b"", deadline, ephemeral=True)
-    after = time.time_ns() // 1_000_000
+    after = now_ms()
     (made,) = session.read_each([Wanted(Part.STAT, path)], deadline)
     session.delete(path, deadline)
     if made.node is None:

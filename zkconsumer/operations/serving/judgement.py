@@ -66,7 +66,7 @@ class Details:
 
 def judge(watched: WatchedGroup) -> Judgement:
     """Return what the latest snapshot says, and the earlier ones about how long it has been so."""
-    snapshot = watched.snapshot
+    snapshot = watched.judged
     analysis = GroupAnalysis(snapshot, watched.changes)
     by_brokers = analysis.by_brokers
     if by_brokers is not None:
@@ -96,7 +96,7 @@ def details(watched: WatchedGroup, before: tuple[WatchedGroup, Details] | None =
     Arguments: ``before`` is an earlier reading with its details. Events and plans are taken from it if neither members
     nor owners nor topics have changed since.
     """
-    snapshot = watched.snapshot
+    snapshot = watched.judged
     analysis = GroupAnalysis(snapshot, watched.changes)
     explanations = {tp: explain(analysis, tp).sentence for tp in explained_partitions(analysis)}
     told = before[1] if before is not None and before[0].changes is watched.changes else _of_changes(watched)
@@ -109,7 +109,7 @@ def _of_changes(watched: WatchedGroup) -> Details:
     return Details(
         events=[event.document() for event in found[-EVENTS:]],
         rebalances=[one.document() for one in rebalances(found)[-REBALANCES:]],
-        plans=_plans(GroupAnalysis(watched.snapshot, watched.changes)),
+        plans=_plans(GroupAnalysis(watched.judged, watched.changes)),
     )
 
 

@@ -99,8 +99,10 @@ SECURE = {0: BrokerNode("b", 9093, protocols=("SSL",))}
         (healthy(brokers=SECURE, members={"g_b": {"t": 1}}), ["ok"], ""),
         (healthy(brokers={0: BrokerNode("b", 9092)}), ["unknown"], "the listeners of brokers 0"),
         (with_log(healthy(), "t:1", leader=-1, replicas=(0, 7), in_sync=(7,)), ["error", "warn"], "have no leader"),
+        (with_log(healthy(), "t:1", leader=None, in_sync=(0,)), ["error"], "have no leader"),
+        (with_log(healthy(), "t:1", problem="LEADER_NOT_AVAILABLE"), ["error"], "have no leader"),
         (with_log(healthy(), "t:1", replicas=(0, 7), in_sync=(0,)), ["warn"], "under-replicated"),
-        (with_log(healthy(), "t:1", leader=None, replicas=(), in_sync=()), ["unknown"], "t:1 were not read"),
+        (with_log(healthy(), "t:1", leader=None, replicas=(), in_sync=()), ["unknown"], "leaders and replicas of t:1"),
     ],
 )
 def test_brokers(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,18 @@ def test_values_stay_with_their_age_without_brokers() -> None:
     assert found["history"]["partitions"]["events:0"][-1] is None
     assert found["problems"] == [{"what": "broker 0", "why": "no answer"}]
     assert found["incomplete"]
+
+
+def test_nodes_stay_while_only_brokers_answer() -> None:
+    """Otherwise the group would look empty. Its lag stays too: the offsets in ZooKeeper may have moved on."""
+    full = at(60, 170, 999, problems=(Problem("ZooKeeper", "away"),))
+    found = document(*MINUTE, replace(full, members={}, owners={}, offsets={}, group_node=None, ids_node=None))
+    assert found["state"] == "Rebalancing"
+    assert found["member_count"] == 3
+    assert found["lag"] == 360
+    assert found["zookeeper_taken"] == NOW + 50_000
+    assert found["taken"] == NOW + 60_000
+    assert found["partitions"][0]["offset"] == 150
 
 
 def test_a_failed_reading_is_told_with_the_old_values() -> None:
