@@ -125,22 +125,15 @@ def texts(browser: Browser, selector: str) -> Any:
 CELLS = "document.querySelectorAll('.cell').length >= 3"
 
 
-def test_the_overview_names_all_groups_as_text(browser: Browser, address: str) -> None:
+def test_hostile_names_stay_text_on_both_views(browser: Browser, address: str) -> None:
     go(browser, address, "#/", "document.querySelectorAll('#groups tr').length === 3")
     assert sorted(texts(browser, "#groups a")) == sorted(["billing", "wide", SHOWN])
     assert browser.run("document.querySelectorAll('script').length") == 1
-    assert browser.run("document.querySelectorAll('body img').length") == 0
     assert "120" in texts(browser, "#groups tr:has(a[href$=billing]) td")[2]
-    browser.run(
-        "(() => { const f = document.getElementById('filter'); f.value = 'bill';"
-        " f.dispatchEvent(new Event('input')); })()"
-    )
-    assert texts(browser, "#groups a") == ["billing"]
-
-
-def test_a_hostile_group_is_opened_by_its_link(browser: Browser, address: str) -> None:
-    go(browser, address, "#/", "document.querySelectorAll('#groups tr').length === 3")
-    browser.run("[...document.querySelectorAll('#groups a')].find((one) => one.textContent.includes('hacked')).click()")
+    typed = "(f) => { f.value = 'hacked'; f.dispatchEvent(new Event('input')); }"
+    browser.run(f"({typed})(document.getElementById('filter'))")
+    assert texts(browser, "#groups a") == [SHOWN]
+    browser.run("document.querySelector('#groups a').click()")
     browser.wait(CELLS)
     assert texts(browser, "#group-name") == [SHOWN]
     assert MARKUP in texts(browser, ".topic h3")[0]
@@ -179,20 +172,17 @@ def test_the_map_explains_on_hover_and_by_keys(browser: Browser, address: str, s
     assert browser.run(f"{unnamed} !(one.ariaLabel || one.textContent.trim() || one.labels?.length)).length") == 0
 
 
-@pytest.mark.parametrize("place", ["#/", "#/g/billing", "#/g/wide"])
-def test_a_phone_shows_it_without_scrolling_sideways(browser: Browser, address: str, place: str) -> None:
+def test_phones_and_500_partitions_fit(browser: Browser, address: str) -> None:
+    """Nothing makes a phone scroll sideways, and no partition's number is cut off."""
     browser.size(360, 740)
     try:
-        go(browser, address, place, "document.querySelectorAll('#groups tr, .cell').length >= 3")
-        assert browser.run("document.documentElement.scrollWidth") <= 360
+        for place, least in (("#/", 3), ("#/g/billing", 3), ("#/g/wide", 500)):
+            go(browser, address, place, f"document.querySelectorAll('#groups tr, .cell').length >= {least}")
+            assert browser.run("document.documentElement.scrollWidth") <= 360, place
     finally:
         browser.size(1280, 900)
-
-
-def test_five_hundred_partitions_are_shown(browser: Browser, address: str) -> None:
-    go(browser, address, "#/g/wide", "document.querySelectorAll('.cell').length === 500")
     narrow = "[...document.querySelectorAll('.cell')].filter((one) => one.scrollWidth > one.clientWidth).length"
-    assert browser.run(narrow) == 0, "no number is cut off"
+    browser.wait(f"innerWidth === 1280 && {narrow} === 0")
 
 
 def test_dark_and_light_are_both_readable(browser: Browser, address: str) -> None:

@@ -17,7 +17,6 @@ from tests.group_snapshots import partition as tp
 from zkconsumer.cli import main
 from zkconsumer.cli.groups import as_flags
 from zkconsumer.cli.groups.arguments import add_arguments, wrong_usage
-from zkconsumer.cli.groups.group_output import nearest
 from zkconsumer.cli.groups.group_tables import assignment_texts
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.model import ConsumerId
@@ -248,7 +247,6 @@ def test_the_nearest_names_of_an_unknown_group_are_told(run: Run) -> None:
     code, out, err = run("describe stabel", STABLE, EMPTIED)
     assert (code, out) == (0, "\nError: Consumer group 'stabel' does not exist.\n")
     assert err == "Did you mean 'stable'?\n"
-    assert nearest("PAYMENTS", ["payments", "other"]) == ["payments"]
 
 
 def test_what_could_not_be_read_is_a_warning(run: Run) -> None:
