@@ -22,6 +22,7 @@ from zkconsumer.operations.group_view import (
 from zkconsumer.operations.moments import duration
 
 _DRAIN = "at most rebalance.drain.timeout.ms (1 s by default) and a round"
+_SMALLEST_ENSEMBLE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class OwnershipCauses:
             return self._unclaimed(exists)
         consumer = self._analysis.registered.get(self._should) or ConsumerId(self._should.rpartition("-")[0])
         if not self._connected(consumer):
-            return self._dying(consumer, "cannot claim it: its session has no connection")
+            return self._dying(consumer, "cannot claim it: its session is connected to no server")
         kind = self._kind(consumer)
         quiet = self._analysis.quiet_for()
         blocked = self._contended(consumer)
@@ -165,10 +166,12 @@ class OwnershipCauses:
             return self._unregistered(owner)
         if owner == self._should or (self._should is None and self._analysis.problem):
             if not self._connected(consumer):
-                return self._dying(consumer, "has not heard from ZooKeeper lately: its session has no connection")
+                return self._dying(
+                    consumer, "has not heard from ZooKeeper lately: its session is connected to no server"
+                )
             return self._of_former_session(consumer)
         if not self._connected(consumer):
-            return self._dying(consumer, "cannot release it: its session has no connection")
+            return self._dying(consumer, "cannot release it: its session is connected to no server")
         return self._not_released(consumer, exists)
 
     def _unregistered(self, owner: ThreadId) -> Cause:
@@ -249,9 +252,16 @@ class OwnershipCauses:
         return self._node.stat.ephemeral_owner if self._node is not None and self._node.stat is not None else 0
 
     def _live_sessions(self) -> dict[int, tuple[str, int]] | None:
-        """Return the sessions with a connection; None unless every server told."""
+        """Return the sessions with a connection; None unless every server of the ensemble told.
+
+        A server that was not asked may have the session. So the answers count only if they come from the one server
+        there is, or from a leader and enough others to be the ensemble.
+        """
         servers = self._snapshot.servers
         if not servers or any(server.problem or not server.sessions for server in servers):
+            return None
+        modes = [server.mode for server in servers]
+        if modes != ["standalone"] and (len(modes) < _SMALLEST_ENSEMBLE or modes.count("leader") != 1):
             return None
         return {session: client for server in servers for session, client in server.sessions.items()}
 
@@ -266,7 +276,7 @@ class OwnershipCauses:
         session = stat.ephemeral_owner if stat is not None else 0
         reason = f"{consumer} {said}; either its process is gone, or the network keeps it away"
         return Cause(
-            "its member has no connection",
+            "its member has no connection to a server",
             reason,
             f"its return, or the end of session {session:#x}",
             self._longest_session(),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, ChrootMissingError, RegistryError, ZkConsumerError
@@ -15,14 +17,18 @@ from zkconsumer.model import Endpoint
 from zkconsumer.operations.brokers_reader import BrokersReader
 from zkconsumer.operations.chroot_probe import chroot_advice, closing_session
 from zkconsumer.operations.cluster_connection import ClusterConnection
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, ZooKeeperServer
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.security import registry_security
+from zkconsumer.zookeeper.server_statistics import server_statistics
 from zkconsumer.zookeeper.session import Session
 
 BROKERS_SHARE = 0.4
 """The part of the time that is kept for the brokers while ZooKeeper is asked."""
+SERVERS_BELIEVED = 10.0
+"""Seconds after which ZooKeeper's servers are asked again for their statistics."""
 _PROBE = 5.0
 """Seconds for the search of the right chroot."""
 _GROUP_TYPES = ("consumer", "")
@@ -37,6 +43,7 @@ class LiveSource:
 
     def __init__(self, connection: ClusterConnection) -> None:
         self.connection = connection
+        self._servers = _Servers(connection)
 
     def close(self) -> None:
         """Close the connections."""
@@ -75,29 +82,40 @@ class LiveSource:
         draft = SnapshotDraft(
             group, time.time_ns() // 1_000_000, zookeeper=connection.zookeeper, bootstrap=connection.bootstrap
         )
-        failed: list[ZkConsumerError] = []
-        reader: ZooKeeperReader | None = None
-        if connection.zookeeper:
+        with ThreadPoolExecutor(1, "zkconsumer-servers") as beside:
+            servers = beside.submit(self._servers.read, deadline) if connection.zookeeper else None
+            reader, failed = self._read_zookeeper(draft, deadline)
             try:
-                session = self._session(group, deadline)
-                reader = ZooKeeperReader(session, draft, self._zookeeper_deadline(deadline))
-                if not reader.read():
-                    reader.broker_nodes.clear()
-            except RegistryError as error:
-                if not connection.bootstrap:
-                    raise  # it would have named the brokers
-                failed.append(error)
-                draft.problem(f"ZooKeeper {connection.zookeeper}", error)
-        try:
-            self._read_brokers(draft, reader, deadline, times=message_times)
-        except (RegistryError, BrokerError) as error:
-            failed.append(error)
-            draft.problem("brokers", error)
-            if reader is not None and reader.broker_nodes:
-                reader.partition_states()
-        if len(failed) == (2 if connection.zookeeper else 1):
-            raise failed[0]
+                self._read_brokers(draft, reader, deadline, times=message_times)
+            except (RegistryError, BrokerError) as error:
+                if failed is not None or not connection.zookeeper:
+                    raise failed or error from None
+                draft.problem("brokers", error)
+                if reader is not None and reader.broker_nodes:
+                    reader.partition_states()
+            if reader is not None:
+                reader.complete_topics()
+            if servers is not None:
+                draft.servers = servers.result()
         return draft.finished()
+
+    def _read_zookeeper(
+        self, draft: SnapshotDraft, deadline: Deadline
+    ) -> tuple[ZooKeeperReader | None, RegistryError | None]:
+        """Read ZooKeeper's part. Return the reader, or the error of a ZooKeeper that cannot be asked at all."""
+        if not self.connection.zookeeper:
+            return None, None
+        try:
+            session = self._session(draft.group, deadline)
+        except RegistryError as error:
+            if not self.connection.bootstrap:
+                raise  # it would have named the brokers
+            draft.problem(f"ZooKeeper {self.connection.zookeeper}", error)
+            return None, error
+        reader = ZooKeeperReader(session, draft, self._zookeeper_deadline(deadline))
+        if not reader.read():
+            reader.broker_nodes.clear()  # some may be missing
+        return reader, None
 
     def _read_brokers(
         self, draft: SnapshotDraft, reader: ZooKeeperReader | None, deadline: Deadline, *, times: bool
@@ -129,3 +147,24 @@ class LiveSource:
 
     def _zookeeper_deadline(self, deadline: Deadline) -> Deadline:
         return deadline.earlier(BROKERS_SHARE * self.connection.timeout)
+
+
+class _Servers:
+    """What ZooKeeper's servers say of themselves, asked again after some seconds only. One thread at a time calls."""
+
+    def __init__(self, connection: ClusterConnection) -> None:
+        self._connection = connection
+        self._known: tuple[float, tuple[ZooKeeperServer, ...]] = (0.0, ())
+
+    def read(self, deadline: Deadline) -> tuple[ZooKeeperServer, ...]:
+        """Return what each server says; a server that says nothing has a problem."""
+        until, known = self._known
+        if time.monotonic() < until:
+            return known
+        config = self._connection.config
+        told = server_statistics(config.zookeeper_hosts, deadline, registry_security(config).tls)
+        servers = tuple(
+            ZooKeeperServer(**{one.name: getattr(each, one.name) for one in fields(ZooKeeperServer)}) for each in told
+        )
+        self._known = time.monotonic() + SERVERS_BELIEVED, servers
+        return servers

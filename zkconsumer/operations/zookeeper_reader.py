@@ -100,6 +100,14 @@ class ZooKeeperReader:
         except RegistryError as error:
             self._draft.problem("leaders of partitions", error)
 
+    def complete_topics(self) -> None:
+        """Read the nodes of the topics that the brokers alone told of."""
+        told = [topic for topic, node in self._draft.topics.items() if node.created is None]
+        try:
+            self.read_topics(told)
+        except RegistryError as error:
+            self._draft.problem(paths.TOPICS, error)
+
     # ---- the levels
 
     def _read_group(self) -> None:

@@ -68,7 +68,7 @@ LIVE = {1: ("/10.0.0.1:4", 6_000), 2: ("/10.0.0.2:4", 6_000)}
 
 
 def server(sessions: dict[int, tuple[str, int]]) -> tuple[ZooKeeperServer, ...]:
-    return (ZooKeeperServer("h:2181", max_session_timeout=20_000, sessions=sessions),)
+    return (ZooKeeperServer("h:2181", mode="standalone", max_session_timeout=20_000, sessions=sessions),)
 
 
 SOON = NOW - 48_000
@@ -140,6 +140,16 @@ def test_a_dead_owner_ends_with_its_session_at_the_latest() -> None:
     assert known.cause.until == NOW + 20_000
     assert "the end of session 0x3e7" in known.cause.waits_for
     assert "until" in "\n".join(known.lines())
+
+
+def test_an_ensemble_that_was_asked_in_part_proves_nothing() -> None:
+    """The session may have its connection to the server that was not asked."""
+    one = replace(server({1: LIVE[1]})[0], mode="follower")
+    snapshot = group_snapshot(TWO, OWNED, logs=LOGS, servers=(one, one))
+    assert explain(snapshot, T3).settled
+    whole = replace(snapshot, servers=(one, one, replace(one, mode="leader")))
+    assert not explain(whole, T3).settled
+    assert explain(replace(whole, servers=(*whole.servers[:2], replace(one, problem="cons: off"))), T3).settled
 
 
 def test_damaged_and_persistent_owner_nodes() -> None:

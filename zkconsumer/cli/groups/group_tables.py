@@ -310,7 +310,7 @@ def states_table(shown: Sequence[GroupSide], *, verbose: bool = False, with_side
     extra = verbose and _any_in_zookeeper(shown)
     columns: list[Column | str] = [
         *(Column("GROUP", width), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)),
-        *(Column("STATE", 15), "#MEMBERS"),
+        *(Column("STATE", 15, fixed=True), "#MEMBERS"),
         *(["COORDINATION"] if with_side else []),
         *(["REASON"] if extra else []),
     ]
