@@ -44,9 +44,8 @@ def require_group(source: SnapshotSource, group: str, *, message_times: bool = F
     found = source.snapshot(group, message_times=message_times)
     if found.in_zookeeper or found.in_kafka or found.problems:
         return found
-    raise UnknownGroupError(
-        f"Consumer group {_quoted(group)} does not exist. {hint_for_unknown(source, group)}".rstrip()
-    )
+    hint = hint_for_unknown(source, group) or "There are other groups: see 'zkconsumer groups --list'."
+    raise UnknownGroupError(f"Consumer group {_quoted(group)} does not exist. {hint}")
 
 
 def hint_for_unknown(source: SnapshotSource, group: str) -> str:

@@ -27,8 +27,8 @@ from zkconsumer.core.migration.planning import PartitionSelection, Store, parse_
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection
-from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_lookup import hint_for_unknown
+from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
 from zkconsumer.operations.offset_writer import WriteState, written_entries
 from zkconsumer.operations.operated_topics import offsets_by_time, with_topics
