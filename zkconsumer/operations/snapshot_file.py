@@ -45,7 +45,7 @@ def format_snapshot(snapshot: GroupSnapshot) -> str:
 
 
 def _written(value: Any) -> Any:
-    kind = value.__class__
+    kind: Any = value.__class__
     if kind in (int, str, bool) or value is None:
         return value
     if isinstance(value, TopicPartition):
