@@ -57,19 +57,24 @@ def _written(value: Any) -> Any:
     if not is_dataclass(kind):
         return value
     found = {}
-    for name, default in _defaults_of(kind):
+    for name, default in _defaults_of(type(value)):
         content = getattr(value, name)
         if content != default or content.__class__ is not default.__class__:
             found[name] = _written(content)
     return found
 
 
-@cache
+_DEFAULTS: dict[Any, tuple[tuple[str, Any], ...]] = {}
+
+
 def _defaults_of(kind: Any) -> tuple[tuple[str, Any], ...]:
     """Return the fields of a class with their defaults."""
-    return tuple(
-        (one.name, one.default_factory() if one.default_factory is not MISSING else one.default) for one in fields(kind)
-    )
+    if kind not in _DEFAULTS:
+        _DEFAULTS[kind] = tuple(
+            (one.name, one.default_factory() if one.default_factory is not MISSING else one.default)
+            for one in fields(kind)
+        )
+    return _DEFAULTS[kind]
 
 
 def _key(key: object) -> str:

@@ -54,8 +54,6 @@ def run_reset(arguments: argparse.Namespace) -> int:
         plans = _plans(arguments, source, connection)
         for plan in plans:
             _tell(plan)
-            if len(plan.stores) > 1 and arguments.store is None:
-                complain(f"group {plan.group} has offsets in ZooKeeper and in Kafka, so both are written; see --store")
         failed = any(plan.errors for plan in plans)
         if not arguments.execute or connection is None:
             _print(arguments, plans)
@@ -111,8 +109,7 @@ def _stores(wanted: str | None) -> tuple[Store, ...]:
 
 
 def _warn_of_unknown(group: str, source: SnapshotSource) -> None:
-    hint = hint_for_unknown(source, group)
-    complain(f"group {group!r} has neither members nor offsets. {hint}".rstrip())
+    complain(f"group {group!r} has neither members nor offsets. {hint_for_unknown(source, group)}".rstrip(" ."))
 
 
 def _with_times(
