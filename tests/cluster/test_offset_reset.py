@@ -217,6 +217,10 @@ def test_dry_runs_print_what_kafkas_tool_prints(
             theirs = kafkas.run("--reset-offsets", "--dry-run", *case)
             assert operator("groups", "--reset-offsets", "--dry-run", *case) == theirs.code, (case, operator.err)
             assert same_lines(operator.out, theirs.out), (case, operator.out, theirs.out, theirs.err)
+        moved = ("--all-topics", "--shift-by", "-1", "--execute")
+        assert kafkas.run("--reset-offsets", "--group", groups[0], *moved).code == 0
+        assert operator("groups", "--reset-offsets", "--group", groups[0], *moved) == 0, operator.err
+        assert operator.new_offsets() == {0: 2, 2: 3}, "each took one off"
         undecided = kafkas.run("--reset-offsets", *one, "--all-topics", "--to-earliest")
         assert operator("groups", "--reset-offsets", *one, "--all-topics", "--to-earliest") == undecided.code
         assert operator.err == undecided.err
