@@ -358,6 +358,8 @@ def owner_refusal(snapshot: GroupSnapshot, owner: OwnerNode) -> str:
     if owner.problem or not owner.thread:
         return f"its owner node cannot be read ({owner.problem or 'it is empty'})"
     consumer = owner.thread.rpartition("-")[0]
+    if owner.stat is not None and not owner.stat.ephemeral_owner:
+        return f"its owner node names {consumer} and is persistent, so that it never vanishes; delete it"
     node = snapshot.members.get(ConsumerId(consumer))
     if node is None:
         return f"{consumer} owns it and is not registered; wait until its session ends"
