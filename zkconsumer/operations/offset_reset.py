@@ -61,8 +61,9 @@ class ResetTarget:
 class PartitionReset:
     """The new offset of one partition.
 
-    ``current`` is the offset that a member would start at, None if there is none. ``end`` is the log's end, None if it
-    is unknown. ``owner`` is the member that adopts the offset, None if nobody owns the partition.
+    ``current`` is the offset that a member would start at, None if there is none. ``held`` is the offset in each store
+    that will be written. ``end`` is the log's end, None if it is unknown. ``owner`` is the member that adopts the
+    offset, None if nobody owns the partition.
     """
 
     partition: TopicPartition
@@ -70,6 +71,7 @@ class PartitionReset:
     new: int
     end: int | None
     owner: ConsumerId | None = None
+    held: Mapping[Store, int | None] = field(default_factory=dict)
 
     @property
     def lag_after(self) -> int | None:
@@ -136,7 +138,8 @@ def plan_reset(
         except ResetRefusedError as error:
             errors.append(str(error))
             continue
-        resets.append(PartitionReset(tp, current, new, _log(snapshot, tp).end, owners.get(tp)))
+        held = {store: current_offset(snapshot, tp, (store,)) for store in stores}
+        resets.append(PartitionReset(tp, current, new, _log(snapshot, tp).end, owners.get(tp), held))
     return ResetPlan(group, stores, () if errors else tuple(resets), tuple(warnings), tuple(notes), tuple(errors))
 
 
