@@ -61,8 +61,9 @@ class ResetTarget:
 class PartitionReset:
     """The new offset of one partition.
 
-    ``current`` is the offset that a member would start at, None if there is none. ``end`` is the log's end, None if it
-    is unknown. ``owner`` is the member that adopts the offset, None if nobody owns the partition.
+    ``current`` is the offset that a member would start at, None if there is none. ``held`` is the offset in each store
+    that will be written. ``end`` is the log's end, None if it is unknown. ``owner`` is the member that adopts the
+    offset, None if nobody owns the partition.
     """
 
     partition: TopicPartition
@@ -70,6 +71,7 @@ class PartitionReset:
     new: int
     end: int | None
     owner: ConsumerId | None = None
+    held: Mapping[Store, int | None] = field(default_factory=dict)
 
     @property
     def lag_after(self) -> int | None:
@@ -136,7 +138,8 @@ def plan_reset(
         except ResetRefusedError as error:
             errors.append(str(error))
             continue
-        resets.append(PartitionReset(tp, current, new, _log(snapshot, tp).end, owners.get(tp)))
+        held = {store: current_offset(snapshot, tp, (store,)) for store in stores}
+        resets.append(PartitionReset(tp, current, new, _log(snapshot, tp).end, owners.get(tp), held))
     return ResetPlan(group, stores, () if errors else tuple(resets), tuple(warnings), tuple(notes), tuple(errors))
 
 
@@ -358,6 +361,8 @@ def owner_refusal(snapshot: GroupSnapshot, owner: OwnerNode) -> str:
     if owner.problem or not owner.thread:
         return f"its owner node cannot be read ({owner.problem or 'it is empty'})"
     consumer = owner.thread.rpartition("-")[0]
+    if owner.stat is not None and not owner.stat.ephemeral_owner:
+        return f"its owner node names {consumer} and is persistent, so that it never vanishes; delete it"
     node = snapshot.members.get(ConsumerId(consumer))
     if node is None:
         return f"{consumer} owns it and is not registered; wait until its session ends"

@@ -268,6 +268,15 @@ def test_a_dry_run_may_read_a_file_in_place_of_a_cluster(world: World) -> None:
         assert cli.main(["offsets", "reset", "g", "--all-topics", *more, "--from", "g.json"]) == 2
 
 
+def test_an_existing_undo_file_is_found_before_a_write(world: World) -> None:
+    world.put(10)
+    Path("before.kafka").write_text("of another run")
+    for command in (["reset", "g", "--all-topics", "--to-offset", "3"], ["prune", "g"]):
+        assert world(*command, "--execute", "--undo-file", "before") == 2
+        assert "before.kafka exists" in world.err
+    assert world.offsets() == ["10"]
+
+
 # ---- prune ----
 
 

@@ -196,6 +196,7 @@ def test_any_other_owner_is_refused_by_name(extra: Mapping[str, object], named: 
         (OwnerNode("", stat(), "we may not read it"), None, "cannot be read"),
         (OwnerNode("g_gone-0", stat(ephemeral_owner=9)), None, "g_gone owns it and is not registered"),
         (OwnerNode("g_a-0", stat(ephemeral_owner=9)), None, "another session"),
+        (OwnerNode("g_a-0", stat()), None, "is persistent"),
         (OwnerNode("g_a-0", stat(ephemeral_owner=1)), MemberNode(None, stat(), "no JSON"), "cannot be read (no JSON)"),
     ],
 )

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zkconsumer.cli.offsets.operated_group import OperatedGroup
-from zkconsumer.cli.offsets.reset_arguments import MISSING_EXECUTE, number_of, scenario_of, wrong_usage
+from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, MISSING_EXECUTE, number_of, scenario_of, wrong_usage
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import open_connection, open_source
@@ -159,10 +159,10 @@ def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, 
             if not resets or report.stop():
                 continue
             wanted = dict(written_entries(store, {one.partition: one.new for one in resets}))
-            expected = {} if both else {one.partition: one.current for one in resets}
+            expected = {one.partition: one.held[store] for one in resets}
             file = None
             if arguments.undo_file is not None:
-                file = Path(arguments.undo_file + (".kafka" if both and store is Store.KAFKA else ""))
+                file = Path(arguments.undo_file + (KAFKAS_FILE if both and store is Store.KAFKA else ""))
             try:
                 report.perform(group, StoreChange(store, wanted, expected, owned), file)
             except (RegistryError, BrokerError) as error:

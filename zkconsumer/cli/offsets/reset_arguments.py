@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from zkconsumer.cli.source_arguments import add_source_arguments
 from zkconsumer.cli.tables import add_format_argument
@@ -25,6 +26,9 @@ MISSING_EXECUTE = (
     "if you are scripting this command and want to keep the current default behavior without prompting."
 )
 """Kafka's own warning, with its missing blank."""
+
+KAFKAS_FILE = ".kafka"
+"""The end of the second undo file's name, if both stores are written."""
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _NUMBER = re.compile("[+-]?[0-9]{1,19}", re.ASCII)
@@ -201,4 +205,15 @@ def _wrong_files(arguments: argparse.Namespace, scenario: Scenario) -> str:
         return "--undo-file is for one group; without it, each group gets a file of its own"
     if arguments.snapshots and (arguments.execute or scenario.by_time):
         return f"--from reads files; {'--execute' if arguments.execute else scenario.value} needs a cluster"
+    return existing_undo_file(arguments.undo_file)
+
+
+def existing_undo_file(name: str | None) -> str:
+    """Return the error if an undo file of that name exists, which must not be overwritten.
+
+    It is looked at before the first write. Otherwise one store would be written, and the other one would fail.
+    """
+    for file in (name, f"{name}{KAFKAS_FILE}") if name is not None else ():
+        if Path(file).exists():
+            return f"--undo-file: {file} exists"
     return ""
