@@ -39,6 +39,16 @@ def chroot_advice(session: Session, chroot: str, group: str, deadline: Deadline)
 
     Arguments: ``session`` has no chroot. Raises RegistryError.
     """
+    roots = roots_beside(session, chroot, group, deadline)
+    here = roots.pop(chroot)
+    return chroot_text(session.hosts, chroot, here, {path: root for path, root in roots.items() if root is not None})
+
+
+def roots_beside(session: Session, chroot: str, group: str, deadline: Deadline) -> dict[str, Root | None]:
+    """Return what stands below the chroot and other paths that may be one, None for those that do not exist.
+
+    Arguments: ``session`` has no chroot; ``group`` may be empty. Raises RegistryError.
+    """
     top = _children(session, [""], deadline)
     below = _children(session, top, deadline)
     candidates = [chroot, *candidate_roots(chroot, [*top, *below])][:MOST_ROOTS]
@@ -50,16 +60,16 @@ def chroot_advice(session: Session, chroot: str, group: str, deadline: Deadline)
         wanted.append(Wanted(Part.STAT, path or "/"))
     found = {one.wanted.path: one for one in session.read_each(wanted, deadline)}
     present = {path for path, one in found.items() if one.node is not None}
-    roots = {
+    return {
         path: Root(
             bool(found[path + paths.BROKER_IDS].names),
             path + paths.CONSUMERS in present,
             bool(group) and f"{path}{paths.CONSUMERS}/{group}" in present,
         )
+        if (path or "/") in present
+        else None
         for path in candidates
     }
-    here = roots.pop(chroot)
-    return chroot_text(session.hosts, chroot, here if (chroot or "/") in present else None, roots)
 
 
 def _children(session: Session, roots: Collection[str], deadline: Deadline) -> list[str]:

@@ -1,0 +1,617 @@
+"""The doctor on a real ZooKeeper and broker: every illness is staged, and a healthy mixed group is healthy.
+
+Most illnesses are written by a plain ZooKeeper client. Those of Scala members are made by Scala members.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_acl, make_digest_acl
+
+from tests.cluster.chroot import Chroot
+from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
+from tests.cluster.legacy_member import LegacyMember
+from tests.timing import eventually, scaled
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.assignors import java_hash
+from zkconsumer.cli import main
+from zkconsumer.devcluster import DevCluster, java
+from zkconsumer.devcluster.jars import jars_of_pyspark
+from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
+from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
+from zkconsumer.operations.doctor import CHECKS, Finding, Level, cluster_probes, examine
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.snapshot_reader import LiveSource
+
+SCALA = '{"version":1,"subscription":%s,"pattern":"static","timestamp":"%s"}'
+
+
+class Staged:
+    """A group whose nodes a plain client writes."""
+
+    def __init__(self, client: KazooClient, group: str) -> None:
+        self.client = client
+        self.group = group
+        self.base = f"/consumers/{group}"
+
+    def member(self, name: str, topics: Mapping[str, int], *, shift_ms: int = 0, **extra: object) -> str:
+        """Register a member in this client's session, as a Scala member does or with extra keys."""
+        now = str(time.time_ns() // 1_000_000 + shift_ms)
+        document = {**json.loads(SCALA % (json.dumps(topics), now)), **extra}
+        consumer = f"{self.group}_{name}"
+        self.put(f"ids/{consumer}", json.dumps(document).encode(), ephemeral=True)
+        return consumer
+
+    def owner(self, topic: str, partition: int, thread: str, *, ephemeral: bool = True) -> None:
+        self.put(f"owners/{topic}/{partition}", thread.encode(), ephemeral=ephemeral)
+
+    def offset(self, topic: str, partition: int, content: object) -> None:
+        self.put(f"offsets/{topic}/{partition}", str(content).encode())
+
+    def put(self, path: str, data: bytes = b"", **options: Any) -> str:
+        made: str = self.client.create(f"{self.base}/{path}", data, makepath=True, **options)
+        return made
+
+
+class Doctor:
+    """Examines groups of one ZooKeeper."""
+
+    def __init__(self, connect: str) -> None:
+        self.source = LiveSource(ClusterConnection(command_config(connect, None)[0], scaled(10.0)))
+
+    def look(self, group: str) -> GroupSnapshot:
+        return self.source.snapshot(group)
+
+    def all(
+        self, group: str, config: Mapping[str, str] | None = None, earlier: Sequence[GroupSnapshot] = ()
+    ) -> tuple[Finding, ...]:
+        return examine([*earlier, self.look(group)], config)
+
+    def check(
+        self,
+        name: str,
+        group: str,
+        config: Mapping[str, str] | None = None,
+        earlier: Sequence[GroupSnapshot] = (),
+    ) -> list[Finding]:
+        """Return what one check finds."""
+        assert name in {check.name for check in CHECKS}
+        return [one for one in self.all(group, config, earlier) if one.check == name]
+
+
+@pytest.fixture
+def doctor(cluster: DevCluster) -> Iterator[Doctor]:
+    made = Doctor(cluster.zookeeper_connect)
+    yield made
+    made.source.close()
+
+
+@pytest.fixture
+def staged(zookeeper: KazooClient, new_group: Callable[[], str]) -> Staged:
+    return Staged(zookeeper, new_group())
+
+
+@pytest.fixture
+def other_session(cluster: DevCluster) -> Iterator[KazooClient]:
+    """A second plain client, with a session of its own."""
+    client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
+    client.start(timeout=scaled(10.0))
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def topic(cluster: DevCluster) -> str:
+    """A topic of four partitions that tests only read."""
+    name = unique("doctor")
+    cluster.create_topic(name, 4)
+    return name
+
+
+def levels(found: Sequence[Finding]) -> list[str]:
+    return ["unknown" if one.unknown else str(one.level) for one in found]
+
+
+def type_command(remedy: str) -> None:
+    """Type the command of a remedy, which is all behind its first colon."""
+    _, _, command = remedy.partition(": ")
+    name, *words = shlex.split(command)
+    assert name == "zookeeper-shell.sh"
+    jars = [*zookeeper_jars(None), *jars_of_pyspark("commons-cli-", "audience-")]
+    options = ["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars))]
+    server, *rest = words
+    done = subprocess.run(
+        [str(java()), *options, "org.apache.zookeeper.ZooKeeperMain", "-server", server, *rest],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# ---- owners
+
+
+def test_persistent_owner(doctor: Doctor, staged: Staged, topic: str) -> None:
+    member = staged.member("a", {topic: 1})
+    staged.owner(topic, 0, f"{member}-0", ephemeral=False)
+    (found,) = doctor.check("persistent-owner", staged.group)
+    assert levels([found]) == ["error"]
+    type_command(found.remedy)
+    assert levels(doctor.check("persistent-owner", staged.group)) == ["ok"]
+
+
+def test_unknown_owner(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.member("a", {topic: 1})
+    staged.owner(topic, 0, f"{staged.group}_former-0")
+    (found,) = doctor.check("unknown-owner", staged.group)
+    assert levels([found]) == ["error"]
+    assert f"the session is that of {staged.group}_a" in found.evidence
+
+
+def test_orphan_owner_of_a_live_client(doctor: Doctor, staged: Staged, topic: str, other_session: KazooClient) -> None:
+    staged.member("a", {topic: 1})
+    Staged(other_session, staged.group).owner(topic, 0, f"{staged.group}_b-0")
+    (found,) = doctor.check("orphan-owner", staged.group)
+    assert levels([found]) == ["error"]
+    assert "connected from 127.0.0.1:" in found.evidence
+
+
+def test_unowned_partition_of_a_member_of_ours(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.member("a", {topic: 1}, zkconsumer="1", strategy="range")
+    first = doctor.look(staged.group)
+
+    def found() -> Finding:
+        (one,) = doctor.check("unowned-partition", staged.group, {"rebalance.max.retries": "0"}, [first])
+        return one
+
+    eventually(lambda: found().level is Level.ERROR, 10, "the time of a rebalance")
+    assert f"which {staged.group}_a should own; it cannot claim them" in found().text
+
+
+def test_scala_member_that_gave_up_is_woken_as_told(
+    doctor: Doctor,
+    staged: Staged,
+    topic: str,
+    legacy_member: Callable[..., LegacyMember],
+    other_session: KazooClient,
+    zookeeper: KazooClient,
+) -> None:
+    """A partition's owner node stays although its member left. The Scala member tries twice, then owns nothing."""
+    leaving = staged.member("z", {topic: 1})
+    for partition in (2, 3):
+        Staged(other_session, staged.group).owner(topic, partition, f"{leaving}-0")
+    impatient = {"rebalance.max.retries": 2, "rebalance.backoff.ms": 100}
+    scala = legacy_member("1.1.1", staged.group, {topic: 1}, properties={"consumer.id": "a", **impatient})
+    scala.wait_ready()
+    assert owners_of(zookeeper, staged.group, topic)[0] == f"{scala.consumer_id}-0"
+    zookeeper.delete(f"{staged.base}/ids/{leaving}")
+    eventually(lambda: "can't rebalance after 2 retries" in scala.log_text(), 20, scala.log_text)
+    for partition in (2, 3):
+        zookeeper.delete(f"{staged.base}/owners/{topic}/{partition}")
+    config = {key: str(value) for key, value in impatient.items()}
+    first = doctor.look(staged.group)
+    assert levels(doctor.check("scala-patience", staged.group, config)) == ["error"]
+    assert levels(doctor.check("scala-patience", staged.group)) == ["unknown"]
+
+    def found() -> Finding:
+        (one,) = doctor.check("unowned-partition", staged.group, config, [first])
+        return one
+
+    eventually(lambda: found().level is Level.ERROR, 10, "the end of its patience")
+    assert f"nobody owns 4 partitions, which {scala.consumer_id} should own; it gave up" in found().text
+    assert doctor.check("unowned-partition", staged.group)[0].level >= Level.NOTE
+    type_command(found().remedy)
+    eventually(lambda: len(owners_of(zookeeper, staged.group, topic)) == 4, 20, scala.log_text)
+    assert levels(doctor.check("unowned-partition", staged.group, config)) == ["ok"]
+
+
+def test_healthy_mixed_group_then_one_that_lost_its_node(
+    doctor: Doctor,
+    cluster: DevCluster,
+    new_group: Callable[[], str],
+    new_topic: NewTopic,
+    legacy_member: Callable[..., LegacyMember],
+    connector: Callable[..., ZookeeperConsumerConnector],
+    zookeeper: KazooClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A Scala member whose registration is deleted keeps what it owns and never registers again."""
+    group, topic = new_group(), new_topic(4)
+    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 40, partitions=4)
+    timeouts = {"zookeeper.session.timeout.ms": 9000, "rebalance.max.retries": 10, "rebalance.backoff.ms": 1500}
+    scala = legacy_member("1.1.1", group, {topic: 1}, properties={"consumer.id": "scala", **timeouts})
+    ours = connector(group, consumer_id="ours", zookeeper_session_timeout_ms=9000, rebalance_backoff_ms=1500)
+    streams = ours.create_message_streams({topic: 1})
+    assert streams
+    scala.wait_ready()
+    expected = {0: "ours", 1: "ours", 2: "scala", 3: "scala"}
+    owners = {number: f"{group}_{name}-0" for number, name in expected.items()}
+    eventually(lambda: owners_of(zookeeper, group, topic) == owners, 30, "a share of each")
+    config = tmp_path / "consumer.properties"
+    lines = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, **timeouts}
+    config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    where = ["--zookeeper", cluster.zookeeper_connect, "--timeout", str(int(scaled(10_000)))]
+    capsys.readouterr()
+
+    code = main(["doctor", group, *where, "--write-probe", "--member-config", str(config), "--format", "json"])
+
+    (said,) = json.loads(capsys.readouterr().out)
+    assert [one for one in said["findings"] if one["level"] in ("warn", "error")] == []
+    judged = {one["check"] for one in said["findings"] if not one["unknown"]}
+    assert judged >= {check.name for check in CHECKS} - {"flapping"}
+    assert (code, said["level"]) == (0, "note")
+    assert [name for name in zookeeper.get_children(f"/consumers/{group}") if "clock" in name] == []
+
+    zookeeper.delete(f"/consumers/{group}/ids/{group}_scala")
+    assert levels(doctor.check("orphan-owner", group)) == ["error"], "its owner nodes stay"
+    assert main(["doctor", group, *where]) == 1
+    assert "a live client owns" in capsys.readouterr().out
+    scala.kill()
+
+    def not_live() -> list[Finding]:
+        """What a look finds that asks the servers again, as soon as the connection has ended."""
+        again = Doctor(cluster.zookeeper_connect)
+        try:
+            return [one for one in again.check("orphan-owner", group) if one.level is not Level.ERROR]
+        finally:
+            again.source.close()
+
+    orphans = eventually(not_live, 30, "the end of its connection")
+    if orphans[0].level is Level.OK:
+        pytest.skip("this machine stood still for longer than the session of the killed JVM")
+    assert "Either the session ends within 10 s" in orphans[0].text
+
+
+# ---- registrations and strategies
+
+
+def test_unreadable_registration(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.put(f"ids/{staged.group}_bad", b'{"version":1,"subscription":{"t":0}}', ephemeral=True)
+    (found,) = doctor.check("unreadable-registration", staged.group)
+    assert levels([found]) == ["error"]
+    assert found.node.endswith(f"{staged.group}_bad")
+
+
+def test_double_registration(doctor: Doctor, staged: Staged, topic: str) -> None:
+    for name in "ab":
+        staged.member(name, {topic: 1})
+    (found,) = doctor.check("double-registration", staged.group)
+    assert levels([found]) == ["warn"]
+    assert f"{staged.group}_a, {staged.group}_b" in found.evidence
+
+
+def test_mixed_strategies_of_scala_members(
+    doctor: Doctor, staged: Staged, topic: str, legacy_member: Callable[..., LegacyMember], zookeeper: KazooClient
+) -> None:
+    """Of four partitions ``range`` gives 0 and 1 to the first of three members; ``roundrobin`` gives 2 to the third."""
+    staged.member("b", {topic: 1})
+    members = []
+    for name, strategy in (("a", "range"), ("c", "roundrobin")):
+        properties = {"consumer.id": name, "partition.assignment.strategy": strategy}
+        members.append(legacy_member("1.1.1", staged.group, {topic: 1}, properties=properties))
+    expected = {0: f"{staged.group}_a-0", 1: f"{staged.group}_a-0", 2: f"{staged.group}_c-0"}
+    eventually(lambda: owners_of(zookeeper, staged.group, topic) == expected, 40, "what each strategy gives")
+    (found,) = doctor.check("mixed-strategies", staged.group)
+    assert levels([found]) == ["error"]
+    assert f"{staged.group}_a" in found.evidence
+    assert f"{staged.group}_c" in found.evidence
+    assert levels(doctor.check("roundrobin-releases", staged.group)) == ["ok"]
+    for member in members:
+        member.kill()  # one that is told to leave first tries all its attempts
+
+
+def release_order(topic: str) -> tuple[list[int], list[int]]:
+    """Return the first of 12 partitions in the orders of releases 1.x and 0.x; Java's hash of the name decides."""
+    new = sorted(range(12), key=lambda number: java_hash(f"{topic}-{number}"))
+    old = sorted(range(12), key=lambda number: java_hash(f"[{topic},{number}]"))
+    return new[:3], old[:3]
+
+
+def test_roundrobin_of_two_scala_releases(
+    doctor: Doctor,
+    staged: Staged,
+    cluster: DevCluster,
+    legacy_member: Callable[..., LegacyMember],
+    zookeeper: KazooClient,
+) -> None:
+    """Of 12 partitions 1.1.1 gives 1, 4, 7, 10 to the second of three members; 0.8.2 gives 0, 3, 6, 9 to the third."""
+    topic = next(name for name in map(unique, repeat("releases")) if release_order(name) == ([0, 1, 2], [10, 11, 0]))
+    cluster.create_topic(topic, 12)
+    staged.member("a", {topic: 1})
+    members = []
+    for name, version in (("b", "1.1.1"), ("c", "0.8.2.2")):
+        properties = {"consumer.id": name, "partition.assignment.strategy": "roundrobin"}
+        members.append(legacy_member(version, staged.group, {topic: 1}, properties=properties))
+    expected = dict.fromkeys((1, 4, 7, 10), f"{staged.group}_b-0") | dict.fromkeys((0, 3, 6, 9), f"{staged.group}_c-0")
+    eventually(
+        lambda: owners_of(zookeeper, staged.group, topic) == expected,
+        40,
+        lambda: f"what each release gives: {owners_of(zookeeper, staged.group, topic)}",
+    )
+    (found,) = doctor.check("roundrobin-releases", staged.group)
+    assert levels([found]) == ["error"]
+    assert "scala.compat.version" in found.remedy
+    assert levels(doctor.check("mixed-strategies", staged.group)) == ["ok"]
+    for member in members:
+        member.kill()  # one that is told to leave first tries all its attempts
+
+
+def test_idle_threads(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.member("a", {topic: 6})
+    (found,) = doctor.check("idle-threads", staged.group)
+    assert levels([found]) == ["note"]
+    assert "2 of 6 threads own nothing" in found.text
+
+
+def test_flapping(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.member("a", {topic: 1})
+    first = doctor.look(staged.group)
+    for _ in range(3):
+        staged.client.delete(f"{staged.base}/ids/{staged.member('b', {topic: 1})}")
+    (found,) = doctor.check("flapping", staged.group, earlier=[first])
+    assert levels([found]) == ["warn"]
+    assert "came or went 6 times" in found.text
+    assert levels(doctor.check("flapping", staged.group)) == ["unknown"]
+
+
+def test_membership_size(doctor: Doctor, staged: Staged) -> None:
+    staged.put("ids")
+    for number in range(70):
+        staged.client.create_async(f"{staged.base}/ids/m{number:02}{'x' * 8000}", b"", ephemeral=True)
+    eventually(lambda: len(staged.client.get_children(f"{staged.base}/ids")) == 70, 20, "all members")
+    (found,) = doctor.check("membership-size", staged.group)
+    assert levels([found]) == ["warn"]
+
+
+def test_broadcasting_beside_clustering_members(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.member("a", {topic: 1})
+    staged.put(f"broadcast/{staged.group}_b", b"", ephemeral=True)
+    assert "error" in levels(doctor.check("mixed-coordination", staged.group))
+
+
+def test_a_migration_half_way(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.member("a", {topic: 1})
+    staged.member("b", {topic: 1}, zkconsumer="1", strategy="range", coordination="kafka")
+    found = doctor.check("mixed-coordination", staged.group)
+    assert "the migration stands half way" in found[0].text
+
+
+# ---- times
+
+
+def test_session_timeout_beyond_the_servers_bounds(doctor: Doctor, staged: Staged, topic: str) -> None:
+    """The shared ZooKeeper has ticks of 500 ms, so that sessions have 10 s at most."""
+    staged.member("a", {topic: 1})
+    found = doctor.check("session-timeout", staged.group, {"zookeeper.session.timeout.ms": "30000"})
+    assert levels(found) == ["warn", "note"]
+    assert "it gets 10000" in found[0].text
+
+
+def test_member_clock(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.member("a", {topic: 1}, shift_ms=3_600_000)
+    (found,) = doctor.check("member-clock", staged.group)
+    assert levels([found]) == ["warn"]
+    assert "ahead of ZooKeeper's" in found.text
+
+
+def test_our_clock(
+    doctor: Doctor, staged: Staged, topic: str, monkeypatch: pytest.MonkeyPatch, zookeeper: KazooClient
+) -> None:
+    staged.member("a", {topic: 1})
+    snapshot = doctor.look(staged.group)
+
+    def probed() -> list[Finding]:
+        probe = cluster_probes.probe_clock(doctor.source.connection, staged.group)
+        return [one for one in examine([snapshot], probe=probe) if one.check == "our-clock"]
+
+    assert levels(probed()) == ["ok"]
+    real = time.time_ns
+    monkeypatch.setattr(cluster_probes, "now_ms", lambda: real() // 1_000_000 - 3_600_000)
+    (found,) = probed()
+    assert levels([found]) == ["warn"]
+    assert "60 min behind ZooKeeper's" in found.text
+    assert zookeeper.get_children(staged.base) == ["ids"], "the probe leaves nothing"
+
+
+# ---- offsets
+
+
+def test_dead_offsets(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.offset("no-such-topic", 0, 3)
+    staged.offset(topic, 4, 3)
+    found = doctor.check("dead-offsets", staged.group)
+    assert levels(found) == ["warn", "warn"]
+    assert {one.evidence for one in found} == {"no-such-topic:0", f"{topic}:4"}
+
+
+def test_offset_beyond_the_log(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.offset(topic, 0, 1_000_000)
+    (found,) = doctor.check("offset-outside-log", staged.group)
+    assert levels([found]) == ["error"]
+    assert "log 0..0" in found.evidence
+
+
+def test_offset_below_the_log(doctor: Doctor, staged: Staged, cluster: DevCluster, new_topic: NewTopic) -> None:
+    from confluent_kafka import TopicPartition as Position
+    from confluent_kafka.admin import AdminClient
+
+    topic = new_topic()
+    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 10)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for deleted in admin.delete_records([Position(topic, 0, 5)]).values():
+        deleted.result(scaled(10))
+    staged.offset(topic, 0, 2)
+    (found,) = doctor.check("offset-outside-log", staged.group)
+    assert levels([found]) == ["error"]
+    assert "3 messages were deleted before they were read; smallest goes on behind them, largest skips 5" in found.text
+
+
+def test_offset_of_a_topic_that_was_made_anew(doctor: Doctor, staged: Staged, cluster: DevCluster) -> None:
+    topic = f"{staged.group}-anew"
+    staged.offset(topic, 0, 0)
+    cluster.create_topic(topic, 1)
+    (found,) = doctor.check("offset-outside-log", staged.group)
+    assert levels([found]) == ["warn"]
+    assert "created anew" in found.text
+
+
+def test_offset_not_a_number(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.offset(topic, 0, "12 ")
+    staged.offset(topic, 1, "-1")
+    found = doctor.check("offset-not-a-number", staged.group)
+    assert levels(found) == ["error", "note"]
+    assert "12 " in found[0].evidence
+
+
+def test_stores_disagree(doctor: Doctor, staged: Staged, cluster: DevCluster, new_topic: NewTopic) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    topic = new_topic(1)
+    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 10)
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": staged.group, "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 7)], asynchronous=False)
+    consumer.close()
+    staged.offset(topic, 0, 4)
+    (found,) = doctor.check("stores-disagree", staged.group)
+    assert levels([found]) in (["note"], ["warn"])
+    assert found.evidence == f"{topic}-0 ZooKeeper 4, Kafka 7 (-3)"
+
+
+# ---- rights, chroots, brokers
+
+
+def test_mixed_rights(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.client.add_auth("digest", "alice:secret")
+    mine = [make_digest_acl("alice", "secret", all=True), make_acl("world", "anyone", read=True)]
+    staged.offset(topic, 0, 1)
+    staged.put("offsets/other/0", b"1")
+    staged.client.set_acls(f"{staged.base}/offsets/other", mine)
+    (found,) = doctor.check("acl", staged.group)
+    assert levels([found]) == ["warn"]
+    assert "digest:alice" in found.evidence
+    assert "secret" not in repr(found)
+
+
+def test_a_forbidden_part_is_unknown(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.client.add_auth("digest", "alice:secret")
+    staged.member("a", {topic: 1})
+    staged.client.set_acls(f"{staged.base}/ids/{staged.group}_a", [make_digest_acl("alice", "secret", all=True)])
+    found = doctor.all(staged.group)
+    judged = {one.check for one in found if not one.unknown}
+    assert judged.isdisjoint({"orphan-owner", "double-registration", "acl"})
+    assert "unknown" in levels([one for one in found if one.check == "unread"])
+
+
+@pytest.fixture
+def chroot(zookeeper: KazooClient, cluster: DevCluster) -> Chroot:
+    return Chroot(zookeeper, cluster.zookeeper_connect)
+
+
+@pytest.fixture
+def chroot_doctor(chroot: Chroot) -> Iterator[Doctor]:
+    made = Doctor(chroot.connect)
+    yield made
+    made.source.close()
+
+
+def test_chroot_mistakes(
+    chroot: Chroot, chroot_doctor: Doctor, cluster: DevCluster, new_group: Callable[[], str]
+) -> None:
+    """The same group stands in a chroot with brokers and in the doubled one; members were told the wrong one."""
+    group = new_group()
+    _, _, path = chroot.connect.partition("/")
+    chroot.put(f"/consumers/{group}/ids", b"")
+    chroot.put(f"/{path}/consumers/{group}/ids", b"")
+    beside = cluster_probes.chroots_beside(chroot_doctor.source.connection, [group])
+    assert beside is not None
+    found = examine([chroot_doctor.look(group)], chroots=beside[group])
+    (one,) = [one for one in found if one.check == "chroot"]
+    assert levels([one]) == ["warn"]
+    assert "(the chroot is doubled)" in one.text
+    assert one.remedy.endswith(f"should be {chroot.connect}")
+
+
+def test_a_chroot_without_brokers(
+    doctor: Doctor, chroot: Chroot, chroot_doctor: Doctor, new_group: Callable[[], str], cluster: DevCluster
+) -> None:
+    group = new_group()
+    chroot.put(f"/consumers/{group}/ids", b"")
+    chroot.delete("/brokers/ids/0")
+    found = chroot_doctor.all(group)
+    assert [one.check for one in found if one.level is Level.ERROR] == ["chroot", "brokers"]
+    beside = cluster_probes.chroots_beside(chroot_doctor.source.connection, [group])
+    assert beside is not None
+    (one, *_) = [one for one in examine([chroot_doctor.look(group)], chroots=beside[group]) if one.check == "chroot"]
+    assert f"--zookeeper {cluster.zookeeper_connect}" in one.remedy
+
+
+def test_a_broker_without_the_listener_of_scala_members(chroot: Chroot, chroot_doctor: Doctor, topic: str) -> None:
+    secure = {
+        "version": 4,
+        "host": None,
+        "port": -1,
+        "endpoints": ["SSL://127.0.0.1:1"],
+        "listener_security_protocol_map": {"SSL": "SSL"},
+    }
+    chroot.put("/brokers/ids/0", json.dumps(secure).encode())
+    chroot.put("/consumers/g/ids/g_a", (SCALA % ('{"t":1}', "1")).encode())
+    (found,) = [one for one in chroot_doctor.check("brokers", "g") if one.level is Level.ERROR]
+    assert "brokers 0 have no PLAINTEXT listener" in found.text
+
+
+def test_missing_replicas(doctor: Doctor, staged: Staged, zookeeper: KazooClient) -> None:
+    """Broker 7 does not exist, and should follow."""
+    topic = f"{staged.group}-thin"
+    zookeeper.create(f"/brokers/topics/{topic}", b'{"version":1,"partitions":{"0":[0,7]}}')
+    staged.member("a", {topic: 1})
+    eventually(lambda: levels(doctor.check("brokers", staged.group)) == ["warn"], 20, "the metadata")
+    (found,) = doctor.check("brokers", staged.group)
+    assert f"{topic}:0; not in sync: brokers 7" in found.evidence
+
+
+def test_a_partition_without_leader(chroot: Chroot, chroot_doctor: Doctor) -> None:
+    """The brokers are away, and ZooKeeper says that one partition has no leader."""
+    gone = {"version": 1, "host": "127.0.0.1", "port": 1, "jmx_port": -1, "timestamp": "1"}
+    chroot.put("/brokers/ids/0", json.dumps(gone).encode())
+    chroot.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[7],"1":[0]}}')
+    for number, leader in ((0, -1), (1, 0)):
+        state = {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": [7 - 7 * number]}
+        chroot.put(f"/brokers/topics/t/partitions/{number}/state", json.dumps(state).encode())
+    chroot.put("/consumers/g/ids/g_a", (SCALA % ('{"t":1}', "1")).encode())
+    found = chroot_doctor.check("brokers", "g")
+    assert levels(found) == ["error", "unknown"]
+    assert "1 partitions have no leader" in found[0].text
+    assert found[0].evidence == "t:0"
+
+
+def test_what_cannot_be_read_is_listed(doctor: Doctor, staged: Staged, topic: str) -> None:
+    staged.put(f"owners/{topic}/no-number", b"x")
+    found = doctor.check("unread", staged.group)
+    assert "unknown" in levels(found)
+    assert any("is no number of a partition" in one.text for one in found)
+
+
+def test_hostile_names_are_escaped(
+    doctor: Doctor, staged: Staged, cluster: DevCluster, capsys: pytest.CaptureFixture[str], topic: str
+) -> None:
+    """A member's thread id that clears the terminal is printed as text."""
+    staged.member("a", {topic: 1})
+    staged.owner(topic, 0, "\x1b[2J\x07evil-0", ephemeral=False)
+    assert main(["doctor", staged.group, "--zookeeper", cluster.zookeeper_connect]) == 1
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "\\x1b[2J" in printed

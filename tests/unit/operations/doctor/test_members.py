@@ -1,0 +1,191 @@
+"""The checks of registrations and strategies: ill, healthy and unknown groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.group_snapshots import NOW, stat
+from tests.unit.operations.doctor.cases import (
+    OURS,
+    diagnosed,
+    healthy,
+    later,
+    levels,
+    with_member,
+    with_problem,
+)
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot
+
+UNREAD = with_problem(healthy(), "/consumers/g/ids/g_a")
+TWELVE = {f"t:{n}": (0, 9) for n in range(12)}
+THREE = {"g_a": {"t": 1}, "g_b": {"t": 1}, "g_c": {"t": 1}}
+# By the vectors of round-robin over 12 partitions: releases 1.x sort 0..11, releases 0.x sort 10, 11, 0..9.
+OWNS = {"range": (0, 1, 2, 3), "1.x": (0, 3, 6, 9), "0.x": (1, 4, 7, 10)}
+B_OWNS = {"range": (4, 5, 6, 7), "1.x": (1, 4, 7, 10), "0.x": (2, 5, 8, 11)}
+C_OWNS = {"range": (8, 9, 10, 11), "1.x": (2, 5, 8, 11), "0.x": (0, 3, 6, 9)}
+
+
+def owning(a: str, c: str, **more: Any) -> GroupSnapshot:
+    """Scala members: ``g_c`` claimed first what its strategy gives it, then ``g_a`` and ``g_b`` what was left."""
+    owners = {f"t:{n}": "g_a-0" for n in OWNS[a]} | {f"t:{n}": "g_b-0" for n in B_OWNS[a]}
+    owners |= {f"t:{n}": "g_c-0" for n in C_OWNS[c]}
+    return healthy(members=THREE, extra={}, owners=owners, logs=TWELVE, offsets={}, **more)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (healthy(), ["ok"]),
+        (with_member(healthy(), "g_a", "no JSON"), ["error"]),
+        (UNREAD, ["unknown"]),
+    ],
+)
+def test_unreadable_registration(snapshot: GroupSnapshot, expected: list[str]) -> None:
+    assert levels(diagnosed("unreadable-registration", snapshot)) == expected
+
+
+def test_a_persistent_unreadable_registration_is_deleted() -> None:
+    ill = with_member(healthy(), "g_a", "no JSON", ephemeral_owner=0, version=4)
+    (found,) = diagnosed("unreadable-registration", ill)
+    assert found.remedy.endswith("delete -v 4 /consumers/g/ids/g_a")
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (healthy(), ["ok"]),
+        (with_member(healthy(), "g_b", ephemeral_owner=1), ["warn"]),
+        (with_member(healthy(), "g_b", ephemeral_owner=0), ["error"]),
+        (healthy(extra={"g_a": {**OURS, "pid": "7"}, "g_b": {**OURS, "pid": "7"}}), ["note"]),
+        (healthy(extra={"g_a": {**OURS, "pid": "7"}, "g_b": {**OURS, "pid": "8"}}), ["ok"]),
+    ],
+)
+def test_double_registration(snapshot: GroupSnapshot, expected: list[str]) -> None:
+    assert levels(diagnosed("double-registration", snapshot)) == expected
+
+
+def test_a_registration_without_a_stat_is_unknown() -> None:
+    nodes = {c: replace(node, stat=None) for c, node in healthy().members.items()}
+    found = diagnosed("double-registration", replace(healthy(), members=nodes))
+    assert set(levels(found)) == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "strategies", "releases"),
+    [
+        (healthy(), ["ok"], ["ok"]),
+        (owning("range", "range"), ["ok"], ["ok"]),
+        (owning("1.x", "1.x"), ["ok"], ["ok"]),
+        (owning("range", "1.x"), ["error"], ["ok"]),
+        (owning("1.x", "0.x"), ["ok"], ["error"]),
+        (owning("1.x", "range"), ["error"], ["ok"]),
+        # a Scala member that owns nothing tells nothing
+        (healthy(owners={"t:2": "g_b-0", "t:3": "g_b-0"}), ["unknown"], ["ok"]),
+        (healthy(members={}), ["ok"], ["ok"]),
+    ],
+)
+def test_mixed_strategies(snapshot: GroupSnapshot, strategies: list[str], releases: list[str]) -> None:
+    assert levels(diagnosed("mixed-strategies", snapshot)) == strategies
+    assert levels(diagnosed("roundrobin-releases", snapshot)) == releases
+
+
+def test_mixed_strategies_name_the_odd_one_out() -> None:
+    (found,) = diagnosed("mixed-strategies", owning("range", "1.x"))
+    assert "g_c: roundrobin (1.x) (it owns t:2,5,8,11)" in found.evidence
+    advertising = {**OURS, "strategy": "roundrobin", "scala.compat.version": "0.10"}
+    (found,) = diagnosed("mixed-strategies", healthy(extra={"g_b": advertising}))
+    assert "it advertises that" in found.evidence
+
+
+def test_a_strategy_of_before_counts_in_an_earlier_snapshot() -> None:
+    """Contending members give up in turn, so that one look shows one of them only."""
+    first, second = owning("range", "range"), owning("1.x", "1.x")
+    first = replace(first, owners={tp: n for tp, n in first.owners.items() if n.thread == "g_a-0"})
+    second = replace(second, owners={tp: n for tp, n in second.owners.items() if n.thread == "g_c-0"})
+    assert levels(diagnosed("mixed-strategies", second)) == ["unknown"]
+    assert levels(diagnosed("mixed-strategies", first, later(second, 5))) == ["error"]
+
+
+def test_a_strategy_that_not_all_advertise_is_noted() -> None:
+    found = diagnosed("mixed-strategies", healthy(extra={"g_b": {**OURS, "strategy": "average"}}))
+    assert levels(found) == ["note"]
+    assert "average is not in effect" in found[0].text
+
+
+def test_what_a_silent_member_would_claim_is_told() -> None:
+    (found,) = diagnosed("mixed-strategies", healthy(owners={"t:2": "g_b-0", "t:3": "g_b-0"}))
+    assert "roundrobin (1.x) would make them claim t:2, which others own" in found.text
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (healthy(), "ok"),
+        (healthy(members={"g_a": {"t": 1}, "g_b": {"t": 9}}), "note"),
+        (healthy(members={}), "ok"),
+    ],
+)
+def test_idle_threads(snapshot: GroupSnapshot, expected: str) -> None:
+    assert levels(diagnosed("idle-threads", snapshot)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"), [(10, ["ok"]), (14_000, ["warn"]), (30_000, ["error"])], ids=["few", "many", "too-many"]
+)
+def test_membership_size(members: int, expected: list[str]) -> None:
+    node = next(iter(healthy().members.values()))
+    many = {f"g_{'h' * 30}-{number:06}": node for number in range(members)}
+    from zkconsumer.operations.doctor import Observations
+    from zkconsumer.operations.doctor.members import membership_size
+
+    found = list(membership_size(Observations([replace(healthy(), members=many)])))  # type: ignore[arg-type]
+    assert (levels(found) or ["ok"]) == expected
+    assert levels(diagnosed("membership-size", UNREAD)) == ["unknown"]
+
+
+CALM = replace(healthy(), ids_node=stat(age=7200, cversion=10))
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "expected"),
+    [
+        ([CALM, later(CALM, 600)], ["ok"]),
+        ([CALM, later(CALM, 600, ids_node=stat(age=7200, cversion=30))], ["warn"]),
+        ([CALM, later(CALM, 60, ids_node=stat(age=7200, cversion=12))], ["ok"]),
+        ([CALM, later(CALM, 60, ids_node=stat(age=100, cversion=99))], ["unknown"]),
+        ([CALM], ["unknown"]),
+        ([healthy(members={})], ["ok"]),
+    ],
+)
+def test_flapping(snapshots: list[GroupSnapshot], expected: list[str]) -> None:
+    assert levels(diagnosed("flapping", *snapshots)) == expected
+
+
+def test_young_members_of_an_old_group_are_noted() -> None:
+    offsets = {tp: replace(node, stat=stat(version=5000)) for tp, node in CALM.offsets.items()}
+    found = diagnosed("flapping", with_member(replace(CALM, offsets=offsets), "g_a", ctime=NOW - 5_000))
+    assert levels(found) == ["note", "unknown"]
+
+
+BRIDGE = {**OURS, "coordination": "kafka"}
+JAVA = BrokersMember("m-1", "java-1", "h", assignment=(TopicPartition("t", 0),))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (healthy(), ["ok"]),
+        (healthy(other_nodes={"/consumers/g/broadcast": stat(), "/consumers/g/broadcast/g_x": stat()}), ["error"]),
+        (healthy(other_nodes={"/consumers/g/broadcast": stat()}), ["ok"]),
+        (healthy(extra={"g_b": BRIDGE}), ["note"]),
+        (healthy(brokers_group=BrokersGroup("Stable", members=(JAVA,))), ["error"]),
+        (healthy(extra={"g_a": BRIDGE, "g_b": BRIDGE}), ["ok"]),
+        (healthy(brokers_group=None), ["unknown"]),
+    ],
+)
+def test_mixed_coordination(snapshot: GroupSnapshot, expected: list[str]) -> None:
+    assert levels(diagnosed("mixed-coordination", snapshot)) == expected

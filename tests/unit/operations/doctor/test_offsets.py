@@ -1,0 +1,111 @@
+"""The checks of committed offsets: ill, healthy and unknown groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.group_snapshots import NOW, partition
+from tests.unit.operations.doctor.cases import diagnosed, healthy, levels, with_log, with_offset, with_problem
+from zkconsumer.operations.group_snapshot import GroupSnapshot, KafkaOffset, TopicNode
+
+LOGS = {f"t:{n}": (0, 100) for n in range(4)}
+OTHER_TOPIC = healthy(offsets={"old:0": 3, "t:0": 50}, logs={**LOGS, "old:0": (0, 9)})
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected", "text"),
+    [
+        (healthy(), ["ok"], ""),
+        (healthy(offsets={"gone:0": 3, "gone:1": 3}), ["warn"], "topic gone does not exist, but 2 offsets of it do"),
+        (healthy(offsets={"t:4": 3}), ["warn"], "topic t has 4 partitions; 1 offsets are of others"),
+        (OTHER_TOPIC, ["note"], "no member subscribes to topic old"),
+        (replace(OTHER_TOPIC, members={}), ["ok"], ""),
+        (with_problem(healthy(), "/brokers/topics"), ["unknown"], "which topics exist"),
+        (with_problem(healthy(offsets={"x:0": 1}), "/brokers/topics/x"), ["unknown"], "whether topic x exists"),
+        (replace(healthy(), topics={"t": TopicNode((), NOW, "no JSON")}), ["unknown"], "no JSON"),
+    ],
+)
+def test_dead_offsets(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
+    found = diagnosed("dead-offsets", snapshot)
+    assert levels(found) == expected
+    assert text in found[0].text
+
+
+def test_dead_offsets_are_pruned_dry_first() -> None:
+    (found,) = diagnosed("dead-offsets", healthy(offsets={"gone:0": 3}))
+    assert "zkconsumer offsets prune" in found.remedy
+    assert "--zookeeper 127.0.0.1:2181" in found.remedy
+    assert "--execute" not in found.remedy
+
+
+ANEW = replace(healthy(), topics={"t": TopicNode((0, 1, 2, 3), NOW - 1_000)})
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected", "text"),
+    [
+        (healthy(), ["ok"], ""),
+        (with_log(healthy(), "t:1", start=60), ["error"], "10 messages were deleted before they were read"),
+        (with_log(healthy(), "t:1", end=40), ["error"], "smallest repeats 40 messages"),
+        (with_log(ANEW, "t:1", end=40), ["error", "warn", "warn", "warn"], "the topic was created anew. auto"),
+        (with_log(healthy(), "t:1", start=None), ["unknown"], "the logs of t:1 were not read"),
+        (with_offset(healthy(), "t:1", -1), ["ok"], ""),
+        (healthy(kafka_offsets={partition("t:1"): KafkaOffset(101)}), ["error"], "in Kafka lies beyond"),
+    ],
+)
+def test_offset_outside_log(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
+    found = diagnosed("offset-outside-log", snapshot)
+    assert levels(found) == expected
+    assert text in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (healthy(), ["ok"]),
+        (with_offset(healthy(), "t:1", None, "not a number: b'12 '", version=9), ["error"]),
+        (with_offset(healthy(), "t:1", None, "-1 means that there is none"), ["note"]),
+    ],
+)
+def test_offset_not_a_number(snapshot: GroupSnapshot, expected: list[str]) -> None:
+    assert levels(diagnosed("offset-not-a-number", snapshot)) == expected
+
+
+def test_an_offset_that_is_no_number_shows_bytes_and_version() -> None:
+    (found,) = diagnosed("offset-not-a-number", with_offset(healthy(), "t:1", None, "b'12 '", version=9))
+    assert found.evidence == "b'12 '"
+    assert "set -v 9 /consumers/g/offsets/t/1 OFFSET" in found.remedy
+
+
+def test_a_forbidden_offset_is_unknown() -> None:
+    tp, node = partition("t:1"), healthy().offsets[partition("t:1")]
+    forbidden = replace(healthy(), offsets={tp: replace(node, offset=None, stat=None, problem="ACL")})
+    assert levels(diagnosed("offset-not-a-number", forbidden)) == ["unknown"]
+
+
+def stores(zookeeper: int, kafka: int, age_ms: int) -> GroupSnapshot:
+    made = with_offset(healthy(), "t:1", zookeeper, mtime=NOW - age_ms)
+    return replace(made, kafka_offsets={partition("t:1"): KafkaOffset(kafka)})
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (healthy(), ["ok"]),
+        (stores(50, 50, 60_000), ["ok"]),
+        (stores(50, 47, 60_000), ["warn"]),
+        (stores(50, 47, 1_000), ["note"]),
+        (replace(healthy(), kafka_offsets=None), ["unknown"]),
+        (healthy(kafka_offsets=None, offsets={}), ["ok"]),
+    ],
+)
+def test_stores_disagree(snapshot: GroupSnapshot, expected: list[str]) -> None:
+    assert levels(diagnosed("stores-disagree", snapshot)) == expected
+
+
+def test_stores_that_disagree_show_the_difference() -> None:
+    (found,) = diagnosed("stores-disagree", stores(50, 47, 60_000))
+    assert found.evidence == "t-1 ZooKeeper 50, Kafka 47 (+3)"
+    assert "migrate g --verify" in found.remedy

@@ -1,0 +1,134 @@
+"""The checks of owner nodes: ill, healthy and unknown groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.group_snapshots import NOW, stat
+from tests.unit.operations.doctor.cases import (
+    diagnosed,
+    healthy,
+    later,
+    levels,
+    sessions,
+    with_member,
+    with_owner,
+    with_problem,
+    without_owner,
+)
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+
+SCALA_ONLY = healthy(members={"g_a": {"t": 1}, "g_c": {"t": 1}}, extra={}, owners={"t:0": "g_a-0", "t:1": "g_a-0"})
+ORPHAN = with_owner(healthy(), "t:1", ephemeral_owner=77)
+UNREAD = with_problem(healthy(), "/consumers/g/owners/t")
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (healthy(), ["ok"]),
+        (with_owner(healthy(), "t:1", ephemeral_owner=0, version=3), ["error"]),
+        (UNREAD, ["unknown"]),
+        (with_problem(healthy(), "ZooKeeper zk:2181", "the rest was not read: gone"), ["unknown"]),
+        (healthy(zookeeper="", bootstrap="b:9092"), ["unknown"]),
+    ],
+)
+def test_persistent_owner(snapshot: GroupSnapshot, expected: list[str]) -> None:
+    assert levels(diagnosed("persistent-owner", snapshot)) == expected
+
+
+def test_a_persistent_owner_is_deleted_with_its_version() -> None:
+    (found,) = diagnosed("persistent-owner", with_owner(healthy(), "t:1", ephemeral_owner=0, version=3))
+    assert found.node == "/consumers/g/owners/t/1"
+    assert "zookeeper-shell.sh 127.0.0.1:2181 delete -v 3 /consumers/g/owners/t/1" in found.remedy
+    assert found.link == "docs/doctor.md#persistent-owner"
+
+
+def test_a_command_quotes_what_a_shell_would_obey() -> None:
+    name = "t;rm -rf $HOME"
+    ill = with_owner(healthy(owners={f"{name}:1": "g_a-0"}, logs={f"{name}:1": (0, 9)}), f"{name}:1", ephemeral_owner=0)
+    (found,) = diagnosed("persistent-owner", ill)
+    assert f"'/consumers/g/owners/{name}/1'" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "expected", "text"),
+    [
+        ([healthy()], "ok", ""),
+        ([ORPHAN], "warn", "the session ends within 40 s"),
+        ([replace(ORPHAN, servers=())], "warn", "40 s, the longest session by default"),
+        ([replace(ORPHAN, servers=sessions(a={77: ("10.0.0.9:1", 6000)}))], "error", "a live client owns 1 partitions"),
+        ([ORPHAN, later(ORPHAN, 30)], "warn", "Either"),
+        ([ORPHAN, later(ORPHAN, 41)], "error", "without being registered"),
+        ([healthy(), later(ORPHAN, 41)], "warn", "Either"),
+        ([with_problem(ORPHAN, "/consumers/g/ids/g_x")], "unknown", "g_x"),
+        ([UNREAD], "unknown", "owners"),
+    ],
+)
+def test_orphan_owner(snapshots: list[GroupSnapshot], expected: str, text: str) -> None:
+    found = diagnosed("orphan-owner", *snapshots)
+    assert levels(found) == [expected]
+    assert text in found[0].text
+
+
+def test_an_orphan_names_the_address_of_the_live_client() -> None:
+    ill = replace(ORPHAN, servers=sessions(a={77: ("10.0.0.9:1", 6000)}))
+    (found,) = diagnosed("orphan-owner", ill)
+    assert "connected from 10.0.0.9:1" in found.evidence
+    assert "10.0.0.9:1" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected", "text"),
+    [
+        (healthy(), ["ok"], ""),
+        (with_owner(healthy(), "t:1", "g_gone-0"), ["error"], "its member is not registered"),
+        (with_owner(healthy(), "t:1", "g_a-7"), ["error"], "the member has other threads"),
+        (with_owner(healthy(), "t:1", "g_gone-0", ephemeral_owner=77), ["ok"], ""),
+        (with_owner(healthy(), "t:1", "g_gone-0", ephemeral_owner=0), ["error"], "its member is not registered"),
+        (with_member(healthy(), "g_a", "no JSON"), ["ok"], ""),
+    ],
+)
+def test_unknown_owner(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
+    found = diagnosed("unknown-owner", snapshot)
+    assert levels(found) == expected
+    assert text in found[0].text
+
+
+def test_an_unreadable_owner_is_unknown() -> None:
+    tp, node = next(iter(healthy().owners.items()))
+    forbidden = replace(healthy(), owners={**healthy().owners, tp: replace(node, thread="", stat=None, problem="ACL")})
+    assert levels(diagnosed("unknown-owner", forbidden)) == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected", "text"),
+    [
+        (healthy(), ["ok"], ""),
+        (SCALA_ONLY, ["error"], "nobody owns 2 partitions, which g_c should own; it gave up"),
+        (without_owner(healthy(), "t:3"), ["error"], "which g_b should own; it cannot claim them"),
+        (UNREAD, ["unknown"], "not all nodes were read"),
+        (healthy(members={}), ["ok"], ""),
+        # the last change is so young that a rebalance may be under way
+        (replace(SCALA_ONLY, taken=NOW - 43_000), ["note"], "may be under way"),
+        # the last change under ids left no time
+        (replace(SCALA_ONLY, ids_node=stat(pzxid=900)), ["warn"], "or stuck"),
+    ],
+)
+def test_unowned_partition(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
+    found = diagnosed("unowned-partition", snapshot)
+    assert levels(found) == expected
+    assert text in found[0].text
+
+
+def test_a_scala_member_that_gave_up_is_woken() -> None:
+    (found,) = diagnosed("unowned-partition", SCALA_ONLY)
+    assert "4 x 2" not in found.text
+    assert "= 8 s by default" in found.text
+    assert "create -e /consumers/g/ids/g_nudge" in found.remedy
+    assert '"subscription":{}' in found.remedy
+    patient = {"rebalance.max.retries": "100"}
+    (found,) = diagnosed("unowned-partition", SCALA_ONLY, member_config=patient)
+    assert levels([found]) == ["note"]

@@ -1,0 +1,119 @@
+"""The doctor: checks that find what is wrong with a group, and say what to do.
+
+:func:`examine` runs every check of :data:`CHECKS` on snapshots of one group. Each check is a pure function. The
+original's only check was ``VerifyConsumerRebalance``: every partition has an owner, and the owner is a registered
+thread. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from zkconsumer.operations.doctor import clocks, cluster, members, offsets, owners, reading, strategies, timeouts
+from zkconsumer.operations.doctor.findings import DOCS_PAGE, ClockProbe, Finding, Level, Observations, unknown
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+
+__all__ = ["CHECKS", "Check", "ClockProbe", "Finding", "Level", "Observations", "examine", "worst"]
+
+MOST_FINDINGS = 20
+"""The most findings of one check; the others are counted in one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: its name, which is also its anchor in the docs, what it looks for, and its function.
+
+    ``needs`` are the parents below ``/consumers/<group>`` whose nodes it judges: if they were not all read, the check
+    is undecided. ``in_zookeeper``: it is left out for a group that only the brokers know.
+    """
+
+    name: str
+    purpose: str
+    run: Callable[[Observations], Iterator[Finding]]
+    needs: tuple[str, ...] = ()
+    in_zookeeper: bool = True
+
+
+_IDS, _OWNERS, _OFFSETS = ("ids",), ("owners",), ("offsets",)
+_CLAIMS = _IDS + _OWNERS
+
+CHECKS: tuple[Check, ...] = (
+    Check("persistent-owner", "owner nodes that no session ends", owners.persistent_owners, _OWNERS),
+    Check("orphan-owner", "owner nodes of a session that registered no member", owners.orphan_owners, _CLAIMS),
+    Check("unknown-owner", "owner nodes that name a thread of no member", owners.unknown_owners, _CLAIMS),
+    Check(
+        "unowned-partition", "partitions that should have an owner and have none", owners.unowned_partitions, _CLAIMS
+    ),
+    Check("unreadable-registration", "registrations that stop every Scala member", members.unreadable_nodes, _IDS),
+    Check("double-registration", "sessions or processes with two registrations", members.double_registrations, _IDS),
+    Check("mixed-strategies", "members that assign by different strategies", strategies.mixed_strategies, _CLAIMS),
+    Check("roundrobin-releases", "`roundrobin` of releases 0.x beside 1.x", strategies.mixed_releases, _CLAIMS),
+    Check("idle-threads", "threads that own nothing by the plan", strategies.idle_threads, _IDS),
+    Check("flapping", "members that come and go", members.flapping_members, _IDS),
+    Check("membership-size", "a list of members too large for one answer", members.membership_size, _IDS),
+    Check("mixed-coordination", "both message models, or a migration half way", members.mixed_coordination, _IDS),
+    Check("session-timeout", "session timeouts that the servers change", timeouts.session_timeouts, _IDS),
+    Check("scala-patience", "Scala members that give up before a session ends", timeouts.scala_patience, _IDS),
+    Check("member-clock", "members whose clock differs from ZooKeeper's", clocks.member_clocks, _IDS),
+    Check("our-clock", "this machine's clock against ZooKeeper's", clocks.our_clock),
+    Check("dead-offsets", "offsets of topics and partitions that are gone", offsets.dead_offsets, _OFFSETS, False),
+    Check("offset-outside-log", "offsets below or beyond their log", offsets.offsets_outside_logs, _OFFSETS, False),
+    Check("offset-not-a-number", "offset nodes that nobody can read", offsets.offsets_that_are_no_numbers, _OFFSETS),
+    Check("stores-disagree", "different offsets in ZooKeeper and Kafka", offsets.stores_that_disagree, _OFFSETS),
+    Check("acl", "nodes that only some members may change", cluster.mixed_rights, _CLAIMS + _OFFSETS),
+    Check("chroot", "a wrong, missing or doubled chroot", cluster.chroot_mistakes),
+    Check("brokers", "missing listeners, leaders and replicas", cluster.broker_side, (), False),
+    Check("unread", "what could not be read", reading.unread_parts, (), False),
+)
+"""All checks, in the order of their findings of equal level."""
+
+
+def examine(
+    snapshots: Sequence[GroupSnapshot],
+    member_config: Mapping[str, str] | None = None,
+    *,
+    probe: ClockProbe | None = None,
+    chroots: Mapping[str, Collection[str]] | None = None,
+) -> tuple[Finding, ...]:
+    """Return the findings about one group, the worst first. A check that finds nothing yields one of level ``OK``.
+
+    Arguments: ``snapshots`` of the group, oldest first, at least one; ``member_config`` are the properties of a Scala
+    member; ``probe`` compares our clock with ZooKeeper's; ``chroots`` maps each chroot of the servers (empty: none) to
+    its contents, of ``brokers`` and ``group``. Raises ValueError without a snapshot.
+    """
+    seen = Observations(snapshots, member_config, probe, chroots)
+    found = [
+        finding
+        for check in CHECKS
+        if not check.in_zookeeper or seen.latest.in_zookeeper or not seen.latest.in_kafka
+        for finding in _run(check, seen)
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.level, one.unknown)))
+
+
+def _run(check: Check, seen: Observations) -> Iterator[Finding]:
+    link = f"{DOCS_PAGE}#{check.name}"
+    found = list(check.run(seen))
+    gaps = [] if any(one.unknown for one in found) else _gaps(check, seen.latest)
+    if not found and not gaps:
+        found = [Finding(Level.OK, f"{check.purpose}: none")]
+    if len(found) > MOST_FINDINGS:
+        rest = found[MOST_FINDINGS:]
+        more = Finding(max(one.level for one in rest), f"{len(rest)} more findings of this check")
+        found = [*found[:MOST_FINDINGS], more]
+    for finding in (*found, *gaps):
+        yield replace(finding, check=check.name, link=link)
+
+
+def _gaps(check: Check, snapshot: GroupSnapshot) -> list[Finding]:
+    """Return one finding if nodes that the check judges were not all read."""
+    if not check.in_zookeeper and not snapshot.zookeeper:
+        return []
+    reasons = [why for part in check.needs if (why := reading.why_no_nodes(snapshot, part))]
+    return [unknown(f"not all nodes were read ({reasons[0]})")] if reasons else []
+
+
+def worst(findings: Sequence[Finding]) -> Level:
+    """Return the worst level among findings, ``OK`` if there are none."""
+    return max((one.level for one in findings), default=Level.OK)

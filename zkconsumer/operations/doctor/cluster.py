@@ -1,0 +1,213 @@
+"""Checks of the group's surroundings: chroots, rights on nodes, and brokers. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations.doctor.findings import (
+    Finding,
+    Level,
+    Observations,
+    listed,
+    partitions_text,
+    shell_command,
+    unknown,
+)
+from zkconsumer.operations.doctor.reading import why_unread
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_view import MemberKind, member_kind
+from zkconsumer.zookeeper import paths
+
+_PLAINTEXT = "PLAINTEXT"
+
+
+def _split(connect: str) -> tuple[str, str]:
+    """Return the servers and the chroot of ``zookeeper.connect``, the chroot with its slash or empty."""
+    servers, slash, chroot = connect.partition("/")
+    return servers, f"/{chroot.strip('/')}" if slash and chroot.strip("/") else ""
+
+
+def chroot_mistakes(seen: Observations) -> Iterator[Finding]:
+    """Find groups beside no broker, the same group in two chroots, and members with another chroot."""
+    snapshot = seen.latest
+    if not snapshot.zookeeper:
+        return
+    servers, chroot = _split(snapshot.zookeeper)
+    beside = seen.chroots
+    if not snapshot.brokers:
+        why = why_unread(snapshot, paths.BROKER_IDS)
+        likely = [f"{servers}{one}" for one, found in sorted((beside or {}).items()) if "brokers" in found]
+        if why:
+            yield unknown(f"whether brokers are registered in this chroot: {why}", node=paths.BROKER_IDS)
+        else:
+            said = f"use --zookeeper {listed(likely)}, and so for the members" if likely else "compare with"
+            said += "" if likely else " zookeeper.connect in the brokers' server.properties"
+            text = f"no broker is registered in the chroot {chroot or '/'}: it may be the wrong one"
+            yield Finding(Level.ERROR, text, snapshot.zookeeper, paths.BROKER_IDS, said)
+    yield from _configured(seen, servers, chroot)
+    if beside is None:
+        yield unknown(
+            "the other chroots of these servers were not looked at", remedy="ask the servers (without --from)"
+        )
+        return
+    with_brokers = [one or "/" for one, found in sorted(beside.items()) if "brokers" in found]
+    for other in sorted(one for one, found in beside.items() if one != chroot and "group" in found):
+        doubled = " (the chroot is doubled)" if chroot and other == chroot * 2 else ""
+        right = servers + (chroot if "brokers" in beside.get(chroot, ()) or snapshot.brokers else other)
+        yield Finding(
+            Level.WARN,
+            f"the group exists in two chroots: {chroot or '/'} and {other or '/'}{doubled}. Members with another chroot"
+            " consume by themselves, or nothing",
+            f"brokers are registered in {listed(with_brokers)}",
+            f"{other}{paths.CONSUMERS}/{snapshot.group}",
+            f"zookeeper.connect of every member should be {right}",
+        )
+
+
+def _configured(seen: Observations, servers: str, chroot: str) -> Iterator[Finding]:
+    told = (seen.member_config or {}).get("zookeeper.connect", "").strip()
+    if told and _split(told)[1] != chroot:
+        yield Finding(
+            Level.ERROR,
+            f"the member's properties name the chroot {_split(told)[1] or '/'}, the group was read in {chroot or '/'}",
+            f"zookeeper.connect={told}",
+            f"{paths.CONSUMERS}/{seen.latest.group}",
+            f"zookeeper.connect={servers}{chroot}, if the group as shown here is the right one",
+        )
+
+
+# ---- rights
+
+
+def mixed_rights(seen: Observations) -> Iterator[Finding]:
+    """Find owner and offset nodes that only some members may change."""
+    snapshot = seen.latest
+    if not snapshot.zookeeper or not snapshot.in_zookeeper:
+        return
+    if not snapshot.acls:
+        yield unknown("the rights on the nodes were not read")
+    base = f"{paths.CONSUMERS}/{snapshot.group}/"
+    for part in ("ids", "owners", "offsets"):
+        by_writers: dict[str, list[str]] = {}
+        for path, rights in sorted(snapshot.acls.items()):
+            if path == base + part or path.startswith(f"{base}{part}/"):
+                by_writers.setdefault(_writers(rights), []).append(path)
+        if len(by_writers) > 1:
+            yield _mixed(seen, part, by_writers)
+    forbidden = [one.what for one in snapshot.problems if "does not let us" in one.why or "forbid" in one.why]
+    if forbidden:
+        yield unknown(
+            f"{len(forbidden)} nodes may not be read by us: {listed(forbidden, 3)}",
+            remedy="log in as the members do: --command-config FILE",
+            node=forbidden[0],
+        )
+
+
+def _mixed(seen: Observations, part: str, by_writers: Mapping[str, list[str]]) -> Finding:
+    snapshot = seen.latest
+    fewest = min(sorted(by_writers), key=lambda writers: len(by_writers[writers]))
+    path = by_writers[fewest][0]
+    texts = [f"{writers or 'nobody'}: {listed(where, 2)}" for writers, where in sorted(by_writers.items())]
+    makers = sorted({_maker(snapshot, one) for where in by_writers.values() for one in where} - {""})
+    made = f"; owner nodes made by {listed(makers, 3)}" if makers else ""
+    return Finding(
+        Level.WARN,
+        f"nodes under {part} may be changed by different users: a member without the login of another cannot take over"
+        " its partitions, or cannot commit",
+        "; ".join(texts) + made,
+        path,
+        "let all members log in as one user and set zookeeper.set.acl alike; then give the nodes the same rights: "
+        + shell_command(snapshot, "setAcl", "-R", f"{paths.CONSUMERS}/{snapshot.group}/{part}", "ACL"),
+    )
+
+
+def _writers(rights: str) -> str:
+    """Return who may write or create, from rights in words such as ``world:anyone=cdrwa, digest:alice=r``."""
+    found = []
+    for entry in rights.split(", "):
+        who, _, letters = entry.rpartition("=")
+        if set(letters) & set("cdw"):
+            found.append(who)
+    return ", ".join(sorted(found))
+
+
+def _maker(snapshot: GroupSnapshot, path: str) -> str:
+    topic, _, number = path.rpartition("/")
+    if "/owners/" not in path or not number.isdecimal():
+        return ""
+    node = snapshot.owners.get(TopicPartition(topic.rpartition("/")[2], int(number)))
+    return "" if node is None else f"{node.thread} ({snapshot.acls[path]})"
+
+
+# ---- brokers
+
+
+def broker_side(seen: Observations) -> Iterator[Finding]:
+    """Find brokers that members cannot talk to, and partitions without leader or with missing replicas."""
+    snapshot = seen.latest
+    if not snapshot.brokers:
+        if why := why_unread(snapshot, paths.BROKER_IDS):
+            yield unknown(f"the brokers were not read: {why}")
+        elif snapshot.zookeeper:
+            text = "no broker is registered: members own and read nothing until one is"
+            yield Finding(Level.ERROR, text, node=paths.BROKER_IDS, remedy="start the brokers; see the check chroot")
+        else:
+            yield unknown("no broker was asked")
+        return
+    yield from _listeners(snapshot)
+    yield from _partitions(seen)
+
+
+def _listeners(snapshot: GroupSnapshot) -> Iterator[Finding]:
+    scala = [c for c, node in snapshot.members.items() if member_kind(node) is MemberKind.SCALA]
+    mute = sorted(n for n, one in snapshot.brokers.items() if one.protocols and _PLAINTEXT not in one.protocols)
+    if scala and mute:
+        yield Finding(
+            Level.ERROR,
+            f"brokers {listed(mute)} have no {_PLAINTEXT} listener: Scala members speak nothing else, and find no"
+            " leader at all while one broker has none",
+            "; ".join(f"{n}: {', '.join(snapshot.brokers[n].protocols)}" for n in mute[:5])
+            + f"; Scala members: {listed(sorted(scala), 3)}",
+            paths.broker(mute[0]),
+            f"add a {_PLAINTEXT} listener to each broker, or move these members to zkconsumer",
+        )
+    unknowns = sorted(n for n, one in snapshot.brokers.items() if not one.protocols)
+    if scala and unknowns and snapshot.zookeeper:
+        yield unknown(f"the listeners of brokers {listed(unknowns)}")
+
+
+def _partitions(seen: Observations) -> Iterator[Finding]:
+    snapshot = seen.latest
+    wanted = sorted(
+        {*snapshot.partitions_of(seen.analysis.subscribed), *snapshot.owners} & set(snapshot.logs)
+        if snapshot.members
+        else set(snapshot.logs)
+    )
+    headless = [tp for tp in wanted if _without_leader(snapshot, tp)]
+    if headless:
+        replicas = sorted({broker for tp in headless for broker in snapshot.logs[tp].replicas})
+        down = [broker for broker in replicas if broker not in snapshot.brokers]
+        yield Finding(
+            Level.ERROR,
+            f"{len(headless)} partitions have no leader: nothing can be read from them",
+            partitions_text(headless) + (f"; brokers not registered: {listed(down)}" if down else ""),
+            paths.partition_state(headless[0]),
+            f"start brokers {listed(down)}" if down else "see the controller's log",
+        )
+    thin = [tp for tp in wanted if 0 < len(snapshot.logs[tp].in_sync) < len(snapshot.logs[tp].replicas)]
+    if thin:
+        missing = sorted({b for tp in thin for b in set(snapshot.logs[tp].replicas) - set(snapshot.logs[tp].in_sync)})
+        text = f"{len(thin)} partitions are under-replicated: one more failure may lose messages, or offsets with them"
+        evidence = f"{partitions_text(thin)}; not in sync: brokers {listed(missing)}"
+        yield Finding(Level.WARN, text, evidence, paths.partition_state(thin[0]), f"look at brokers {listed(missing)}")
+    blind = [tp for tp in wanted if not snapshot.logs[tp].replicas and not _without_leader(snapshot, tp)]
+    if blind:
+        why = snapshot.logs[blind[0]].problem
+        yield unknown(f"leaders and replicas of {partitions_text(blind)}" + (f": {why}" if why else ""))
+
+
+def _without_leader(snapshot: GroupSnapshot, tp: TopicPartition) -> bool:
+    log = snapshot.logs[tp]
+    known = log.replicas or log.in_sync
+    return "LEADER_NOT_AVAILABLE" in log.problem or bool(known and (log.leader is None or log.leader < 0))

@@ -1,0 +1,72 @@
+"""Questions to a live cluster beyond the snapshot: its other chroots, and ZooKeeper's clock.
+
+One thread at a time uses the connection. Nothing of the original is like this.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
+from zkconsumer.operations.chroot_probe import closing_session, roots_beside
+from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.operations.doctor.findings import ClockProbe
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_values import Part, Wanted
+
+MOST_GROUPS = 20
+"""The most groups whose other chroots are looked for. Each takes some hundred reads."""
+
+
+def chroots_beside(
+    connection: ClusterConnection, groups: Sequence[str]
+) -> Mapping[str, Mapping[str, tuple[str, ...]]] | None:
+    """Return for each group the chroots of these servers with their contents, of ``brokers`` and ``group``.
+
+    The empty text stands for no chroot. Returns None if ZooKeeper is not asked or did not answer, or if there are too
+    many groups.
+    """
+    if not connection.zookeeper or len(groups) > MOST_GROUPS:
+        return None
+    chroot = connection.config.zookeeper_chroot
+    try:
+        with closing_session(connection) as session:
+            return {
+                group: {
+                    path: (*(["brokers"] if root.brokers else []), *(["group"] if root.group else []))
+                    for path, root in roots_beside(session, chroot, group, Deadline(connection.timeout)).items()
+                    if root is not None
+                }
+                for group in groups
+            }
+    except RegistryError:
+        return None
+
+
+def now_ms() -> int:
+    """Return this machine's time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def probe_clock(connection: ClusterConnection, group: str) -> ClockProbe:
+    """Make one ephemeral node below the group's, or in the root, read when ZooKeeper made it, and delete it.
+
+    Members do not watch these places. A node below ``/consumers`` itself would be a group for other tools.
+    Raises: ConfigException if ZooKeeper was not named, RegistryError if it does not answer or forbids the node.
+    """
+    deadline = Deadline(connection.timeout)
+    session = connection.open_session(deadline)
+    (there,) = session.read_each([Wanted(Part.STAT, paths.consumers_group(group))], deadline)
+    parent = there.wanted.path if there.node is not None else ""
+    path = f"{parent}/.zkconsumer-clock-{uuid.uuid4().hex}"
+    before = now_ms()
+    session.create(path, b"", deadline, ephemeral=True)
+    after = now_ms()
+    (made,) = session.read_each([Wanted(Part.STAT, path)], deadline)
+    session.delete(path, deadline)
+    if made.node is None:
+        raise RegistryError(f"the node {path} that --write-probe made is gone already")
+    return ClockProbe(before, after, made.node.ctime)

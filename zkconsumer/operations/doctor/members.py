@@ -1,0 +1,201 @@
+"""Checks of registrations: who is registered, how, by which strategy, and how steadily. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zkconsumer.model import ConsumerId
+from zkconsumer.operations.doctor.findings import (
+    Finding,
+    Level,
+    Observations,
+    delete_node,
+    listed,
+    our_command,
+    seconds,
+    unknown,
+)
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_view import MemberKind, member_kind
+from zkconsumer.zookeeper import paths
+
+JUTE_MAXBUFFER = 1_048_575
+"""The largest answer of ZooKeeper that its clients and servers accept by default, in bytes."""
+YOUNG_MS = 60_000
+"""A member younger than this, in a group that has committed for long, may be one of many restarts."""
+MANY_COMMITS = 100
+FLAPS_AN_HOUR = 12
+FEWEST_FLAPS = 4
+"""Changes under ``ids`` that count as flapping: so many an hour, and so many at least (one deployment makes two)."""
+EARLY_AVERAGE = 20
+"""Changes since the group began that make their average an hour worth a note."""
+
+
+def unreadable_nodes(seen: Observations) -> Iterator[Finding]:
+    """Find registrations that members cannot read. One of them stops the rebalances of all Scala members."""
+    snapshot = seen.latest
+    for consumer, node in sorted(snapshot.members.items()):
+        path = _path(snapshot, consumer)
+        if node.registration is not None:
+            continue
+        if node.stat is None:
+            yield unknown(f"the registration was not read: {node.problem}", node=path)
+            continue
+        ends = "end the process that wrote it; the node goes with its session"
+        yield Finding(
+            Level.ERROR,
+            f"the registration of {consumer} cannot be read; while it exists, no Scala member of the group can"
+            " rebalance",
+            f"{node.problem}; {node.stat.length} bytes",
+            path,
+            ends if node.stat.ephemeral_owner else f"delete it: {delete_node(snapshot, path, node.stat.version)}",
+        )
+
+
+def double_registrations(seen: Observations) -> Iterator[Finding]:
+    """Find sessions with two registrations, and registrations that no session ends."""
+    snapshot = seen.latest
+    by_session: dict[int, list[ConsumerId]] = {}
+    for consumer, node in sorted(snapshot.members.items()):
+        if node.stat is None:
+            yield unknown(f"the session of {consumer} was not read: {node.problem}", node=_path(snapshot, consumer))
+        elif node.stat.ephemeral_owner:
+            by_session.setdefault(node.stat.ephemeral_owner, []).append(consumer)
+        else:
+            path = _path(snapshot, consumer)
+            yield Finding(
+                Level.ERROR,
+                f"the registration of {consumer} is persistent: no session ends it, and its share of the partitions"
+                " stays unowned",
+                f"ephemeralOwner 0, {seconds(snapshot.taken - node.stat.ctime)} old",
+                path,
+                f"delete it: {delete_node(snapshot, path, node.stat.version)}",
+            )
+    for session, twins in by_session.items():
+        if len(twins) > 1:
+            yield Finding(
+                Level.WARN,
+                f"one session has {len(twins)} registrations: partitions are reserved for members that do not exist",
+                f"session {session:#x}: {listed(twins)}",
+                _path(snapshot, twins[0]),
+                "restart that process, and make one connector for each session",
+            )
+    yield from _doubles_in_a_process(snapshot)
+
+
+def _doubles_in_a_process(snapshot: GroupSnapshot) -> Iterator[Finding]:
+    """Find processes that advertise two members."""
+    by_process: dict[tuple[str, str], list[ConsumerId]] = {}
+    for consumer, node in sorted(snapshot.members.items()):
+        extra = {} if node.registration is None else node.registration.extra
+        host, process = extra.get("host"), extra.get("pid")
+        if isinstance(host, str) and process is not None:
+            by_process.setdefault((host, str(process)), []).append(consumer)
+    for (host, process), twins in by_process.items():
+        if len(twins) > 1:
+            yield Finding(
+                Level.NOTE,
+                f"process {process} on {host} has {len(twins)} connectors in this group",
+                listed(twins),
+                _path(snapshot, twins[0]),
+                "one connector with more streams takes less, and rebalances once",
+            )
+
+
+# ---- the group as a whole
+
+
+def membership_size(seen: Observations) -> Iterator[Finding]:
+    """Compare the answer that lists the members with the largest one that ZooKeeper's clients accept."""
+    snapshot = seen.latest
+    size = 100 + sum(4 + len(consumer.encode("utf-8", "replace")) for consumer in snapshot.members)
+    if size > JUTE_MAXBUFFER // 2:
+        full = size > JUTE_MAXBUFFER
+        yield Finding(
+            Level.ERROR if full else Level.WARN,
+            f"listing the members takes {size} bytes"
+            + (": clients refuse it and lose their connection" if full else ", more than half of what clients accept"),
+            f"{len(snapshot.members)} members; jute.maxbuffer {JUTE_MAXBUFFER}",
+            f"{paths.CONSUMERS}/{snapshot.group}/ids",
+            "use fewer members with more streams each, or raise jute.maxbuffer on all servers and clients",
+        )
+
+
+def flapping_members(seen: Observations) -> Iterator[Finding]:
+    """Find a group whose members come and go: by two snapshots, or as a suspicion by one."""
+    snapshot = seen.latest
+    node = snapshot.ids_node
+    first = next((one for one in seen.earlier if one.ids_node is not None), None)
+    if node is None or (not snapshot.members and first is None):
+        return
+    path, causes = (f"{paths.CONSUMERS}/{snapshot.group}/ids", "look for long pauses of the JVM, a short")
+    causes += " zookeeper.session.timeout.ms, restarts, and the network between members and ZooKeeper"
+    if first is not None and first.ids_node is not None and first.ids_node.ctime == node.ctime:
+        span = max(1, snapshot.taken - first.taken)
+        changes = node.cversion - first.ids_node.cversion
+        rate = changes * 3_600_000 / span
+        if changes >= FEWEST_FLAPS and rate > FLAPS_AN_HOUR:
+            text = f"members came or went {changes} times within {seconds(span)}: each time, Scala members stop reading"
+            yield Finding(Level.WARN, text, f"cversion {first.ids_node.cversion}, then {node.cversion}", path, causes)
+        return
+    young = [
+        consumer
+        for consumer, one in snapshot.members.items()
+        if one.stat is not None and snapshot.taken - one.stat.ctime < YOUNG_MS
+    ]
+    commits = max((one.stat.version for one in snapshot.offsets.values() if one.stat is not None), default=0)
+    if young and commits > MANY_COMMITS:
+        text = f"{len(young)} members are younger than a minute in a group that has committed {commits} times"
+        yield Finding(Level.NOTE, f"{text}: a restart, or flapping", listed(sorted(young), 3), path, causes)
+    age = max(1, snapshot.taken - node.ctime)
+    average = f"; since the group began, ids changed {node.cversion} times in {seconds(age)}"
+    yield unknown(
+        "one look cannot tell whether members come and go" + average,
+        remedy="look twice: add --twice 60, or give two files with --from",
+    )
+
+
+def mixed_coordination(seen: Observations) -> Iterator[Finding]:
+    """Find members of both ``message.model``s, migrations that stand half way, and members on both sides."""
+    snapshot = seen.latest
+    shared = f"{paths.CONSUMERS}/{snapshot.group}/broadcast/"
+    broadcasting = sorted(path for path, stat in snapshot.other_nodes.items() if path.startswith(shared))
+    if broadcasting and snapshot.members:
+        yield Finding(
+            Level.ERROR,
+            "broadcasting and clustering members are in one group: each kind consumes everything",
+            f"broadcasting: {listed([path.rpartition('/')[2] for path in broadcasting], 3)};"
+            f" clustering: {listed(sorted(snapshot.members), 3)}",
+            broadcasting[0],
+            "stop one kind, or give it another group.id",
+        )
+    kinds = {consumer: member_kind(node) for consumer, node in snapshot.members.items()}
+    bridges = sorted(consumer for consumer, kind in kinds.items() if kind is MemberKind.BRIDGE)
+    plain = sorted(consumer for consumer, kind in kinds.items() if kind is not MemberKind.BRIDGE)
+    path = f"{paths.CONSUMERS}/{snapshot.group}/ids"
+    verify = our_command(snapshot, "migrate", snapshot.group, "--verify")
+    if bridges and plain:
+        text = f"the migration stands half way: {len(bridges)} bridges beside {len(plain)} plain members"
+        yield Finding(Level.NOTE, text, f"plain: {listed(plain, 3)}", path, f"replace the plain members; then {verify}")
+    brokers = snapshot.brokers_group
+    if brokers is None:
+        if snapshot.members:
+            yield unknown("whether the brokers coordinate members of this group as well was not read")
+        return
+    clients = sorted({member.client_id for member in brokers.members} - set(bridges))
+    if clients and snapshot.members:
+        yield Finding(
+            Level.ERROR,
+            f"{len(clients)} members that the brokers coordinate consume beside {len(kinds)} that ZooKeeper"
+            " coordinates: each side consumes everything",
+            f"brokers: {listed(clients, 3)}; ZooKeeper: {listed(sorted(kinds), 3)}",
+            path,
+            f"stop one side; then {verify}",
+        )
+    if brokers.members and bridges and plain:
+        text = "bridges are in the brokers' group although plain members remain: they leave it soon"
+        yield Finding(Level.NOTE, text, listed(plain, 3), path, "look again in a minute")
+
+
+def _path(snapshot: GroupSnapshot, consumer: str) -> str:
+    return f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}"

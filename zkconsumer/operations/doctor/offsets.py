@@ -1,0 +1,204 @@
+"""Checks of committed offsets: their nodes, their topics, the logs, and the two stores. Pure; any thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations import group_view
+from zkconsumer.operations.doctor.findings import (
+    Finding,
+    Level,
+    Observations,
+    our_command,
+    partitions_text,
+    seconds,
+    shell_command,
+    unknown,
+)
+from zkconsumer.operations.doctor.reading import not_read, topics_problem, why_unread
+from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog
+
+JUST_COMMITTED_MS = 10_000
+"""Stores that differ after a commit this young may only have been read at different moments."""
+
+_NONE = re.compile("-[0-9]+ ", re.ASCII)
+"""How the problem of a node with a negative number begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """One committed offset: its store, the path of its node (empty in Kafka), and when it was written (ms, or None)."""
+
+    offset: int
+    store: str
+    node: str
+    written: int | None
+
+
+def _committed(snapshot: GroupSnapshot) -> Iterator[tuple[TopicPartition, _Committed]]:
+    """Yield every readable offset of both stores."""
+    for tp, node in sorted(snapshot.offsets.items()):
+        if node.offset is not None:
+            written = None if node.stat is None else node.stat.mtime
+            yield tp, _Committed(node.offset, "ZooKeeper", _path(snapshot, tp), written)
+    for tp, stored in sorted((snapshot.kafka_offsets or {}).items()):
+        if stored.offset is not None:
+            yield tp, _Committed(stored.offset, "Kafka", "", None)
+
+
+def _path(snapshot: GroupSnapshot, tp: TopicPartition) -> str:
+    return f"/consumers/{snapshot.group}/offsets/{tp.topic}/{tp.partition}"
+
+
+def _reset(snapshot: GroupSnapshot, tp: TopicPartition, where: str) -> str:
+    words = ["groups", "--reset-offsets", "--group", snapshot.group, "--topic", f"{tp.topic}:{tp.partition}", where]
+    return our_command(snapshot, *words, "--dry-run", brokers=True)
+
+
+def dead_offsets(seen: Observations) -> Iterator[Finding]:
+    """Find offsets of topics and partitions that are gone, and of topics that no member subscribes to any more."""
+    snapshot = seen.latest
+    committed: set[TopicPartition] = {*snapshot.offsets, *(snapshot.kafka_offsets or ())}
+    why = topics_problem(snapshot)
+    if committed and why:
+        yield unknown(f"which topics exist was not read ({why})")
+        return
+    remedy = our_command(snapshot, "offsets", "prune", snapshot.group, "--dry-run", brokers=True)
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in sorted(committed):
+        by_topic.setdefault(tp.topic, []).append(tp)
+    subscribed = group_view.subscribed_topics(snapshot) if snapshot.members else None
+    for topic, stored in by_topic.items():
+        known = snapshot.topics.get(topic)
+        node = f"/consumers/{snapshot.group}/offsets/{topic}"
+        if unread := why_unread(snapshot, f"/brokers/topics/{topic}"):
+            yield unknown(f"whether topic {topic} exists: {unread}", node=node)
+        elif known is None:
+            text = f"topic {topic} does not exist, but {len(stored)} offsets of it do"
+            yield Finding(Level.WARN, text, partitions_text(stored), node, remedy)
+        elif known.problem:
+            yield unknown(f"the partitions of topic {topic} were not read ({known.problem})", node=node)
+        elif gone := [tp for tp in stored if tp.partition not in known.partitions]:
+            text = f"topic {topic} has {len(known.partitions)} partitions; {len(gone)} offsets are of others"
+            yield Finding(Level.WARN, text, partitions_text(gone), node, remedy)
+        elif subscribed is not None and topic not in subscribed:
+            text = f"no member subscribes to topic {topic} any more; its lag only grows"
+            yield Finding(Level.NOTE, text, partitions_text(stored), node, remedy)
+
+
+def offsets_outside_logs(seen: Observations) -> Iterator[Finding]:
+    """Find offsets below the start or beyond the end of their log, and offsets of a topic's former life."""
+    snapshot = seen.latest
+    unread: list[TopicPartition] = []
+    for tp, one in _committed(snapshot):
+        topic, log = snapshot.topics.get(tp.topic), snapshot.logs.get(tp)
+        if one.offset < 0 or topic is None or tp.partition not in topic.partitions:
+            continue
+        former = topic.created is not None and one.written is not None and one.written < topic.created
+        if log is not None and log.start is not None and one.offset < log.start:
+            yield _below(snapshot, tp, one, log, former=former)
+        elif log is not None and log.end is not None and one.offset > log.end:
+            yield _beyond(snapshot, tp, one, log, former=former)
+        elif former:
+            text = f"the offset {one.offset} of {tp} is older than the topic, which was created anew after it"
+            yield Finding(Level.WARN, text, _times(topic.created, one), one.node, _reset(snapshot, tp, "--to-earliest"))
+        elif log is None or log.start is None or log.end is None:
+            unread.append(tp)
+    if unread:
+        why = not_read(snapshot, "log")
+        yield unknown(f"the logs of {partitions_text(unread)} were not read{why}")
+
+
+def _times(created: int | None, one: _Committed) -> str:
+    if created is None or one.written is None:
+        return ""
+    return f"committed {seconds(created - one.written)} before the topic's creation"
+
+
+def _below(snapshot: GroupSnapshot, tp: TopicPartition, one: _Committed, log: PartitionLog, *, former: bool) -> Finding:
+    lost = (log.start or 0) - one.offset
+    more = "" if log.end is None else f", largest skips {log.end - (log.start or 0)} more"
+    return Finding(
+        Level.ERROR,
+        f"the offset of {tp} in {one.store} lies below its log: auto.offset.reset will apply. {lost} messages were"
+        f" deleted before they were read; smallest goes on behind them{more}"
+        + (". The topic was created anew" if former else ""),
+        f"offset {one.offset}, log {log.start}..{log.end}",
+        one.node,
+        _reset(snapshot, tp, "--to-earliest"),
+    )
+
+
+def _beyond(
+    snapshot: GroupSnapshot, tp: TopicPartition, one: _Committed, log: PartitionLog, *, former: bool
+) -> Finding:
+    again = "" if log.start is None else f"smallest repeats {(log.end or 0) - log.start} messages, "
+    cause = "the topic was created anew" if former else "the topic was created anew, or its log was cut"
+    return Finding(
+        Level.ERROR,
+        f"the offset of {tp} in {one.store} lies beyond its log: {cause}. auto.offset.reset will apply: {again}"
+        "largest skips them",
+        f"offset {one.offset}, log {log.start}..{log.end}",
+        one.node,
+        _reset(snapshot, tp, "--to-earliest"),
+    )
+
+
+def offsets_that_are_no_numbers(seen: Observations) -> Iterator[Finding]:
+    """Find offset nodes that no member can read, and negative offsets."""
+    snapshot = seen.latest
+    for tp, node in sorted(snapshot.offsets.items()):
+        if _NONE.match(node.problem) or (node.offset is not None and node.offset < 0):
+            text = node.problem or f"{node.offset} means that there is none"
+            yield Finding(
+                Level.NOTE, f"the offset of {tp}: {text}; auto.offset.reset will apply", node=_path(snapshot, tp)
+            )
+        elif node.offset is None:
+            stat = node.stat
+            if stat is None:  # an ACL, or a lost connection: nothing is known about the content
+                yield unknown(f"the offset of {tp} was not read: {node.problem}", node=_path(snapshot, tp))
+                continue
+            yield Finding(
+                Level.ERROR,
+                f"the offset of {tp} is no number; a Scala member that should own it fails every rebalance",
+                node.problem,
+                _path(snapshot, tp),
+                "write the right offset: "
+                + shell_command(snapshot, "set", "-v", str(stat.version), _path(snapshot, tp), "OFFSET"),
+            )
+
+
+def stores_that_disagree(seen: Observations) -> Iterator[Finding]:
+    """Compare the offsets in ZooKeeper with those in Kafka, where a partition has both."""
+    snapshot = seen.latest
+    if snapshot.kafka_offsets is None:
+        if snapshot.offsets:
+            yield unknown("the offsets in Kafka were not read" + not_read(snapshot, "offset"))
+        return
+    young: list[str] = []
+    differing: list[str] = []
+    for tp, node in sorted(snapshot.offsets.items()):
+        other = snapshot.kafka_offsets.get(tp)
+        if node.offset is None or other is None or other.offset is None or node.offset == other.offset:
+            continue
+        text = f"{tp} ZooKeeper {node.offset}, Kafka {other.offset} ({node.offset - other.offset:+d})"
+        recent = node.stat is not None and snapshot.taken - node.stat.mtime < JUST_COMMITTED_MS
+        (young if recent else differing).append(text)
+    remedy = our_command(snapshot, "migrate", snapshot.group, "--verify")
+    parent = f"/consumers/{snapshot.group}/offsets"
+    counts = (
+        "With offsets.storage=zookeeper, ZooKeeper's counts; with kafka and dual.commit.enabled, the larger one counts"
+    )
+    if differing:
+        text = f"the two stores differ for {len(differing)} partitions. {counts}"
+        yield Finding(Level.WARN, text, _few(differing), parent, remedy)
+    if young:
+        text = f"the two stores differ for {len(young)} partitions that were committed just now: look again"
+        yield Finding(Level.NOTE, text, _few(young), parent, remedy)
+
+
+def _few(texts: list[str]) -> str:
+    return "; ".join(texts[:5]) + (f"; and {len(texts) - 5} more" if len(texts) > 5 else "")

@@ -1,0 +1,56 @@
+"""The parts of a snapshot that could not be read, and the reasons. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zkconsumer.operations.doctor.findings import Finding, Level, Observations, listed, unknown
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.zookeeper import paths
+
+
+def why_unread(snapshot: GroupSnapshot, what: str) -> str:
+    """Return why something in ZooKeeper could not be read, empty if it could.
+
+    ``what`` is a path; nodes below it count as well.
+    """
+    lost = [one.why for one in snapshot.problems if one.what.startswith("ZooKeeper ")]
+    if lost:
+        return lost[0]
+    found = [one for one in snapshot.problems if one.what == what or one.what.startswith(what.rstrip("/") + "/")]
+    return f"{found[0].what}: {found[0].why}" if found else ""
+
+
+def why_no_nodes(snapshot: GroupSnapshot, part: str) -> str:
+    """Return why nodes of the group were not all read, empty if they were.
+
+    ``part`` is the name of the parent below ``/consumers/<group>``.
+    """
+    if not snapshot.zookeeper:
+        return "ZooKeeper was not asked"
+    return why_unread(snapshot, f"{paths.CONSUMERS}/{snapshot.group}/{part}")
+
+
+def topics_problem(snapshot: GroupSnapshot) -> str:
+    """Return why the list of topics is not complete, empty if it is."""
+    if not snapshot.topics and not snapshot.brokers and not snapshot.zookeeper:
+        return "neither ZooKeeper nor brokers were asked"
+    lost = [one for one in snapshot.problems if one.what == paths.TOPICS or one.what.startswith("ZooKeeper ")]
+    return lost[0].why if lost else ""
+
+
+def not_read(snapshot: GroupSnapshot, word: str) -> str:
+    """Return in brackets why brokers did not say something, if a problem mentions the word; else empty."""
+    if not snapshot.bootstrap and not snapshot.brokers:
+        return " (no broker was asked)"
+    found = [one for one in snapshot.problems if word in f"{one.what} {one.why}".lower()]
+    return f" ({found[0].what}: {found[0].why})" if found else ""
+
+
+def unread_parts(seen: Observations) -> Iterator[Finding]:
+    """Name what could not be read at all, since every other check knows nothing of it."""
+    problems = seen.latest.problems
+    if problems:
+        texts = [f"{one.what}: {one.why}" for one in problems]
+        yield unknown(f"{len(problems)} things could not be read", node=problems[0].what)
+        yield Finding(Level.NOTE, "they are: " + listed(texts, 10))

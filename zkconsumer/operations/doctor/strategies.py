@@ -1,0 +1,193 @@
+"""Checks of strategies: members that assign partitions differently, and threads that get none. Pure; any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from zkconsumer.assignors.strategy_agreement import RELEASE_KEY, SCALA_STRATEGIES
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.operations.doctor.findings import Finding, Level, Observations, listed, partitions_text, unknown
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
+from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
+from zkconsumer.zookeeper import paths
+
+
+def mixed_strategies(seen: Observations) -> Iterator[Finding]:
+    """Find members that assign by another strategy than the others, also if they advertise nothing."""
+    yield from _odd_ones(seen, releases=False)
+    yield from _not_in_effect(seen.latest)
+
+
+def _not_in_effect(snapshot: GroupSnapshot) -> Iterator[Finding]:
+    """Name members whose strategy waits until all others advertise it."""
+    registered = {c: node.registration for c, node in snapshot.members.items() if node.registration is not None}
+    names = {c: one.extra.get("strategy") for c, one in registered.items()}
+    waiting = {c: name for c, name in names.items() if isinstance(name, str) and name not in SCALA_STRATEGIES}
+    if waiting and len(set(map(str, names.values()))) > 1:
+        others = sorted(set(names) - set(waiting)) or sorted(names)
+        yield Finding(
+            Level.NOTE,
+            f"{listed(sorted(set(waiting.values())))} is not in effect, since not all members advertise it: members of"
+            " this package use range",
+            f"{listed(sorted(waiting), 3)} advertise it; look at {listed(others, 3)}",
+            _path(snapshot, others[0]),
+            "give all members the same partition.assignment.strategy; Scala members know range and roundrobin only",
+        )
+
+
+def mixed_releases(seen: Observations) -> Iterator[Finding]:
+    """Find ``roundrobin`` members of releases 0.x beside 1.x, which sort partitions differently (KAFKA-5822)."""
+    yield from _odd_ones(seen, releases=True)
+
+
+def _odd_ones(seen: Observations, *, releases: bool) -> Iterator[Finding]:
+    if seen.analysis.bridges_only or len(seen.latest.members) < 2:
+        return
+    fits, undecided = _fits(seen)
+    labels = {label for one in fits.values() for label in one}
+    best = max(sorted(labels), key=lambda label: sum(label in one for one in fits.values()), default="")
+    odd = {consumer: one for consumer, one in fits.items() if best not in one}
+    between = {best, *(label for one in odd.values() for label in one)}
+    only_releases = between <= {ROUNDROBIN.label, ROUNDROBIN_OLD.label}
+    if odd and all(odd.values()) and releases == only_releases:
+        yield _mixture(seen, best, fits, odd, releases=releases)
+    elif undecided and not odd:
+        silent = [c for c in undecided if member_kind(seen.latest.members[c]) is MemberKind.SCALA]
+        if silent and not releases:
+            yield unknown(
+                f"the strategy of {listed(silent, 3)}, which advertise none: their partitions do not tell"
+                + _would_collide(seen, silent)
+            )
+        elif silent and best in (ROUNDROBIN.label, ROUNDROBIN_OLD.label):
+            yield unknown(f"the release of {listed(silent, 3)}, which own nothing to tell by")
+
+
+def _fits(seen: Observations) -> tuple[dict[ConsumerId, tuple[str, ...]], list[ConsumerId]]:
+    """Return for each member the strategies that it may have, and the members of which nothing tells.
+
+    A member may have every strategy that explains its partitions in all snapshots with the same members.
+    """
+    fits: dict[ConsumerId, tuple[str, ...]] = {}
+    for snapshot in seen.snapshots:
+        if {c: n.registration for c, n in snapshot.members.items()} != {
+            c: n.registration for c, n in seen.latest.members.items()
+        }:
+            continue
+        for consumer, one in _explained(GroupAnalysis(snapshot)).items():
+            fits[consumer] = tuple(label for label in fits.get(consumer, one) if label in one)
+    fits |= {consumer: (label,) for consumer, label in _advertised(seen.latest).items()}
+    telling = {consumer: one for consumer, one in fits.items() if one}
+    return telling, sorted(set(seen.latest.members) - set(telling))
+
+
+def _explained(analysis: GroupAnalysis) -> Mapping[ConsumerId, tuple[str, ...]]:
+    """Return the strategies that explain the partitions of each member with any."""
+    made = {}
+    for one in (RANGE, ROUNDROBIN, ROUNDROBIN_OLD):
+        made[one.label] = GroupAnalysis(analysis.snapshot, strategy=one).expected
+    owned: dict[ConsumerId, list[tuple[TopicPartition, ThreadId]]] = {}
+    for tp, thread in analysis.owners.items():
+        if thread in analysis.registered:
+            owned.setdefault(analysis.registered[thread], []).append((tp, thread))
+    return {
+        consumer: tuple(label for label, by in made.items() if all(by.get(tp) == thread for tp, thread in has))
+        for consumer, has in owned.items()
+    }
+
+
+def _advertised(snapshot: GroupSnapshot) -> dict[ConsumerId, str]:
+    """Return the strategy by which each member assigns, of those that advertise one.
+
+    One that Scala members do not know is in effect only if all members advertise it, and ``range`` until then.
+    """
+    registered = {c: node.registration for c, node in snapshot.members.items() if node.registration is not None}
+    names = {str(one.extra.get("strategy")) for one in registered.values()}
+    found = {}
+    for consumer, one in registered.items():
+        name, release = one.extra.get("strategy"), one.extra.get(RELEASE_KEY)
+        if name == "roundrobin":
+            old = isinstance(release, str) and release.startswith("0.")
+            found[consumer] = (ROUNDROBIN_OLD if old else ROUNDROBIN).label
+        elif isinstance(name, str):
+            found[consumer] = name if len(names) == 1 else RANGE.label
+    return found
+
+
+def _mixture(
+    seen: Observations,
+    best: str,
+    fits: Mapping[ConsumerId, Sequence[str]],
+    odd: Mapping[ConsumerId, Sequence[str]],
+    *,
+    releases: bool,
+) -> Finding:
+    snapshot = seen.latest
+    told = [f"{c}: {' or '.join(labels)} ({_how_known(snapshot, c)})" for c, labels in sorted(odd.items())]
+    others = [consumer for consumer in sorted(fits) if consumer not in odd]
+    what = (
+        "roundrobin members of releases 0.x and 1.x are in one group"
+        if releases
+        else "members use different strategies"
+    )
+    remedy = (
+        "run the same release everywhere, or use range; for members of this package set scala.compat.version"
+        if releases
+        else f"give {listed(sorted(odd), 3)} the partition.assignment.strategy of the others, and restart them"
+    )
+    return Finding(
+        Level.ERROR,
+        f"{what}: they claim the same partitions, and leave others unowned",
+        f"{best}: {listed(others, 3)}; odd ones: {listed(told, 3)}",
+        _path(snapshot, next(iter(sorted(odd)))),
+        remedy,
+    )
+
+
+def _how_known(snapshot: GroupSnapshot, consumer: ConsumerId) -> str:
+    if consumer in _advertised(snapshot):
+        return "it advertises that"
+    owned = [tp for tp, owner in snapshot.owners.items() if owner.thread.rpartition("-")[0] == consumer]
+    return f"it owns {partitions_text(owned)}" if owned else "it owned partitions by that before"
+
+
+def _would_collide(seen: Observations, silent: Sequence[ConsumerId]) -> str:
+    """Return which strategies would make silent members claim what others own: the cause of their failure, perhaps."""
+    if not any(seen.analysis.expected.get(tp) for tp in seen.latest.partitions_of(seen.analysis.subscribed)):
+        return ""
+    found = []
+    for one in (RANGE, ROUNDROBIN, ROUNDROBIN_OLD):
+        made = GroupAnalysis(seen.latest, strategy=one).expected
+        taken = [
+            tp
+            for tp, thread in made.items()
+            if ConsumerId(thread.rpartition("-")[0]) in silent and tp in seen.analysis.owners
+        ]
+        if taken:
+            found.append(f"{one.label} would make them claim {partitions_text(taken)}, which others own")
+    return "; " + "; ".join(found) if found else ""
+
+
+def idle_threads(seen: Observations) -> Iterator[Finding]:
+    """Find members and threads that own nothing by the plan, because there are more threads than partitions."""
+    snapshot = seen.latest
+    if not snapshot.members or not seen.analysis.expected:
+        return
+    busy = set(seen.analysis.expected.values())
+    idle = sorted(thread for thread in seen.analysis.registered if thread not in busy)
+    if idle:
+        members = sorted({seen.analysis.registered[thread] for thread in idle})
+        wholly = [c for c in members if not any(seen.analysis.registered.get(thread) == c for thread in busy)]
+        yield Finding(
+            Level.NOTE,
+            f"{len(idle)} of {len(seen.analysis.registered)} threads own nothing by the plan: there are"
+            f" {len(seen.analysis.expected)} partitions"
+            + (f". {len(wholly)} members are wholly idle" if wholly else ""),
+            listed(idle),
+            f"{paths.CONSUMERS}/{snapshot.group}/ids",
+            "more partitions, fewer streams, or keep them as spares",
+        )
+
+
+def _path(snapshot: GroupSnapshot, consumer: str) -> str:
+    return f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}"
