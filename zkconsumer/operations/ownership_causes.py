@@ -62,6 +62,8 @@ class OwnershipCauses:
             return Cause(
                 "its topic cannot be read", f"the topic's node cannot be read: {topic.problem}", "a readable node"
             )
+        if node is None and analysis.unread:
+            return Cause("its owner could not be read", analysis.unread, "an answer of ZooKeeper")
         if node is None:
             return self._unowned(exists)
         if not node.thread:

@@ -12,12 +12,14 @@ from tests.group_snapshots import NOW, group_snapshot, partition, stat
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.explanation import explain, explained_partitions
 from zkconsumer.operations.group_snapshot import (
+    FORBIDDEN_NODE,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
     MemberNode,
     OwnerNode,
     PartitionLog,
+    Problem,
     TopicNode,
     ZooKeeperServer,
 )
@@ -202,6 +204,14 @@ def test_an_unreadable_member_keeps_its_partition() -> None:
 def test_a_topic_that_cannot_be_read() -> None:
     snapshot = replace(group_snapshot(TWO, OWNED, logs=LOGS), topics={"t": TopicNode((), None, "forbidden")})
     assert "forbidden" in explain(snapshot, T0).cause.reason
+
+
+def test_an_owner_that_could_not_be_read_is_nobodys_fault() -> None:
+    """A forbidden node under owners: nobody is blamed for a claim that may well stand."""
+    problems = (Problem("/consumers/g/owners/t", FORBIDDEN_NODE),)
+    found = explain(group_snapshot(TWO, logs=LOGS, problems=problems), T0)
+    assert "its owner could not be read" in found.sentence
+    assert "/consumers/g/owners/t cannot be read" in found.cause.reason
 
 
 def test_members_with_two_strategies_contend() -> None:
