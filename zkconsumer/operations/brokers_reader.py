@@ -104,8 +104,7 @@ class BrokersReader:
         search = CoordinatorSearch(group, lambda _: list(self._endpoints.values()), self._connection.channel)
         with closing(OffsetClient(search)) as client:
             try:
-                described, where = client.ask(lambda it: (it.describe([group], deadline)[group], it.endpoint), deadline)
-                draft.brokers_group = _group_of(described, where)
+                draft.brokers_group = client.ask(lambda channel: _described(channel, group, deadline), deadline)
             except ZkConsumerError as error:
                 draft.problem(f"brokers' group {group!a}", error)
             try:
@@ -222,6 +221,27 @@ class BrokersReader:
         return told, failed
 
 
+def _described(channel: GroupChannel, group: str, deadline: Deadline) -> BrokersGroup:
+    found = _group_of(channel.describe([group], deadline)[group], channel.endpoint)
+    if found.state != "Dead":
+        return found
+    # a broker answers that request for a group of another protocol as for an unknown one
+    other = channel.describe_assigned(group, deadline)
+    if other is None:
+        return found
+    where = channel.endpoint
+    return BrokersGroup(
+        other.state,
+        other.assignor,
+        coordinator=(where.broker_id, where.host, where.port),
+        members=tuple(
+            BrokersMember(one.member_id, one.client_id, one.host, one.instance_id, one.assignment, one.topics)
+            for one in other.members
+        ),
+        group_type="Consumer",
+    )
+
+
 def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
     return BrokersGroup(
         described.state,
@@ -229,7 +249,6 @@ def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
         described.protocol_type,
         (where.broker_id, where.host, where.port),
         tuple(_member_of(one, described.protocol_type) for one in described.members),
-        # for groups of other protocols a broker answers this request as for unknown ones
         "" if described.state == "Dead" else "Classic",
     )
 
