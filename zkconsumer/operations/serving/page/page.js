@@ -6,6 +6,7 @@
 
 (() => {
   const MOST_POINTS = 720;
+  const MOST_LISTED = 200; // members in a list; the map shows all
   const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
   const SVG = "http://www.w3.org/2000/svg";
 
@@ -105,18 +106,25 @@
   const swatch = (member) =>
     known(member) ? make("span", `swatch ${look(member).style}`, { "aria-hidden": "true" }, look(member).letter)
       : make("span", "swatch", { "aria-hidden": "true" }, "–");
-  const memberOfThread = (group, thread) => {
-    const found = group.members.find((one) => one.id === thread || one.threads.includes(thread));
-    return found ? found.id : known(thread) ? thread.replace(/-\d+$/, "") : null;
-  };
+  /** Look-ups of one document: members by id, members by thread, and how many members a host has. */
+  function indexed(group) {
+    const members = new Map(group.members.map((one) => [one.id, one]));
+    const threads = new Map(group.members.flatMap((one) => one.threads.map((thread) => [thread, one.id])));
+    const hosts = new Map();
+    for (const one of group.members) hosts.set(one.host, (hosts.get(one.host) ?? 0) + 1);
+    return { members, threads, hosts };
+  }
+  let index = indexed({ members: [] });
+
+  const memberOfThread = (thread) =>
+    known(thread) ? index.threads.get(thread) ?? (index.members.has(thread) ? thread : thread.replace(/-\d+$/, "")) : null;
 
   /** A member's name without what it shares with its group: the host, and the end of the id if hosts repeat. */
   function nameOf(group, id) {
-    const member = group.members.find((one) => one.id === id);
+    const host = index.members.get(id)?.host;
     const rest = id.startsWith(`${group.group}_`) ? id.slice(group.group.length + 1) : id;
-    if (!member || !member.host || !rest.startsWith(member.host)) return rest;
-    const twins = group.members.filter((one) => one.host === member.host).length > 1;
-    return twins ? `${member.host} …${id.slice(-6)}` : member.host;
+    if (!host || !rest.startsWith(host)) return rest;
+    return index.hosts.get(host) > 1 ? `${host} …${id.slice(-6)}` : host;
   }
 
   // ---- what is on the screen
@@ -265,6 +273,7 @@
     }
     current = found;
     takenAge = found.age;
+    index = indexed(found);
     for (const member of found.members) look(member.id);
     merge(found.history);
     byId("overview").hidden = true;
@@ -313,7 +322,7 @@
 
   function showLegend(group) {
     fill(byId("legend"), [picked, group.members.map((one) => [one.id, one.owned.length, one.kind])], () =>
-      group.members.map((member) => {
+      group.members.slice(0, MOST_LISTED).map((member) => {
         const button = make("button", "", swatch(member.id), make("span", "name", nameOf(group, member.id)),
           make("span", "count", member.owned.length),
           { type: "button", "aria-pressed": String(picked === member.id), "data-member": member.id,
@@ -336,7 +345,7 @@
   function showMap(group) {
     const map = byId("map");
     map.classList.toggle("many", group.partitions.length > 160);
-    if (picked !== null && !group.members.some((one) => one.id === picked)) picked = null;
+    if (picked !== null && !index.members.has(picked)) picked = null;
     const topics = new Map();
     for (const one of group.partitions) topics.set(one.topic, [...(topics.get(one.topic) ?? []), one]);
     fill(map, [group.group, group.partitions.map(keyOf)], () => {
@@ -676,7 +685,7 @@
     const bar = make("i", known(one.duration) ? "" : "unknown", { "aria-hidden": "true" });
     bar.style.setProperty("--share", `${known(one.duration) ? Math.max(1, (55 * one.duration) / longest) : 12}%`);
     const took = known(one.duration) ? duration(one.duration) : known(one.at_least) ? `at least ${duration(one.at_least)}: its begin is unknown` : "duration unknown";
-    const last = known(one.last) ? memberOfThread(group, one.last) : null;
+    const last = known(one.last) ? memberOfThread(one.last) : null;
     const facts = [plural(one.claims, "claim"), `${plural(one.moved.length, "partition")} moved`];
     if (one.previous_owner_unknown) facts.push(`${one.previous_owner_unknown} from an unknown owner`);
     if (last) facts.push(`last claim by ${nameOf(group, last)}`);
@@ -697,7 +706,7 @@
   function moves(group, key, all) {
     const list = make("ul", "moves");
     for (const one of all.slice(0, 60)) {
-      const [from, to] = [memberOfThread(group, one.from || null), memberOfThread(group, one.to || null)];
+      const [from, to] = [memberOfThread(one.from || null), memberOfThread(one.to || null)];
       const label = `${one.partition} from ${from ? nameOf(group, from) : "nobody"} to ${to ? nameOf(group, to) : "nobody"}`;
       list.append(make("li", "", from && looks.has(from) ? swatch(from) : make("span", "swatch", "–"), make("span", "", "→", { "aria-hidden": "true" }),
         to && looks.has(to) ? swatch(to) : make("span", "swatch", to ? "+" : "–"), make("span", "what", label, { title: shown(label) })));
@@ -730,7 +739,7 @@
     fill(byId("plans"), all, () => (all.length ? all.map(([key, plan]) => {
       const idle = plan.idle ?? [];
       return make("div", "plan", make("h3", "", `If ${plan.title}`), make("p", "", plan.text),
-        idle.length ? make("p", "muted", `Idle then: ${idle.slice(0, 4).map((one) => nameOf(group, memberOfThread(group, one) ?? one)).join(", ")}${idle.length > 4 ? " and others" : ""}`) : null,
+        idle.length ? make("p", "muted", `Idle then: ${idle.slice(0, 4).map((one) => nameOf(group, memberOfThread(one) ?? one)).join(", ")}${idle.length > 4 ? " and others" : ""}`) : null,
         plan.moves?.length ? moves(group, `plan ${key}`, plan.moves) : null);
     }) : [make("p", "muted", "No plan can be made: the group has no members that ZooKeeper knows.")]));
   }
@@ -738,8 +747,10 @@
   function showMembers(group) {
     put(byId("members-note"), group.members.length ? count(group.members.length) : "");
     fill(byId("members"), group.members.map((one) => [one.id, one.kind, one.owned.length, one.since, one.problem, one.subscription]), () =>
-      group.members.length ? group.members.map((one) => memberRow(one)) : [make("li", "muted", "Nobody is registered.")]);
+      group.members.length ? [...group.members.slice(0, MOST_LISTED).map(memberRow), ...more(group.members)] : [make("li", "muted", "Nobody is registered.")]);
   }
+
+  const more = (all) => (all.length > MOST_LISTED ? [make("li", "muted", `and ${count(all.length - MOST_LISTED)} more`)] : []);
 
   function memberRow(one) {
     const topics = Object.entries(one.subscription ?? {}).map(([topic, streams]) => (streams === 1 ? topic : `${topic} × ${streams}`));
