@@ -124,10 +124,7 @@ class BrokersReader:
         with closing(OffsetClient(search)) as client:
             try:
                 if self._coordinating:
-                    described, where = self._ask(
-                        client, lambda it: (it.describe([group], deadline)[group], it.endpoint)
-                    )
-                    draft.brokers_group = _group_of(described, where)
+                    draft.brokers_group = self._ask(client, lambda channel: _described(channel, group, deadline))
                 else:
                     draft.brokers_group = BrokersGroup("Dead")
             except ZkConsumerError as error:
@@ -256,6 +253,27 @@ class BrokersReader:
             for done in [pool.submit(one, endpoint) for endpoint in endpoints]:
                 done.result()
         return told, failed
+
+
+def _described(channel: GroupChannel, group: str, deadline: Deadline) -> BrokersGroup:
+    found = _group_of(channel.describe([group], deadline)[group], channel.endpoint)
+    if found.state != "Dead":
+        return found
+    # a broker answers that request for a group of another protocol as for an unknown one
+    other = channel.describe_assigned(group, deadline)
+    if other is None:
+        return found
+    where = channel.endpoint
+    return BrokersGroup(
+        other.state,
+        other.assignor,
+        coordinator=(where.broker_id, where.host, where.port),
+        members=tuple(
+            BrokersMember(one.member_id, one.client_id, one.host, one.instance_id, one.assignment, one.topics)
+            for one in other.members
+        ),
+        group_type="Consumer",
+    )
 
 
 def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
