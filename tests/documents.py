@@ -32,8 +32,10 @@ EXAMPLES = {
     "strategy": "OnlyAssignor",
     "brokers": 'group_coordination="kafka"',
     "test kit": "FakeCluster",
+    "health": "Collector(connector)",
     "snapshot": "spark.snapshot(",
     "query": "spark.readStream",
+    "explain": "explained_partitions(",
 }
 """A text by which to find each Python example in README and the docs. Tests run every one of them."""
 

@@ -272,6 +272,7 @@ def test_completion_shows_the_public_interface_only(cluster: FakeCluster) -> Non
             "consumer_id",
             "create_message_streams",
             "create_message_streams_by_filter",
+            "health",
             "lag",
             "messages",
             "metrics",

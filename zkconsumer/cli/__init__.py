@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Protocol
 
-from zkconsumer.cli import demo, dev, doctor, explain, groups, migrate, snapshot
+from zkconsumer.cli import demo, dev, doctor, explain, groups, migrate, offsets, plan, serve, snapshot, timeline
 from zkconsumer.errors import ZkConsumerError
 
 __all__ = ["main"]
@@ -37,7 +37,7 @@ class Command(Protocol):
         """Run the command. Return the exit code. A ZkConsumerError is printed and becomes 1."""
 
 
-_COMMANDS: tuple[Command, ...] = (demo, dev, doctor, explain, groups, migrate, snapshot)
+_COMMANDS: tuple[Command, ...] = (demo, dev, doctor, explain, groups, migrate, offsets, plan, serve, snapshot, timeline)
 
 _DESCRIPTION = """\
 Kafka's ZooKeeper-based high-level consumer, from the command line.
@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises: SystemExit from argparse, for ``--help``, ``--version`` and wrong usage.
     """
     parser = _parser()
-    arguments = parser.parse_args(groups.as_flags(sys.argv[1:] if argv is None else argv))
+    words = offsets.as_reset(sys.argv[1:] if argv is None else argv)
+    arguments = parser.parse_args(groups.as_flags(words))
     if arguments.command is None:
         parser.print_help()
         return 2

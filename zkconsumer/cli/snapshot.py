@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
+from zkconsumer.operations.anonymization import anonymized
 from zkconsumer.operations.group_lookup import require_group
-from zkconsumer.operations.snapshot_file import format_snapshot, write_snapshots
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.snapshot_file import FileSource, format_snapshot, write_snapshots
+from zkconsumer.operations.snapshot_source import SnapshotSource
 
 NAME = "snapshot"
 HELP = "write everything about a group to a file, which other commands read"
@@ -28,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("groups", metavar="GROUP", nargs="+", help="the group.id")
     parser.add_argument("--output", metavar="FILE", help="the file to write (default: standard output)")
     parser.add_argument("--append", action="store_true", help="add to the file in place of replacing it")
+    parser.add_argument(
+        "--anonymize", action="store_true", help="replace all names and addresses by random ones, in the same order"
+    )
     add_source_arguments(parser)
 
 
@@ -37,12 +44,20 @@ def run(arguments: argparse.Namespace) -> int:
         print("zkconsumer snapshot: --append goes with --output FILE", file=sys.stderr)
         return 2
     with open_source(arguments) as source:
-        found = [require_group(source, group, message_times=True) for group in dict.fromkeys(arguments.groups)]
+        found = [one for group in dict.fromkeys(arguments.groups) for one in _of_group(source, group)]
     for snapshot in found:
         for problem in snapshot.problems:
             print(f"zkconsumer snapshot: {problem.what}: {problem.why}", file=sys.stderr)
+    if arguments.anonymize:
+        found = anonymized(found)
     if arguments.output:
         write_snapshots(arguments.output, found, append=arguments.append)
     else:
         sys.stdout.write("".join(map(format_snapshot, found)))
     return 0
+
+
+def _of_group(source: SnapshotSource, group: str) -> Sequence[GroupSnapshot]:
+    """Return the present snapshot of a cluster's group, or all those of a file. Raises UnknownGroupError."""
+    present = require_group(source, group, message_times=True)
+    return source.history(group) if isinstance(source, FileSource) else (present,)

@@ -26,10 +26,14 @@ _NO_KEY = re.compile("[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its title, and the fewest characters that it takes as text."""
+    """A column: its title, and the fewest characters that it takes as text.
+
+    A ``fixed`` column does not widen for longer values, as some of Kafka's tools.
+    """
 
     title: str
     width: int = 0
+    fixed: bool = False
 
     @property
     def key(self) -> str:
@@ -103,7 +107,10 @@ def add_format_argument(parser: argparse._ActionsContainer) -> None:
 def _aligned(table: Table) -> str:
     rows = [[column.title for column in table.columns]]
     rows += [[_MISSING if cell is None or cell == () else _text(cell) for cell in row] for row in table.rows]
-    widths = [max(column.width, *(len(row[at]) for row in rows)) for at, column in enumerate(table.columns)]
+    widths = [
+        column.width if column.fixed else max(column.width, *(len(row[at]) for row in rows))
+        for at, column in enumerate(table.columns)
+    ]
     # as Kafka's tools, which fill up every column but the last one
     return "\n".join(
         " ".join([*(cell.ljust(width) for cell, width in zip(row, widths[:-1], strict=False)), *row[-1:]])

@@ -12,6 +12,13 @@ STATIC = "static"
 WHITE_LIST = "white_list"
 BLACK_LIST = "black_list"
 
+CONFLICT_KEY = "offset.conflict"
+"""The extra key with which a member advertises what it does about an offset that another process wrote for it."""
+ADOPTS = "adopt"
+"""Its value in members that go on from such an offset."""
+KEEPS_CHECKPOINT = "checkpoint"
+"""Its value in streaming queries of Spark, which go on from their checkpoint instead."""
+
 MAX_REGISTRATION_BYTES = 128 * 1024
 """The size of the largest registration that members read. Every member reads and watches each of its topics."""
 RESERVED_BYTES = 8 * 1024
@@ -29,7 +36,7 @@ class Registration:
     ``pattern`` is ``static``, ``white_list`` or ``black_list``; any other text counts as static. ``subscription`` maps
     each topic, or the one expression, to a number of streams. ``timestamp`` is the time in milliseconds since 1970, as
     text; no member reads it. ``extra`` holds all further keys. The original ignores them; this package advertises the
-    host, room and strategy of the member there.
+    host, room and strategy of the member there, and its ``offset.conflict``.
     """
 
     pattern: str

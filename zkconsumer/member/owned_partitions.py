@@ -184,14 +184,14 @@ class OwnedPartitions:
             self._unstarted.add(new)
         self._commits.forget(list(news))
         self._commits.track([(new, known[old]) for old, new in news.items()])
-        told = []
         for old, new in news.items():
             offset = known[old].offset
             if self._commits.asks and old.consumed is not None and offset is not None and offset >= 0:
                 new.begin(offset)
-                told.append(new)
-        if told:
-            self._commits.level(told)
+        followed = [new for new in news.values() if new.committed is not None]
+        if followed:
+            # to all stores; the node's new version tells the other process that this member goes on from its offset
+            self._commits.level(followed)
         self.start([new.tp for new in news.values()])
 
     def adopt_elsewhere(self, offsets: Mapping[TopicPartition, int]) -> None:

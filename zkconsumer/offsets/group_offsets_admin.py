@@ -44,7 +44,7 @@ _OLDEST = 2
 BATCH = 200
 """Partitions in one request: far below the size that servers refuse, with the longest names."""
 
-_REASONS = {Outcome.OWNED: "somebody owns it", Outcome.OFFSET_MOVED: "somebody wrote it meanwhile"}
+REASONS = {Outcome.OWNED: "somebody owns it", Outcome.OFFSET_MOVED: "somebody wrote it meanwhile"}
 
 
 class Side(Protocol):
@@ -68,14 +68,14 @@ class Side(Protocol):
 
 
 class ZooKeeperSide:
-    """The nodes below ``/consumers/<group>``."""
+    """The nodes below ``/consumers/<group>``. ``versions`` has the data version of each offset node as last read."""
 
     store = Store.ZOOKEEPER
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._versions: dict[TopicPartition, int] = {}
+        self.versions: dict[TopicPartition, int] = {}
 
     def read(self, deadline: Deadline) -> dict[TopicPartition, StoreEntry]:
         """Return all offset nodes, and remember their versions. A node whose content is no offset is an entry too."""
@@ -86,7 +86,7 @@ class ZooKeeperSide:
             partitions += [TopicPartition(topic, number) for number in numbers]
         nodes = self._session.read([paths.offset(self._group, tp) for tp in partitions], deadline)
         found = {tp: node for tp, node in zip(partitions, nodes, strict=True) if node is not None}
-        self._versions = {tp: node.version for tp, node in found.items()}
+        self.versions = {tp: node.version for tp, node in found.items()}
         return {tp: self._entry(tp, node.data) for tp, node in found.items()}
 
     def _entry(self, tp: TopicPartition, data: bytes) -> StoreEntry:
@@ -102,13 +102,13 @@ class ZooKeeperSide:
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Perform all steps in one transaction; a step that makes it fail is taken out and the others are done."""
-        changes = [Change(one.partition, _content(one), self._versions.get(one.partition)) for one in steps]
+        changes = [Change(one.partition, node_content(one), self.versions.get(one.partition)) for one in steps]
         outcomes = fenced_writes.write_unowned(self._session, self._group, changes, deadline)
-        return {tp: _REASONS.get(one, one.value) for tp, one in outcomes.items() if one is not Outcome.DONE}
+        return {tp: REASONS.get(one, one.value) for tp, one in outcomes.items() if one is not Outcome.DONE}
 
 
-def _content(step: Step) -> bytes | None:
-    """Return the new content of the offset node; None to delete it."""
+def node_content(step: Step) -> bytes | None:
+    """Return the content of the offset node after a step; None to delete it."""
     if step.verdict is Verdict.REMOVE:
         return None
     assert step.after is not None

@@ -280,6 +280,9 @@ def _with_member(scene: _Scene, change: Join, snapshot: GroupSnapshot) -> _Scene
 
 def _new_id(host: str, snapshot: GroupSnapshot, taken: Mapping[ConsumerId, Registration]) -> ConsumerId:
     """Return an id as a member of this host would make it now: only its place in the order counts."""
+    plain = ConsumerId(f"{snapshot.group}_{host}")
+    if not snapshot.taken and plain not in taken:  # a group on paper, whose ids have no times
+        return plain
     for number in range(len(taken) + 1):
         consumer = ConsumerId(f"{snapshot.group}_{host}-{snapshot.taken}-{number:08x}")
         if consumer not in taken:
@@ -357,7 +360,7 @@ def _outcome(
         old = assignment_by(strategy, analysis.view, analysis.threads)
         new = assignment_by(strategy, after, threads)
     except AssignmentError as error:
-        return StrategyOutcome(strategy.label, chosen, problem=str(error))
+        return StrategyOutcome(strategy.label, chosen, problem=str(error.__cause__ or error))
     counts = Counter(new.values())
     every = {thread for by_topic in threads.values() for ids in by_topic.values() for thread in ids}
     sizes = [counts[thread] for thread in every]
@@ -396,7 +399,8 @@ def _pauses(analysis: GroupAnalysis, scene: _Scene, moves: Sequence[Move]) -> tu
     stopped = [tp for tp in scala if holder[tp] not in killed]
     if stopped:
         stays = sum(tp not in moving for tp in stopped)
-        how = f"they stop all they own, {stays} only to claim them again: about a second, 8 s if a claim conflicts"
+        again = f", {stays} of them only to claim them again" if stays else ""
+        how = f"they stop all they own{again}: about a second, 8 s if a claim conflicts"
         found.append(Pause("Scala members", len(stopped), how))
     ours = [tp for tp, c in holder.items() if tp not in set(scala) and c not in killed]
     moved = [tp for tp in ours if tp in moving]
@@ -436,10 +440,13 @@ def _timeout(node: MemberNode, snapshot: GroupSnapshot) -> int | None:
 
 def _notes(analysis: GroupAnalysis, scene: _Scene, strategy: Strategy) -> tuple[str, ...]:
     notes = []
-    if not analysis.strategy.sure and scene.strategy is None and analysis.strategy.name:
+    on_paper = not analysis.snapshot.taken
+    if on_paper and not analysis.strategy.sure and scene.strategy is None:
+        notes.append(f"the file names no strategy, so this is {strategy.label}")
+    elif not analysis.strategy.sure and scene.strategy is None and analysis.strategy.name:
         notes.append(f"the strategy is not sure: {analysis.strategy.why}")
     state = analysis.state
-    if state.state in (GroupState.REBALANCING, GroupState.STUCK):
+    if not on_paper and state.state in (GroupState.REBALANCING, GroupState.STUCK):
         notes.append(f"the group is {state.state.value} now ({state.reason}); the plan starts from what should be")
     if scene.strategy is None and analysis.strategy.name and strategy.label != analysis.strategy.label:
         notes.append(

@@ -75,7 +75,7 @@ class BrokersReader:
         )
 
     def read(self, draft: SnapshotDraft, *, offsets_topic: bool | None, times: bool) -> None:
-        """Read everything, with what went wrong as problems. Raises BrokerError if no broker answers.
+        """Read everything, and note failed requests as problems. Raises BrokerError if no broker answers.
 
         Arguments: ``offsets_topic`` tells whether the topic of offsets exists, None if that is unknown; ``times`` also
         reads the timestamps of the messages at the committed offsets.
@@ -229,6 +229,8 @@ def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
         described.protocol_type,
         (where.broker_id, where.host, where.port),
         tuple(_member_of(one, described.protocol_type) for one in described.members),
+        # for groups of other protocols a broker answers this request as for unknown ones
+        "" if described.state == "Dead" else "Classic",
     )
 
 

@@ -22,6 +22,7 @@ from zkconsumer.operations.group_view import (
 from zkconsumer.operations.moments import duration
 
 _DRAIN = "at most rebalance.drain.timeout.ms (1 s by default) and a round"
+_SMALLEST_ENSEMBLE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +89,17 @@ class OwnershipCauses:
             return self._unclaimed(exists)
         consumer = self._analysis.registered.get(self._should) or ConsumerId(self._should.rpartition("-")[0])
         if not self._connected(consumer):
-            return self._dying(consumer, "cannot claim it: its session has no connection")
+            return self._dying(consumer, "cannot claim it: its session is connected to no server")
         kind = self._kind(consumer)
-        quiet = self._analysis.quiet_for()
-        blocked = self._contended(consumer)
+        quiet = self._analysis.quiet_for
         if kind is not MemberKind.SCALA:
-            if blocked:
-                return Cause("its member contends with another", blocked, "members with one strategy")
             return Cause(
                 f"{consumer} has not claimed it yet",
                 f"{consumer} ({kind.value}) has not claimed it yet",
                 f"the next round of {consumer}: it looks at the group every rebalance.interval.ms (20 s by default)",
                 self._after(OUR_PATIENCE / 3),
             )
+        blocked = self._contended(consumer)
         if quiet is not None and quiet > SCALA_PATIENCE:
             gave_up = (
                 f"{consumer} is a Scala member and has not claimed it for {duration(quiet * 1000)}: it gives up after"
@@ -139,13 +138,11 @@ class OwnershipCauses:
 
         A Scala member claims all of its partitions or none.
         """
-        expected, owned = self._analysis.expected, self._analysis.owners
-        ids = self._analysis.registered
-        for tp, thread in sorted(expected.items()):
-            other = owned.get(tp)
-            if ids.get(thread) == consumer and other is not None and ids.get(ThreadId(other)) != consumer:
-                return f"it should also own {tp}, which {other} owns; {self._uses(other)}"
-        return ""
+        tp = self._analysis.contended.get(consumer)
+        if tp is None:
+            return ""
+        other = self._analysis.owners[tp]
+        return f"it should also own {tp}, which {other} owns; {self._uses(other)}"
 
     def _uses(self, thread: str) -> str:
         """Say whether the owner's member assigns by another strategy."""
@@ -165,10 +162,12 @@ class OwnershipCauses:
             return self._unregistered(owner)
         if owner == self._should or (self._should is None and self._analysis.problem):
             if not self._connected(consumer):
-                return self._dying(consumer, "has not heard from ZooKeeper lately: its session has no connection")
+                return self._dying(
+                    consumer, "has not heard from ZooKeeper lately: its session is connected to no server"
+                )
             return self._of_former_session(consumer)
         if not self._connected(consumer):
-            return self._dying(consumer, "cannot release it: its session has no connection")
+            return self._dying(consumer, "cannot release it: its session is connected to no server")
         return self._not_released(consumer, exists)
 
     def _unregistered(self, owner: ThreadId) -> Cause:
@@ -249,9 +248,16 @@ class OwnershipCauses:
         return self._node.stat.ephemeral_owner if self._node is not None and self._node.stat is not None else 0
 
     def _live_sessions(self) -> dict[int, tuple[str, int]] | None:
-        """Return the sessions with a connection; None unless every server told."""
+        """Return the sessions with a connection; None unless every server of the ensemble told.
+
+        A server that was not asked may have the session. So the answers count only if they come from the one server
+        there is, or from a leader and enough others to be the ensemble.
+        """
         servers = self._snapshot.servers
         if not servers or any(server.problem or not server.sessions for server in servers):
+            return None
+        modes = [server.mode for server in servers]
+        if modes != ["standalone"] and (len(modes) < _SMALLEST_ENSEMBLE or modes.count("leader") != 1):
             return None
         return {session: client for server in servers for session, client in server.sessions.items()}
 
@@ -266,7 +272,7 @@ class OwnershipCauses:
         session = stat.ephemeral_owner if stat is not None else 0
         reason = f"{consumer} {said}; either its process is gone, or the network keeps it away"
         return Cause(
-            "its member has no connection",
+            "its member has no connection to a server",
             reason,
             f"its return, or the end of session {session:#x}",
             self._longest_session(),
@@ -286,7 +292,7 @@ class OwnershipCauses:
 
     def _after(self, seconds: float) -> int | None:
         """A moment that many seconds after the group's last change, None if that is unknown or has passed."""
-        quiet = self._analysis.quiet_for()
+        quiet = self._analysis.quiet_for
         if quiet is None or quiet > seconds:
             return None
         return self._snapshot.taken + int((seconds - quiet) * 1000)

@@ -93,6 +93,8 @@ class LiveSource:
                 draft.problem("brokers", error)
                 if reader is not None and reader.broker_nodes:
                     reader.partition_states()
+            if reader is not None:
+                reader.complete_topics()
             if servers is not None:
                 draft.servers = servers.result()
         return draft.finished()
@@ -148,7 +150,7 @@ class LiveSource:
 
 
 class _Servers:
-    """What ZooKeeper's servers say of themselves, asked again after some seconds only. One thread at a time calls."""
+    """The statistics of ZooKeeper's servers, asked again after some seconds only. One thread at a time calls."""
 
     def __init__(self, connection: ClusterConnection) -> None:
         self._connection = connection

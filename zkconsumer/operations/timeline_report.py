@@ -1,7 +1,7 @@
 """The timeline as lines of text. Pure; any thread.
 
 Each event is a line, and neighbours of one kind and one thread share it. A rebalance ends with a line that sums it up.
-What is unknown is a dash, or a bound: ``<=0x1f`` is a transaction not after 0x1f. Names come from nodes, so control
+An unknown value is a dash, or a bound: ``<=0x1f`` is a transaction not after 0x1f. Names come from nodes, so control
 characters in them are written as escapes.
 """
 
@@ -38,7 +38,7 @@ def report(found: Sequence[TimelineEvent], *, commits: bool = True) -> Iterator[
     if run:
         yield event_line(run)
     if left_out:
-        yield f"(the last commits of {left_out} partitions are not shown: --commits)"
+        yield f"(--commits also shows the last commits, here {left_out})"
 
 
 def event_runs(found: Sequence[TimelineEvent]) -> Iterator[str]:

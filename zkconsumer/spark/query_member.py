@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
-from zkconsumer.core.registration import READER_KEY, SPARK_QUERY, Registration
+from zkconsumer.core.registration import CONFLICT_KEY, KEEPS_CHECKPOINT, READER_KEY, SPARK_QUERY, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
@@ -118,7 +118,7 @@ def stamped_query(config: ConsumerConfig, session: Session, registration: Regist
     Tools that write offsets tell queries by the mark: a query goes on from its checkpoint and adopts no offset.
     """
     made = stamped(config, session, registration)
-    return replace(made, extra={**made.extra, READER_KEY: SPARK_QUERY})
+    return replace(made, extra={**made.extra, READER_KEY: SPARK_QUERY, CONFLICT_KEY: KEEPS_CHECKPOINT})
 
 
 class QueryMember:

@@ -278,6 +278,12 @@ class FakeSession(Session):
         return self._server.session_timeout
 
     @property
+    def last_zxid(self) -> int:
+        """The server's last transaction."""
+        with self._server._lock:
+            return self._server._zxid
+
+    @property
     def connected(self) -> bool:
         """Whether the client is connected."""
         return self._up

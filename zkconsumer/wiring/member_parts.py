@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from zkconsumer.assignors.strategy_agreement import GroupStrategy, advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.registration import Registration
+from zkconsumer.core.registration import CONFLICT_KEY, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
@@ -62,10 +62,11 @@ def zookeeper_session(config: ConsumerConfig, on_change: Callable[[SessionChange
 
 
 def stamped(config: ConsumerConfig, session: Session, registration: Registration) -> Registration:
-    """Return the registration with the present time, and with the keys that strategies use."""
+    """Return the registration with the present time, the keys that strategies use, and ``offset.conflict``."""
     extra = advertisement(
         config, host=socket.gethostname(), address=session.local_address, room=config.machine_room, version=VERSION
     )
+    extra[CONFLICT_KEY] = config.offset_conflict
     return replace(registration, timestamp=str(time.time_ns() // 1_000_000), extra=extra)
 
 

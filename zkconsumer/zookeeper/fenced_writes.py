@@ -80,6 +80,21 @@ class Change:
     version: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class OwnedChange:
+    """A new offset for a partition that a live member of ours owns, and that this member adopts.
+
+    ``version`` is the data version of the offset node (None: no node). It was read before the owner node was read. The
+    owner node named ``consumer``, whose registration had the data version ``registration`` and says that it adopts.
+    """
+
+    partition: TopicPartition
+    data: bytes
+    version: int | None
+    consumer: str
+    registration: int
+
+
 class Outcome(Enum):
     """The result for one partition."""
 
@@ -204,6 +219,25 @@ def write_unowned(
         else:
             version = ANY_VERSION if one.version is None else one.version
             yield _Operation(_Kind.DELETE, paths.offset(group, one.partition), version, Outcome.OFFSET_MOVED)
+
+    return _perform(session, [(one.partition, list(operations(one))) for one in changes], deadline)
+
+
+def write_adopted(
+    session: Session, group: str, changes: Sequence[OwnedChange], deadline: Deadline
+) -> dict[TopicPartition, Outcome]:
+    """Write the offset nodes of partitions whose owners adopt what another process writes.
+
+    The transaction checks that the owner node is one of ours, and that the member is still registered as it was read.
+    A claim by another member of ours moves the version of the offset node on. So if this version is still the one that
+    was read before the owner node, the owner is still the one that was read. A Scala member's owner node has another
+    version. Only if there is no offset node can another member of ours have come in between unseen.
+    """
+
+    def operations(one: OwnedChange) -> Iterator[_Operation]:
+        yield _Operation(_Kind.CHECK, paths.owner(group, one.partition), OWNER_VERSION, Outcome.NOT_OURS)
+        yield _Operation(_Kind.CHECK, paths.member(group, one.consumer), one.registration, Outcome.NOT_OURS)
+        yield _write_offset(group, one.partition, one.data, one.version)
 
     return _perform(session, [(one.partition, list(operations(one))) for one in changes], deadline)
 

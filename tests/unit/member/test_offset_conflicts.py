@@ -16,7 +16,7 @@ from zkconsumer.member.offset_conflicts import OffsetConflicts, RoundNeeded
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 
-ADOPTED = [("replace", 0), ("forget", 0), ("track", 0), ("fetch", 0)]
+ADOPTED = [("replace", 0), ("forget", 0), ("track", 0), ("level", 0), ("fetch", 0)]
 STOPPED = [("replace", 0), ("forget", 0), ("track", 0), ("fail", 0)]
 OVERWRITTEN = [("overwrite", 0), ("hurry",)]
 

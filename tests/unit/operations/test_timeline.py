@@ -244,7 +244,7 @@ def test_the_report_folds_neighbours_and_escapes_names() -> None:
 
 def test_commits_are_shown_only_if_asked_for() -> None:
     found = events([group_snapshot(offsets={"t:0": 3, "t:1": 4})])
-    assert list(report(found, commits=False))[-1] == ("(the last commits of 2 partitions are not shown: --commits)")
+    assert list(report(found, commits=False))[-1] == ("(--commits also shows the last commits, here 2)")
     assert "t:0-1 (offset 3, version 10, ...)" in list(report(found))[-1]
 
 
@@ -262,7 +262,7 @@ changes = st.lists(
 @settings(max_examples=60)
 @given(changes)
 def test_a_timeline_never_contradicts_what_happened(done: list[tuple[str, int, bool]]) -> None:
-    """Whatever is seen of it: known transactions are the real ones, and bounds contain the real ones."""
+    """Known transactions are the real ones, and bounds contain the real ones, whichever looks were taken."""
     members: dict[str, int] = {}
     owners: Claims = {}
     real: dict[tuple[str, object], list[int]] = {}

@@ -27,6 +27,9 @@ the flags, columns and texts of kafka-consumer-groups.sh. Each action is also a 
   zkconsumer groups --zookeeper HOST:2181 --describe --group G
   zkconsumer groups describe G --members --verbose --zookeeper HOST:2181
   zkconsumer groups delete G --zookeeper HOST:2181 --execute
+  zkconsumer groups --reset-offsets --group G --all-topics --to-earliest ...
+
+--reset-offsets is "zkconsumer offsets reset", see its help.
 
 One thing differs from Kafka's tool on purpose: --delete and --delete-offsets show what
 they would do, and do it only with --execute.

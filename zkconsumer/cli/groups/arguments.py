@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from zkconsumer.cli.offsets import as_reset
 from zkconsumer.cli.source_arguments import add_source_arguments
 from zkconsumer.cli.tables import add_format_argument
 from zkconsumer.core.migration.planning import PartitionSelection, parse_selection
@@ -19,8 +20,11 @@ _ANY = ""
 
 
 def as_flags(argv: Sequence[str]) -> list[str]:
-    """Return the command line with its verb as a flag: ``groups describe G`` becomes ``groups --describe G``."""
-    words = list(argv)
+    """Return the command line with its verb as a flag: ``groups describe G`` becomes ``groups --describe G``.
+
+    ``groups --reset-offsets`` becomes ``offsets reset``, which has the same options.
+    """
+    words = as_reset(argv)
     if words[:1] == ["groups"] and len(words) > 1 and words[1] in ACTIONS:
         words[1] = f"--{words[1]}"
     return words

@@ -6,9 +6,7 @@ in a file. At the end, also after Ctrl-C, each partition is read back and its re
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +36,7 @@ from zkconsumer.core.migration.planning import (
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.group_offsets_admin import batches
+from zkconsumer.operations.new_file import write_new
 
 FAILED, NOTHING, UNDECIDED, LIVE = 1, 3, 4, 5
 _LOOK_AGAIN = 0.5
@@ -257,27 +256,6 @@ def save_backup(group: MigratedGroup, plan: MovePlan, options: MigrationOptions)
     backup = Backup(group.group, plan.target, group.cluster, f"{when:%Y-%m-%dT%H:%M:%SZ}", saved)
     write_new(path, format_backup(backup))
     return path
-
-
-def write_new(path: Path, text: str) -> None:
-    """Write a new file atomically and sync it to disk. Raises ConfigException, also for an existing file."""
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, path)  # a rename would overwrite an existing file
-        finally:
-            Path(temporary).unlink()
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise ConfigException(str(path), f"cannot be written: {error.strerror or error}") from None
 
 
 T = TypeVar("T")

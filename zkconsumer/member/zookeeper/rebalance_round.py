@@ -97,6 +97,7 @@ class RebalanceRounds:
         self._recreated = RecreatedTopics(owned, owner_nodes, raises=settings.raise_truncated)
         self.triggers = NodeTriggers(registration.group, owned.positions)
         """Tells which changed nodes concern this member."""
+        self.registration_path = registration.path
         self._told: Assignment | None = None
         self._released: dict[TopicPartition, ThreadId] = {}
         self._superseded = 0

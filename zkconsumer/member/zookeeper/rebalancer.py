@@ -173,6 +173,9 @@ class Rebalancer:
             case StopRequested():
                 self._stopping = first_stop([self._stopping or event, event])
             case NodeChanged(path):
+                if path == self.rounds.registration_path:
+                    # an operator's tool writes it again after a reset; otherwise we would notice only at the next look
+                    self._owned.look_for_conflicts()
                 trigger = self.rounds.triggers.of(path)
                 if trigger is not None:
                     self._on(trigger, f"{path} changed")

@@ -67,6 +67,7 @@ def _row(watched: WatchedGroup, judgement: Judgement, now: int) -> Document:
         "taken": watched.snapshot.taken,
         "age": max(0, now - watched.snapshot.taken) / 1000,
         "failure": watched.failure or None,
+        "zookeeper_taken": watched.zookeeper_taken or None,
         "incomplete": bool(watched.snapshot.problems),
         "state": judgement.state,
         "reason": judgement.reason,

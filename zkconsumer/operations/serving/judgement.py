@@ -5,10 +5,14 @@ A :class:`Judgement` is made once a reading. The :class:`Details` cost more and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.operations.assignment_forecast import Change, ForecastError, Join, Leave, forecast
+from zkconsumer.operations.doctor import Finding, Level, examine
+from zkconsumer.operations.explanation import explain, explained_partitions
 from zkconsumer.operations.group_view import GroupAnalysis, member_kind
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.operations.timeline import events, rebalances
@@ -62,7 +66,7 @@ class Details:
 
 def judge(watched: WatchedGroup) -> Judgement:
     """Return what the latest snapshot says, and the earlier ones about how long it has been so."""
-    snapshot = watched.snapshot
+    snapshot = watched.judged
     analysis = GroupAnalysis(snapshot, watched.changes)
     by_brokers = analysis.by_brokers
     if by_brokers is not None:
@@ -86,10 +90,65 @@ def judge(watched: WatchedGroup) -> Judgement:
     )
 
 
-def details(watched: WatchedGroup) -> Details:
-    """Return what the document of one group says beside its judgement."""
+def details(watched: WatchedGroup, before: tuple[WatchedGroup, Details] | None = None) -> Details:
+    """Return what the document of one group says beside its judgement.
+
+    Arguments: ``before`` is an earlier reading with its details. Events and plans are taken from it if neither members
+    nor owners nor topics have changed since.
+    """
+    snapshot = watched.judged
+    analysis = GroupAnalysis(snapshot, watched.changes)
+    explanations = {tp: explain(analysis, tp).sentence for tp in explained_partitions(analysis)}
+    told = before[1] if before is not None and before[0].changes is watched.changes else _of_changes(watched)
+    findings = [_finding(one) for one in examine((*watched.changes, snapshot)) if one.level > Level.OK]
+    return replace(told, explanations=explanations, findings=findings)
+
+
+def _of_changes(watched: WatchedGroup) -> Details:
     found = events(watched.changes)
     return Details(
         events=[event.document() for event in found[-EVENTS:]],
         rebalances=[one.document() for one in rebalances(found)[-REBALANCES:]],
+        plans=_plans(GroupAnalysis(watched.judged, watched.changes)),
     )
+
+
+def _finding(found: Finding) -> Document:
+    return {
+        "level": str(found.level),
+        "check": found.check,
+        "text": found.text,
+        "evidence": found.evidence or None,
+        "node": found.node or None,
+        "remedy": found.remedy or None,
+        "unknown": found.unknown,
+        "link": found.link or None,
+    }
+
+
+def _plans(analysis: GroupAnalysis) -> Mapping[str, Document]:
+    """Return what one more member would change, and what if the member with the most partitions left."""
+    plans = {"join": _plan("one more member", analysis, Join("new-member"))}
+    owned = Counter(thread.rpartition("-")[0] for thread in analysis.expected.values())
+    names = sorted(analysis.snapshot.members, key=lambda name: (-owned[name], name))
+    if names:
+        plans["leave"] = _plan(f"{names[0]} leaves", analysis, Leave(names[0]))
+    return plans
+
+
+def _plan(title: str, analysis: GroupAnalysis, change: Change) -> Document:
+    """Return a forecast. ``problem`` says why there is none, and is null if there is one."""
+    plan: dict[str, object] = {"title": title, "text": None, "moves": [], "idle": [], "pauses": [], "notes": []}
+    try:
+        found = forecast(analysis, (change,))
+    except ForecastError as error:
+        return {**plan, "problem": str(error)}
+    moves = [{"partition": _name(m.partition), "from": m.before, "to": m.after} for m in found.moves]
+    pauses = [{"whose": one.whose, "partitions": one.partitions, "how_long": one.how_long} for one in found.pauses]
+    text = f"partitions that move: {len(moves)}, that stay: {found.stays}; idle threads: {len(found.idle)}"
+    told = {"text": text, "moves": moves, "idle": list(found.idle), "pauses": pauses, "notes": list(found.notes)}
+    return {**plan, **told, "problem": None}
+
+
+def _name(tp: TopicPartition) -> str:
+    return f"{tp.topic}:{tp.partition}"

@@ -101,6 +101,10 @@ class Poller:
             return self._board
 
     def _publish(self, board: Board) -> None:
+        if board.failure and not self._board.failure:
+            log.warning("nothing can be read; the old values stay: %a", board.failure)
+        elif self._board.failure and not board.failure:
+            log.warning("groups can be read again")
         with self._changed:
             self._board = board
             self._changed.notify_all()
@@ -164,7 +168,7 @@ class Poller:
                 before.failures + bool(reading.failed),
                 int(time.time() * 1000),
                 time.monotonic() - began,
-                reading.away if reading.failed == len(names) else "",
+                reading.why if names and reading.failed == len(names) else "",
                 max(0, len(listed) - MOST_GROUPS),
             )
         )
@@ -181,22 +185,26 @@ class _Reading:
         self.groups: dict[str, WatchedGroup] = {}
         self.judgements: dict[str, Judgement] = {}
         self.failed = 0
-        self.away = ""
+        self.why = ""
+        self._away = ""
 
     def read(self, name: str, *, listed: bool) -> None:
         """Read one group. A group that is not ``listed`` any more leaves, if nothing of it is left."""
         known = self._before.groups.get(name)
         try:
-            if self.away:
-                raise RegistryUnavailableError(self.away)  # otherwise each group waits for its own timeout
+            if self._away:
+                raise RegistryUnavailableError(self._away)  # otherwise each group waits for its own timeout
             snapshot = self._source.snapshot(name, message_times=self._message_times)
-            if not listed and _empty(snapshot):
+            if _blank(snapshot) and snapshot.problems:
+                raise RegistryUnavailableError(f"{snapshot.problems[0].what}: {snapshot.problems[0].why}")
+            if _blank(snapshot) and not listed:
                 return
             watched = observed(known, snapshot, self._points(snapshot))
             self.groups[name], self.judgements[name] = watched, judge(watched)
         except Exception as error:
             self.failed += 1
-            self.away = _reason(error) if isinstance(error, _AWAY) else self.away
+            self.why = _reason(error)
+            self._away = self.why if isinstance(error, _AWAY) else self._away
             if not isinstance(error, ZkConsumerError):
                 log.exception("the snapshot of group %a could not be read", name)
             self._keep(name, known, _reason(error))
@@ -214,8 +222,8 @@ class _Reading:
         return max(LEAST_POINTS, min(MOST_POINTS, self._values // max(1, len(snapshot.partitions()))))
 
 
-def _empty(snapshot: GroupSnapshot) -> bool:
-    return not snapshot.in_zookeeper and not snapshot.in_kafka and not snapshot.problems
+def _blank(snapshot: GroupSnapshot) -> bool:
+    return not snapshot.in_zookeeper and not snapshot.in_kafka
 
 
 def _reason(error: BaseException) -> str:

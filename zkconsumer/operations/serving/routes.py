@@ -95,7 +95,7 @@ class Routes:
         self._host = host
         self._interval = interval
         self._files = files
-        self._details: dict[str, tuple[int, Details]] = {}
+        self._details: dict[str, tuple[WatchedGroup, Details]] = {}
 
     def answer(self, request: Request) -> Response:
         """Return the answer to a GET."""
@@ -178,8 +178,8 @@ class Routes:
     def _told(self, watched: WatchedGroup) -> Details:
         """Return the details of a group, made once a reading. Two threads may make the same ones at the same time."""
         known = self._details.get(watched.group)
-        if known is None or known[0] != watched.serial:
-            known = watched.serial, details(watched)
+        if known is None or known[0].serial != watched.serial:
+            known = watched, details(watched, known)
             if len(self._details) >= _DETAILS:
                 self._details = {}
             self._details[watched.group] = known

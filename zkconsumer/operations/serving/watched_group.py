@@ -63,13 +63,15 @@ class WatchedGroup:
     """A group with its latest snapshot, the last known values and a bounded history.
 
     ``serial`` counts the readings, failed ones included. ``failure`` says why the latest reading failed, and is empty
-    if it did not. ``changes`` are the snapshots in which members or owners differ from the one before, without logs and
-    offsets.
+    if it did not. ``zookeeper_taken`` is the time of what ``snapshot`` has from ZooKeeper, in milliseconds since 1970.
+    It is older than the snapshot while only the brokers answer. ``changes`` are the snapshots in which members, owners
+    or topics differ from the one before. They have no logs and no offsets.
     """
 
     snapshot: GroupSnapshot
     serial: int = 1
     failure: str = ""
+    zookeeper_taken: int = 0
     lags: Mapping[TopicPartition, KnownLag] = field(default_factory=dict)
     logs: Mapping[TopicPartition, KnownLog] = field(default_factory=dict)
     windows: Mapping[TopicPartition, CommitWindow] = field(default_factory=dict)
@@ -80,6 +82,12 @@ class WatchedGroup:
     def group(self) -> str:
         """The name of the group."""
         return self.snapshot.group
+
+    @property
+    def judged(self) -> GroupSnapshot:
+        """The snapshot as of the time at which its nodes were read. Later, nobody knows whether they changed."""
+        older = 0 < self.zookeeper_taken < self.snapshot.taken
+        return replace(self.snapshot, taken=self.zookeeper_taken) if older else self.snapshot
 
     @property
     def complete(self) -> bool:
@@ -94,17 +102,39 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
     """
     if before is None:
         before = WatchedGroup(replace(snapshot, members={}, owners={}, brokers_group=None), serial=0)
+    shown = _with_zookeeper(before, snapshot)
     partitions = snapshot.partitions()
     lags = {**_kept(before.lags, snapshot, partitions), **_read_lags(snapshot, partitions)}
     logs = {tp: KnownLog(log, snapshot.taken) for tp, log in snapshot.logs.items() if log.end is not None}
     return WatchedGroup(
-        snapshot,
+        shown,
         serial=before.serial + 1,
+        zookeeper_taken=snapshot.taken if shown is snapshot else before.zookeeper_taken,
         lags=lags,
         logs={**_kept(before.logs, snapshot, tuple(snapshot.logs)), **logs},
         windows=_windows(before.windows, snapshot, partitions),
         points=(*before.points, _point(before, snapshot, partitions))[-max(1, points) :],
-        changes=_changes(before, snapshot),
+        changes=_changes(before, shown),
+    )
+
+
+def _with_zookeeper(before: WatchedGroup, snapshot: GroupSnapshot) -> GroupSnapshot:
+    """Return the snapshot, with the nodes of the one before if ZooKeeper did not answer.
+
+    Otherwise a group whose ZooKeeper is away would look like one that all members have left.
+    """
+    old = before.snapshot
+    if snapshot.in_zookeeper or not snapshot.problems or not old.in_zookeeper or not before.serial:
+        return snapshot
+    return replace(
+        snapshot,
+        zxid=old.zxid,
+        group_node=old.group_node,
+        ids_node=old.ids_node,
+        members=old.members,
+        owners=old.owners,
+        offsets=old.offsets,
+        other_nodes=old.other_nodes,
     )
 
 
@@ -189,4 +219,4 @@ def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapsh
 
 
 def _membership(snapshot: GroupSnapshot) -> object:
-    return snapshot.members, snapshot.owners, snapshot.brokers_group
+    return snapshot.members, snapshot.owners, snapshot.topics, snapshot.brokers_group

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.group_snapshots import NOW
-from tests.unit.operations.serving.watched import DETAILS, at, watched, without_logs
+from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.operations.group_snapshot import Problem
 from zkconsumer.operations.serving.api import group_document, groups_document
 from zkconsumer.operations.serving.judgement import details, judge
@@ -22,8 +22,7 @@ MINUTE = [at(second, 100 + second, 110 + 2 * second) for second in range(0, 60, 
 def document(*snapshots: Any, since: int = 0, now: int = NOW + 60_000) -> Any:
     """The group's document as a reader gets it."""
     group = watched(*snapshots)
-    told = replace(DETAILS, events=details(group).events, rebalances=details(group).rebalances)
-    return json.loads(json.dumps(group_document(group, judge(group), told, now, since)))
+    return json.loads(json.dumps(group_document(group, judge(group), details(group), now, since)))
 
 
 def test_the_sample_for_the_page_is_up_to_date() -> None:
@@ -59,6 +58,18 @@ def test_values_stay_with_their_age_without_brokers() -> None:
     assert found["history"]["partitions"]["events:0"][-1] is None
     assert found["problems"] == [{"what": "broker 0", "why": "no answer"}]
     assert found["incomplete"]
+
+
+def test_nodes_stay_while_only_brokers_answer() -> None:
+    """Otherwise the group would look empty. Its lag stays too: the offsets in ZooKeeper may have moved on."""
+    full = at(60, 170, 999, problems=(Problem("ZooKeeper", "away"),))
+    found = document(*MINUTE, replace(full, members={}, owners={}, offsets={}, group_node=None, ids_node=None))
+    assert found["state"] == "Rebalancing"
+    assert found["member_count"] == 3
+    assert found["lag"] == 360
+    assert found["zookeeper_taken"] == NOW + 50_000
+    assert found["taken"] == NOW + 60_000
+    assert found["partitions"][0]["offset"] == 150
 
 
 def test_a_failed_reading_is_told_with_the_old_values() -> None:

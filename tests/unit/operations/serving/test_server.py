@@ -18,7 +18,7 @@ from tests.group_snapshots import NOW
 from tests.timing import eventually, scaled
 from tests.unit.operations.serving.watched import at
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.operations.serving import http_server
 from zkconsumer.operations.serving.access import AccessRules, ListenAddress, checked_token, listen_address
 from zkconsumer.operations.serving.http_server import GroupServer
@@ -324,6 +324,15 @@ def test_values_stay_while_nothing_can_be_read() -> None:
         groups.failure = None
         eventually(lambda: ask(server, "/readyz")[0] == 200, 10, "ready")
         assert asked(server, "/api/groups")["groups"][0]["failure"] is None
+
+
+def test_a_snapshot_of_nothing_but_problems_is_no_reading() -> None:
+    groups = Groups()
+    with serving(groups) as server:
+        groups.known["g"] = GroupSnapshot("g", 1, problems=(Problem("ZooKeeper", "not connected"),))
+        eventually(lambda: ask(server, "/readyz")[0] == 503, 10, "not ready")
+        row = asked(server, "/api/groups")["groups"][0]
+        assert (row["failure"], row["lag"]) == ("ZooKeeper: not connected", 60)
 
 
 def test_a_group_that_is_deleted_leaves() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.group_snapshots import NOW, group_snapshot, partition, stat
-from zkconsumer.operations.group_snapshot import GroupSnapshot, OffsetNode, PartitionLog
-from zkconsumer.operations.serving.judgement import Details
+from tests.group_snapshots import NOW, group_snapshot, stat
+from zkconsumer.operations.group_snapshot import BrokerNode, GroupSnapshot, OffsetNode, PartitionLog
 from zkconsumer.operations.serving.watched_group import WatchedGroup, observed
 
 OURS, SCALA, IDLE = (
@@ -27,6 +26,7 @@ def at(second: int, offset: int, end: int, **more: Any) -> GroupSnapshot:
         offsets={f"events:{number}": offset for number in range(6)} | {"old:0": 5},
         logs={f"events:{number}": (0, end) for number in range(6)} | {"old:0": (0, 9)},
         extra={OURS: {"zkconsumer": "1.0", "host": "app1"}},
+        brokers={0: BrokerNode("kafka0", 9092, protocols=("PLAINTEXT",))},
     )
     logs = {tp: replace(log, message_time=now - 2500) if tp.topic == "events" else log for tp, log in made.logs.items()}
     offsets = {
@@ -50,28 +50,3 @@ def watched(*snapshots: GroupSnapshot) -> WatchedGroup:
         found = observed(found, snapshot)
     assert found is not None
     return found
-
-
-DETAILS = Details(
-    explanations={partition("events:5"): "nobody owns events-5; range gives it to kafka9, which joined 60 s ago"},
-    findings=[
-        {
-            "level": "warn",
-            "check": "unowned-partition",
-            "text": "nobody owns events-5, which kafka9 should own",
-            "evidence": "no node /consumers/g/owners/events/5",
-            "node": "/consumers/g/owners/events/5",
-            "remedy": "restart kafka9",
-            "link": "docs/doctor.md#unowned-partition",
-        }
-    ],
-    plans={
-        "join": {
-            "title": "one more member",
-            "text": "2 partitions move, 4 stay",
-            "moves": [{"partition": "events:4", "from": SCALA + "-0", "to": "g_new-0"}],
-            "idle": [IDLE + "-0"],
-        },
-        "leave": {"title": "kafka9 leaves", "text": "nothing moves", "moves": [], "idle": []},
-    },
-)

@@ -1,0 +1,335 @@
+"""``zkconsumer groups``: its tables and texts, compared with what Kafka's own tool printed, and its usage."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.group_snapshots import group_snapshot
+from tests.group_snapshots import partition as tp
+from zkconsumer.cli import main
+from zkconsumer.cli.groups import as_flags
+from zkconsumer.cli.groups.arguments import add_arguments, wrong_usage
+from zkconsumer.cli.groups.group_output import nearest
+from zkconsumer.cli.groups.group_tables import assignment_text
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.model import ConsumerId
+from zkconsumer.operations.group_snapshot import (
+    BrokersGroup,
+    BrokersMember,
+    GroupSnapshot,
+    KafkaOffset,
+    MemberNode,
+    OffsetNode,
+    OwnerNode,
+    PartitionLog,
+    Problem,
+    TopicNode,
+)
+
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "kafka_consumer_groups.json").read_text())["runs"]
+COORDINATOR = (0, "127.0.0.1", 23691)
+ENDS = {f"events:{n}": 10 for n in range(4)} | {"clicks:0": 5, "clicks:1": 5, "quiet:0": 0}
+
+
+def brokers_group(state: str, members: Sequence[BrokersMember] = (), strategy: str = "") -> BrokersGroup:
+    return BrokersGroup(state, strategy, "consumer", COORDINATOR, tuple(members), "Classic")
+
+
+def member(client: str, rest: str, partitions: str, instance: str | None = None) -> BrokersMember:
+    name = f"{instance or client}-{rest}"
+    return BrokersMember(name, client, "/127.0.0.1", instance, tuple(tp(text) for text in partitions.split()))
+
+
+STABLE = GroupSnapshot(
+    "stable",
+    1,
+    bootstrap="127.0.0.1:23691",
+    kafka_offsets={tp("events:0"): KafkaOffset(5), tp("events:1"): KafkaOffset(7)},
+    brokers_group=brokers_group(
+        "Stable",
+        [
+            member("one", "0d3ee3cb-8ebf-49a0-934c-1b6090e634c6", "clicks:0 clicks:1 events:0 events:1", "inst-1"),
+            member("four", "5dbf48db-6b7e-47d2-8129-c244eee6a786", "quiet:0"),
+            member("two", "29b9f88c-f68a-48fc-ada0-7419b27b1452", "events:2 events:3"),
+            member("three", "f149160f-66a0-428b-be59-6a340d72df34", ""),
+        ],
+        "range",
+    ),
+    logs={tp(text): PartitionLog(0, end) for text, end in ENDS.items()},
+)
+EMPTIED = GroupSnapshot(
+    "emptied",
+    1,
+    bootstrap="127.0.0.1:23691",
+    kafka_offsets={tp(f"events:{n}"): KafkaOffset(2 * n) for n in range(4)},
+    brokers_group=brokers_group("Empty"),
+    logs=STABLE.logs,
+)
+
+
+class Source:
+    """Some snapshots."""
+
+    def __init__(self, *snapshots: GroupSnapshot) -> None:
+        self._known = {one.group: one for one in snapshots}
+
+    def groups(self) -> Sequence[str]:
+        return sorted(self._known)
+
+    def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
+        return self._known.get(group, GroupSnapshot(group, 1, brokers_group=BrokersGroup("Dead"), kafka_offsets={}))
+
+    def history(self, group: str) -> Sequence[GroupSnapshot]:
+        return [self.snapshot(group)]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+Printed = tuple[int, str, str]
+Run = Callable[..., Printed]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """``run(arguments, snapshot, ...)``: the exit code, and what was printed."""
+
+    def command(arguments: str, *snapshots: GroupSnapshot) -> Printed:
+        monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Source(*snapshots)))
+        code = main(["groups", *arguments.split()])
+        return (code, *capsys.readouterr())
+
+    return command
+
+
+# ---- beside Kafka's tool ----
+
+
+def comparable(lines: Sequence[str]) -> list[str]:
+    """Return the lines without topics in assignments, which 3.9 leaves out; rows sorted, as Kafka's have no order."""
+    shown = [re.sub(r"[\w.-]+(\([\d,]+\))", r"\1", line.rstrip()) for line in lines]
+    heads = [line for line in shown if line.startswith(("GROUP ", "Error")) or not line]
+    return heads + sorted(line for line in shown if line not in heads)
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=[one["arguments"] for one in RECORDED])
+def test_the_output_is_that_of_kafkas_tool(recorded: Mapping[str, Any], run: Run) -> None:
+    code, out, err = run(recorded["arguments"], STABLE, EMPTIED)
+    assert comparable(out.splitlines()) == comparable(recorded["out"])
+    assert [line for line in err.splitlines() if "Did you mean" not in line] == recorded["err"]
+    assert code == recorded["code"]
+
+
+def test_an_assignment_names_its_topics() -> None:
+    found = [tp(text) for text in ("other:0", "t:10", "t:2", "t:0")]
+    assert assignment_text(found) == "other(0), t(0,2,10)"
+    assert assignment_text([]) is None
+
+
+def test_verbs_are_the_flags_by_other_words(run: Run) -> None:
+    flags = run("--describe --group stable --members", STABLE)
+    for words in ("describe stable --members", "describe --members stable", "describe --members --group stable"):
+        assert run(words, STABLE) == flags
+    assert run("list", STABLE, EMPTIED) == (0, "emptied\nstable\n", "")
+    reset = ["offsets", "reset", "--group", "g"]
+    assert as_flags(["groups", "--reset-offsets", "--group", "g"]) == reset
+    assert as_flags(["groups", "reset-offsets", "--group", "g"]) == reset
+    assert as_flags(["offsets", "list"]) == ["offsets", "list"]
+    assert as_flags(["groups"]) == ["groups"]
+
+
+# ---- groups in ZooKeeper ----
+
+SCALA, OURS = "g_host-one-1700000000000-0a1b2c3d", "g_two"
+MIXED = group_snapshot(
+    members={SCALA: {"t": 1}, OURS: {"t": 1}},
+    owners={"t:0": f"{SCALA}-0", "t:1": f"{SCALA}-0", "t:2": f"{OURS}-0"},
+    offsets={"t:0": 3, "t:1": 12, "t:2": 1, "gone:0": 7},
+    logs={"t:0": (0, 10), "t:1": (0, 10), "t:2": (4, 10)},
+    extra={OURS: {"zkconsumer": "1", "host": "two.example"}},
+)
+
+
+def cells(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines()[2:]]
+
+
+def test_a_group_in_zookeeper_fills_the_same_columns(run: Run) -> None:
+    code, out, _ = run("describe g", MIXED)
+    assert code == 0
+    assert cells(out) == [
+        ["g", "t", "0", "3", "10", "7", SCALA, "host-one", "-"],
+        ["g", "t", "1", "12", "10", "0", SCALA, "host-one", "-"],
+        ["g", "t", "2", "1", "10", "6", OURS, "two.example", "-"],
+        ["g", "gone", "0", "7", "-", "-", "-", "-", "-"],
+    ]
+
+
+def test_members_in_zookeeper_and_what_is_known_of_them(run: Run) -> None:
+    _, out, _ = run("describe g --members", MIXED)
+    assert cells(out) == [["g", SCALA, "host-one", "-", "2"], ["g", OURS, "two.example", "-", "1"]]
+    rows = json.loads(run("describe g --members --verbose --format json", MIXED)[1])
+    assert [(row["kind"], row["assignment"], row["streams"], row["since"]) for row in rows] == [
+        ("Scala", "t(0,1)", 1, "2023-11-14T22:12:20Z"),
+        ("zkconsumer", "t(2)", 1, "2023-11-14T22:12:20Z"),
+    ]
+
+
+def test_the_coordinator_of_a_group_says_zookeeper(run: Run) -> None:
+    (row,) = json.loads(run("describe g --state --format json", MIXED)[1])
+    assert (row["coordinator_id"], row["number_members"]) == ("127.0.0.1:2181  (ZooKeeper)", 2)
+    _, out, _ = run("list --state --type", MIXED, STABLE)
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["GROUP", "TYPE"],
+        ["g", "ZooKeeper"],
+        ["stable", "Classic"],
+    ]
+    assert run("list --type zookeeper --state stable", MIXED, STABLE)[1].split()[3:] == ["g", "ZooKeeper", "Stable"]
+
+
+def test_a_partition_that_nobody_owns_is_shown(run: Run) -> None:
+    snapshot = group_snapshot(members={OURS: {"t": 1}}, logs={"t:0": (0, 10)})
+    _, out, err = run("describe g", snapshot)
+    assert cells(out) == [["g", "t", "0", "-", "10", "-", "-", "-", "-"]]
+    assert "Consumer group 'g' is" in err
+
+
+def test_an_empty_group_in_zookeeper_has_kafkas_text(run: Run) -> None:
+    _, out, err = run("describe g", group_snapshot(offsets={"t:0": 3}, logs={"t:0": (0, 10)}))
+    assert cells(out) == [["g", "t", "0", "3", "10", "7", "-", "-", "-"]]
+    assert err == "\nConsumer group 'g' has no active members.\n"
+
+
+BOTH = group_snapshot(
+    members={OURS: {"t": 1}},
+    owners={"t:0": f"{OURS}-0"},
+    logs={"t:0": (0, 10)},
+    kafka_offsets={tp("t:0"): KafkaOffset(4)},
+    brokers_group=brokers_group("Empty"),
+)
+
+
+def test_a_group_on_both_sides_is_shown_twice(run: Run) -> None:
+    _, out, err = run("describe g", BOTH)
+    assert "Group 'g' as ZooKeeper coordinates it:" in out
+    assert "Group 'g' as the brokers coordinate it:" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith("g ")]
+    assert rows == [
+        ["g", "t", "0", "4", "10", "6", OURS, "-", "-"],
+        ["g", "t", "0", "4", "10", "6", "-", "-", "-"],
+    ]
+    assert "no active members" in err
+    shown = json.loads(run("describe g --format json", BOTH)[1])
+    assert [row["coordination"] for row in shown] == ["ZooKeeper", "brokers"]
+
+
+def test_verbose_adds_columns_for_zookeeper_only(run: Run) -> None:
+    (row,) = json.loads(run("describe g --verbose --format json", BOTH)[1])[:1]
+    assert (row["thread_id"], row["owned_since"], row["note"]) == (
+        f"{OURS}-0",
+        "2023-11-14T22:12:30Z",
+        "the offset is in Kafka",
+    )
+    assert run("describe stable --verbose", STABLE) == run("describe stable", STABLE)
+
+
+# ---- what is missing, wrong or hostile ----
+
+
+def test_the_nearest_names_of_an_unknown_group_are_told(run: Run) -> None:
+    code, out, err = run("describe stabel", STABLE, EMPTIED)
+    assert (code, out) == (0, "\nError: Consumer group 'stabel' does not exist.\n")
+    assert err == "Did you mean 'stable'?\n"
+    assert nearest("PAYMENTS", ["payments", "other"]) == ["payments"]
+
+
+def test_what_could_not_be_read_is_a_warning(run: Run) -> None:
+    snapshot = group_snapshot(offsets={"t:0": 3}, problems=(Problem("broker 0", "no answer"),))
+    _, out, err = run("describe g", snapshot)
+    assert cells(out) == [["g", "t", "0", "3", "-", "-", "-", "-", "-"]]
+    assert "Warning: broker 0: no answer\n" in err
+
+
+HOSTILE = "g_\x1b[2J\x07\u202e\n-0"
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+@pytest.mark.parametrize("what", ["", "--members", "--state", "--verbose", "--members --verbose"])
+def test_control_characters_reach_no_terminal(form: str, what: str, run: Run) -> None:
+    node = MemberNode(Registration(STATIC, {HOSTILE: 1}, extra={"host": HOSTILE}), None, HOSTILE)
+    snapshot = group_snapshot(
+        members={},
+        offsets={},
+        logs={"t:0": (0, 1)},
+        owners={"t:0": HOSTILE},
+        problems=(Problem(HOSTILE, HOSTILE),),
+    )
+    hostile = GroupSnapshot(
+        **{
+            **{name: getattr(snapshot, name) for name in GroupSnapshot.__dataclass_fields__},
+            "members": {ConsumerId(HOSTILE): node},
+            "owners": {tp("t:0"): OwnerNode(HOSTILE, None, HOSTILE)},
+            "offsets": {tp("t:0"): OffsetNode(None, None, HOSTILE)},
+            "topics": {"t": TopicNode((0,))},
+        }
+    )
+    code, out, err = run(f"describe g --format {form} {what}", hostile)
+    assert code == 0
+    assert all(line.isprintable() for line in (out + err).split("\n"))
+
+
+# ---- usage ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("--describe", "Option [describe] takes one of these options: [group], [all-groups]"),
+        ("--describe --group g --members --state", "Option [describe] takes at most one of these options"),
+        ("--describe --group g --state x", "Option [describe] does not take a value for [state]"),
+        ("--describe --group g --all-groups", "can't be used with option"),
+        ("--list --group g", "can't be used with option"),
+        ("--list --members", "--members goes with --describe only"),
+        ("--list --verbose", "--verbose goes with --describe only"),
+        ("--list --state no,stable", "Invalid state list 'no,stable'. Valid states are: PreparingRebalance, "),
+        ("--list --type no", "Invalid types list 'no'. Valid types are: "),
+        ("--list --execute", "--dry-run and --execute go with what writes"),
+        ("--list --topic t", "--topic and --all-topics go with --delete-offsets only"),
+        ("--describe g --type classic", "--type goes with --list only"),
+        ("--delete", "Option [delete] takes one of these options: [group], [all-groups]"),
+        ("--delete g --topic t", "--topic and --all-topics go with --delete-offsets only"),
+        ("--delete g --state", "--state goes with --describe and --list only"),
+        ("--delete g --from f", "--from reads files, in which nothing can be deleted"),
+        ("--delete-offsets g", "Option [delete-offsets] takes one of these options: [topic], [all-topics]"),
+        ("--delete-offsets g h --topic t", "--delete-offsets takes one --group"),
+        ("--delete-offsets g --topic t:x", "--topic: 't:x': 'x' is no partition"),
+        ("--delete-offsets --all-groups --topic t", "--delete-offsets takes one --group"),
+    ],
+)
+def test_wrong_usage_is_told(arguments: str, complaint: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert complaint in wrong_usage(parser.parse_args(arguments.split()))
+
+
+def test_an_empty_name_of_a_group_is_refused() -> None:
+    """A script with an unset variable must not act on something else."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert wrong_usage(parser.parse_args(["--delete", "--group", ""])) == "--group names no group"
+
+
+@pytest.mark.parametrize("arguments", ["list", "--list --state stable,empty", "describe g h --topic", "--list --type"])
+def test_usage_of_kafkas_scripts_is_accepted(arguments: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = as_flags(["groups", *arguments.replace(" --topic", "").split()])[1:]
+    assert wrong_usage(parser.parse_args(words)) == ""

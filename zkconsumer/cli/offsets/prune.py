@@ -1,0 +1,119 @@
+"""``zkconsumer offsets prune``: deletes dead offsets. The main thread's."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from zkconsumer.cli.offsets.operated_group import OperatedGroup
+from zkconsumer.cli.offsets.reset import connect_options
+from zkconsumer.cli.offsets.reset_arguments import WAIT
+from zkconsumer.cli.offsets.stop_signals import StopSignals
+from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
+from zkconsumer.cli.source_arguments import add_source_arguments, open_connection, open_source
+from zkconsumer.cli.tables import Table, add_format_argument, render
+from zkconsumer.core.migration.planning import Store
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, RegistryError
+from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.operations.offset_prune import DeadOffset, DeadReason, PrunePlan, plan_prune
+from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.zookeeper import paths
+
+
+def add_prune_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("group", metavar="GROUP", help="the group.id")
+    parser.add_argument(
+        "--store", choices=[*(store.value for store in Store), "both"], default="both", help="where (default: both)"
+    )
+    parser.add_argument(
+        "--unsubscribed",
+        action="store_true",
+        help="also delete the offsets of existing topics that no registration subscribes to",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--dry-run", action="store_true", help="show the dead offsets; the default")
+    how.add_argument("--execute", action="store_true", help="delete them")
+    how.add_argument("--undo-file", metavar="FILE", help="the new file for what is deleted (default: a new file here)")
+    add_format_argument(parser)
+    add_source_arguments(parser)
+
+
+def run_prune(arguments: argparse.Namespace) -> int:
+    """Run the command. Return the exit code. Raises: ZkConsumerError."""
+    usage = _wrong_usage(arguments)
+    if usage:
+        print(usage, file=sys.stderr)
+        return 2
+    stores = tuple(Store) if arguments.store == "both" else (Store(arguments.store),)
+    if arguments.snapshots:
+        with open_source(arguments) as source:
+            return _show(plan_prune(source.snapshot(arguments.group), stores), arguments)
+    with open_connection(arguments) as connection:
+        plan = plan_prune(LiveSource(connection).snapshot(arguments.group), stores)
+        code = _show(plan, arguments)
+        return code or (_delete(connection, plan, stores, arguments) if arguments.execute else 0)
+
+
+def _wrong_usage(arguments: argparse.Namespace) -> str:
+    if arguments.dry_run and arguments.execute:
+        return "only one of --execute and --dry-run goes"
+    if arguments.undo_file is not None and not (arguments.execute and arguments.undo_file):
+        return "--undo-file goes with --execute only, and names a file"
+    return "--from reads files; --execute needs a cluster" if arguments.snapshots and arguments.execute else ""
+
+
+def _show(plan: PrunePlan, arguments: argparse.Namespace) -> int:
+    """Print the plan. Return 1 if it is refused."""
+    for text in (*plan.notes, *plan.errors):
+        complain(text)
+    if plan.errors:
+        return 1
+    rows = [
+        (plan.group, *one.partition, one.store.value, one.offset, one.reason.value, _goes(one, arguments))
+        for one in plan.dead
+    ]
+    columns = ("GROUP", "TOPIC", "PARTITION", "STORE", "CURRENT-OFFSET", "REASON", "DELETED")
+    print(render(Table(columns, rows), arguments.format), flush=True)
+    if not arguments.execute:
+        complain("nothing was deleted; --execute deletes the offsets with yes under DELETED")
+    return 0
+
+
+def _goes(one: DeadOffset, arguments: argparse.Namespace) -> bool:
+    return one.reason is not DeadReason.UNSUBSCRIBED or bool(arguments.unsubscribed)
+
+
+def _delete(
+    connection: ClusterConnection, plan: PrunePlan, stores: Sequence[Store], arguments: argparse.Namespace
+) -> int:
+    with StopSignals() as stop, OperatedGroup(connection, plan.group) as group:
+        report = WriteReport(connection.timeout, WAIT, connect_options(arguments), stop)
+        chosen = {store: [one for one in plan.dead if one.store is store and _goes(one, arguments)] for store in stores}
+        for store, dead in chosen.items():
+            if not dead or stop():
+                continue
+            wanted = dict.fromkeys([one.partition for one in dead])
+            file = None
+            if arguments.undo_file is not None:
+                both = all(chosen.get(one) for one in Store)
+                file = Path(arguments.undo_file + (".kafka" if both and store is Store.KAFKA else ""))
+            try:
+                report.perform(group, StoreChange(store, wanted), file)
+                if store is Store.ZOOKEEPER:
+                    _remove_empty(connection, plan, dead)
+            except (RegistryError, BrokerError) as error:
+                report.failed = True
+                complain(f"group {plan.group}, {store}: {error}")
+        return report.code()
+
+
+def _remove_empty(connection: ClusterConnection, plan: PrunePlan, dead: Sequence[DeadOffset]) -> None:
+    """Delete the parents of the deleted nodes of topics that do not exist, if they are empty. Raises RegistryError."""
+    deadline = Deadline(connection.timeout)
+    for topic in sorted({one.partition.topic for one in dead if one.reason is DeadReason.NO_TOPIC}):
+        for path in (paths.offset_topic(plan.group, topic), paths.owner_topic(plan.group, topic)):
+            connection.session.delete(path, deadline)

@@ -1,0 +1,244 @@
+"""``zkconsumer offsets reset``, which is also ``zkconsumer groups --reset-offsets``. The main thread's.
+
+The texts and the order on standard output are those of ``kafka-consumer-groups.sh`` 3.9: warnings about empty
+partitions, errors, and then the table or the CSV. Differs on purpose: a refusal makes the exit code 1, and rows are
+sorted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from zkconsumer.cli.offsets.operated_group import OperatedGroup
+from zkconsumer.cli.offsets.reset_arguments import MISSING_EXECUTE, number_of, scenario_of, wrong_usage
+from zkconsumer.cli.offsets.stop_signals import StopSignals
+from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
+from zkconsumer.cli.source_arguments import open_connection, open_source
+from zkconsumer.cli.tables import TABLE, Column, Table, printable, render
+from zkconsumer.core.migration.files import format_csv, parse_csv
+from zkconsumer.core.migration.planning import PartitionSelection, Store, parse_selection
+from zkconsumer.errors import BrokerError, ConfigException, RegistryError
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
+from zkconsumer.operations.offset_writer import WriteState, written_entries
+from zkconsumer.operations.operated_topics import offsets_by_time, with_topics
+from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.snapshot_source import SnapshotSource
+
+
+def run_reset(arguments: argparse.Namespace) -> int:
+    """Run the command. Return the exit code. Raises: ZkConsumerError if nothing could be read."""
+    usage = wrong_usage(arguments)
+    if usage:
+        print(usage, file=sys.stderr)
+        return 2
+    if not arguments.dry_run and not arguments.execute:
+        print(MISSING_EXECUTE, file=sys.stderr)
+    with ExitStack() as stack:
+        connection: ClusterConnection | None = None
+        if arguments.snapshots:
+            source: SnapshotSource = stack.enter_context(open_source(arguments))
+        else:
+            connection = stack.enter_context(open_connection(arguments))
+            source = LiveSource(connection)
+        plans = _plans(arguments, source, connection)
+        for plan in plans:
+            _tell(plan)
+        failed = any(plan.errors for plan in plans)
+        if not arguments.execute or connection is None:
+            _print(arguments, plans)
+            return int(failed)
+        with StopSignals() as stop:
+            report = WriteReport(connection.timeout, arguments.wait, connect_options(arguments), stop, failed)
+            try:
+                for plan in plans:
+                    _write(report, connection, plan, arguments)
+            finally:
+                _print(arguments, [_written(plan, report) for plan in plans])
+            return report.code()
+
+
+def connect_options(arguments: argparse.Namespace) -> str:
+    """Return the options to connect with, for a command line to copy."""
+    names = ("zookeeper", "bootstrap_server", "command_config")
+    given = [(name, getattr(arguments, name)) for name in names if getattr(arguments, name)]
+    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(value)}" for name, value in given)
+
+
+# ---- the plans ----
+
+
+def _plans(
+    arguments: argparse.Namespace, source: SnapshotSource, connection: ClusterConnection | None
+) -> list[ResetPlan]:
+    (scenario,) = scenario_of(arguments)
+    selection = parse_selection(arguments.topic)
+    now = time.time_ns() // 1_000_000
+    groups = list(source.groups()) if arguments.all_groups else arguments.group
+    files = _from_file(arguments.from_file, groups) if scenario is Scenario.FROM_FILE else {}
+    plans = []
+    for group in groups:
+        snapshot = source.snapshot(group)
+        if not snapshot.in_zookeeper and not snapshot.in_kafka:
+            _warn_of_unknown(group, source)
+        target = ResetTarget(scenario, number_of(arguments, scenario), files.get(group))
+        if connection is not None:
+            topics = {tp.topic for tp in target.offsets or ()} or set(selection.topics)
+            snapshot = with_topics(connection, snapshot, topics)
+            if scenario.by_time:
+                time_asked = target.number if scenario is Scenario.TO_DATETIME else now - target.number
+                target = _with_times(connection, snapshot, target, selection, time_asked)
+        plans.append(plan_reset(snapshot, target, selection, _stores(arguments.store)))
+    return plans
+
+
+def _stores(wanted: str | None) -> tuple[Store, ...]:
+    if wanted is None:
+        return ()
+    return tuple(Store) if wanted == "both" else (Store(wanted),)
+
+
+def _warn_of_unknown(group: str, source: SnapshotSource) -> None:
+    complain(f"group {group!r} has neither members nor offsets{_nearest(group, source)}")
+
+
+def _nearest(group: str, source: SnapshotSource) -> str:
+    try:
+        near = get_close_matches(group, source.groups(), 3)
+    except (RegistryError, BrokerError):
+        return ""
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _with_times(
+    connection: ClusterConnection,
+    snapshot: GroupSnapshot,
+    target: ResetTarget,
+    selection: PartitionSelection,
+    wanted_time: int,
+) -> ResetTarget:
+    """Return the target with the offsets by time of all partitions that may be reset. Raises BrokerError."""
+    asked = snapshot.partitions_of(selection.topics or snapshot.topics)
+    held = {*snapshot.offsets, *(snapshot.kafka_offsets or {})}
+    chosen = [tp for tp in asked if tp in selection and (selection.topics or tp in held)]
+    # a time before 1970 is before every message
+    times = dict.fromkeys(chosen, max(0, wanted_time))
+    return replace(target, by_time=offsets_by_time(connection, times))
+
+
+def _from_file(name: str, groups: Sequence[str]) -> dict[str, Mapping[TopicPartition, int]]:
+    """Return the offsets of each group in the CSV file. Raises ConfigException."""
+    try:
+        text = Path(name).read_text(encoding="utf-8-sig")
+        found: dict[str, Mapping[TopicPartition, int]] = {group: parse_csv(text, group) for group in groups}
+    except OSError as error:
+        raise ConfigException(name, f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigException(name, str(error)) from None
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if len(groups) != 1 and first.count(",") < 3:
+        raise ConfigException(name, "names no groups: with several groups each line is group,topic,partition,offset")
+    return {group: offsets for group, offsets in found.items() if offsets}
+
+
+# ---- the writes ----
+
+
+def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, arguments: argparse.Namespace) -> None:
+    """Write one group's offsets: first those in ZooKeeper, which count if it is interrupted then."""
+    if not plan.resets:
+        return
+    owned = [reset.partition for reset in plan.resets if reset.owner is not None]
+    both = len(plan.stores) > 1
+    with OperatedGroup(connection, plan.group) as group:
+        for store in plan.stores:
+            # with dual commit a live owner writes the adopted offset to Kafka itself
+            resets = [one for one in plan.resets if not (both and store is Store.KAFKA and one.owner is not None)]
+            if not resets or report.stop():
+                continue
+            wanted = dict(written_entries(store, {one.partition: one.new for one in resets}))
+            expected = {} if both else {one.partition: one.current for one in resets}
+            file = None
+            if arguments.undo_file is not None:
+                file = Path(arguments.undo_file + (".kafka" if both and store is Store.KAFKA else ""))
+            try:
+                report.perform(group, StoreChange(store, wanted, expected, owned), file)
+            except (RegistryError, BrokerError) as error:
+                report.failed = True
+                complain(f"group {plan.group}, {store}: nothing was written: {error}")
+
+
+def _written(plan: ResetPlan, report: WriteReport) -> ResetPlan:
+    """Return the plan with those resets alone that were written to all stores."""
+    runs = [run for run in report.runs if run.group == plan.group]
+    results: dict[TopicPartition, bool] = {}
+    for run in runs:
+        for tp, result in run.results.items():
+            results[tp] = results.get(tp, True) and result.state is WriteState.WRITTEN
+    return replace(plan, resets=tuple(one for one in plan.resets if results.get(one.partition)))
+
+
+# ---- output ----
+
+
+def _tell(plan: ResetPlan) -> None:
+    """Print warnings and errors as Kafka's tool does."""
+    for warning in plan.warnings:
+        print(f"WARN {printable(warning)}", file=sys.stderr)
+    for note in plan.notes:
+        print(f"\n{printable(note)}")
+    if plan.errors:
+        first, *more = map(printable, plan.errors)
+        print(f"\nError: {first}")
+        for line in more:
+            print(f"  {line}")
+
+
+def _print(arguments: argparse.Namespace, plans: Sequence[ResetPlan]) -> None:
+    if arguments.export:
+        single = len(arguments.group) == 1
+        for plan in plans:
+            offsets = {one.partition: one.new for one in plan.resets}
+            print(format_csv(offsets, None if single else plan.group), end="")
+        print()
+        return
+    table = reset_table(plans, verbose=arguments.verbose)
+    if arguments.format == TABLE:
+        print("\n" + (render(table) if arguments.verbose else _kafkas_lines(table)), flush=True)
+    else:
+        print(render(table, arguments.format), flush=True)
+
+
+def _kafkas_lines(table: Table) -> str:
+    """Return the table as Kafka's tool prints it: with fixed widths, and blanks at the ends."""
+    rows = [tuple(column.title for column in table.columns), *table.rows]
+    widths = (30, 30, 10, 15)
+    return "\n".join(
+        " ".join(printable(str(cell)).ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )
+
+
+def reset_table(plans: Sequence[ResetPlan], *, verbose: bool) -> Table:
+    """Return the new offsets as Kafka's tool prints them; ``verbose`` adds columns."""
+    head = (Column("GROUP", 30), Column("TOPIC", 30), Column("PARTITION", 10))
+    if not verbose:
+        rows: list[tuple[str | int | None, ...]] = [
+            (plan.group, *one.partition, one.new) for plan in plans for one in plan.resets
+        ]
+        return Table((*head, Column("NEW-OFFSET")), rows)
+    columns = ("CURRENT-OFFSET", "NEW-OFFSET", "LAG-AFTER", "EFFECT")
+    return Table((*head, *columns), [_verbose_row(plan.group, one) for plan in plans for one in plan.resets])
+
+
+def _verbose_row(group: str, one: PartitionReset) -> tuple[str | int | None, ...]:
+    return (group, *one.partition, one.current, one.new, one.lag_after, one.effect)

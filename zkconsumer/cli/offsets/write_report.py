@@ -1,0 +1,112 @@
+"""Performs writes of offsets and tells what became of them, on standard error. The main thread's.
+
+Standard output belongs to the tables, which scripts read.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zkconsumer.cli.offsets.operated_group import OperatedGroup
+from zkconsumer.cli.offsets.stop_signals import StopSignals
+from zkconsumer.cli.tables import Table, printable, render
+from zkconsumer.core.migration.planning import Store, StoreEntry
+from zkconsumer.core.name_lists import first_of
+from zkconsumer.errors import RegistryError
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.operations.offset_writer import OffsetRun, OwnedZooKeeperSide, WriteState, wait_until_followed
+
+
+def complain(text: str) -> None:
+    """Print a line on standard error, without control characters."""
+    print(f"zkconsumer offsets: {printable(text)}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChange:
+    """The changes of one store.
+
+    ``wanted`` are the new entries (None: remove it), ``expected`` the offsets they were planned with, ``live`` the
+    partitions with owners.
+    """
+
+    store: Store
+    wanted: Mapping[TopicPartition, StoreEntry | None]
+    expected: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    live: Collection[TopicPartition] = ()
+
+
+@dataclass(slots=True)
+class WriteReport:
+    """The writes of one command. ``options`` are those to connect with, for the command that undoes it.
+
+    ``failed`` tells whether a partition has not its new offset, or its owner did not follow.
+    """
+
+    timeout: float
+    wait: float
+    options: str
+    stop: StopSignals
+    failed: bool = False
+    runs: list[OffsetRun] = field(default_factory=list)
+
+    def perform(self, group: OperatedGroup, change: StoreChange, undo_file: Path | None) -> OffsetRun:
+        """Make the changes of one store, and tell what became of them. Raises as :class:`OffsetRun` before a write."""
+        side = group.side(change.store)
+        cluster = group.connection.zookeeper
+        run = OffsetRun(group.group, cluster, side, self.timeout, self.stop)
+        wanted = run.begin(change.wanted, change.expected, change.live)
+        saved = run.save(undo_file) if wanted else None
+        self.runs.append(run)
+        if saved is None:
+            self._tell(run)
+            return run
+        trouble = "it was interrupted"
+        try:
+            trouble = run.write()
+            if isinstance(side, OwnedZooKeeperSide) and side.adopted and not trouble:
+                self._follow(run, side)
+        finally:
+            # also after a second Ctrl-C: what was written must be told
+            run.settle()
+            self._tell(run, trouble)
+            undo = f"zkconsumer offsets undo {shlex.quote(str(saved))} {self.options}"
+            complain(f"what was there before is kept; to put it back: {undo} --execute")
+        return run
+
+    def _follow(self, run: OffsetRun, side: OwnedZooKeeperSide) -> None:
+        """Wait until the owners have adopted their new offsets, and tell which have not."""
+        consumers = {owner.consumer for owner, _ in side.adopted.values()}
+        complain(f"waiting up to {self.wait:g} s until {first_of(consumers)} go on from the new offsets")
+        try:
+            late: Mapping[TopicPartition, ConsumerId] = wait_until_followed(side, self.wait, self.stop, self.timeout)
+        except RegistryError as error:
+            self.failed = True
+            complain(f"group {run.group}: whether the owners follow cannot be seen: {error}")
+            return
+        if late:
+            self.failed = True
+            for tp, consumer in sorted(late.items()):
+                complain(f"group {run.group}: {tp} has its new offset, and {consumer} has not followed")
+            complain("they look at their offsets every rebalance.interval.ms (20 s by default); see --wait")
+
+    def _tell(self, run: OffsetRun, trouble: str = "") -> None:
+        self.failed = self.failed or not run.done
+        if run.done:
+            return
+        rows = [
+            (run.group, tp.topic, tp.partition, str(result))
+            for tp, result in sorted(run.results.items())
+            if result.state is not WriteState.WRITTEN
+        ]
+        counts = ", ".join(f"{run.count(state)} {state.value}" for state in WriteState)
+        complain(f"group {run.group}, {run.side.store}: {counts}" + (f" ({trouble})" if trouble else ""))
+        print(render(Table(("GROUP", "TOPIC", "PARTITION", "RESULT"), rows)), file=sys.stderr, flush=True)
+
+    def code(self) -> int:
+        """Return the exit code."""
+        return self.stop.code or int(self.failed)

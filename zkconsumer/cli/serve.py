@@ -1,0 +1,158 @@
+"""``zkconsumer serve``: a page, metrics and JSON about groups, over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import platform
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from types import FrameType
+
+from zkconsumer.cli.source_arguments import add_source_arguments, open_source
+from zkconsumer.errors import ConfigException
+from zkconsumer.operations.serving.access import AccessRules, checked_token, listen_address
+from zkconsumer.operations.serving.http_server import GroupServer
+from zkconsumer.operations.serving.poller import Poller
+from zkconsumer.operations.serving.routes import Routes
+
+NAME = "serve"
+HELP = "a page, Prometheus metrics and Burrow's paths about groups, over HTTP"
+DESCRIPTION = """\
+Reads all groups again and again, and answers over HTTP. It writes nothing, anywhere.
+
+  zkconsumer serve --zookeeper HOST:2181/CHROOT --listen 127.0.0.1:8089
+
+  /              a live page                  /metrics    for Prometheus
+  /api/groups    JSON of all groups           /v3/kafka   Burrow's paths and JSON
+  /api/groups/G  JSON of one group            /healthz    /readyz
+
+On an address that other machines reach, every request but those of probes needs the
+token in --token-file: as "Authorization: Bearer TOKEN", or as ?token=TOKEN once in a
+browser. The connection is not encrypted: put a proxy with TLS before it.
+
+Ends at Ctrl-C and SIGTERM. Exit codes: 0 after SIGTERM, 130 after Ctrl-C, 1 if it
+cannot start, 2 wrong usage.
+"""
+
+_DEFAULT_LISTEN = "127.0.0.1:8089"
+_CLOSE_SECONDS = 5.0
+_MOST_TOKEN_BYTES = 4096
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--listen", default=_DEFAULT_LISTEN, metavar="HOST:PORT", help="default: %(default)s; port 0 takes a free one"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="a file with the token; needed off loopback")
+    parser.add_argument(
+        "--interval", type=_seconds, default=10.0, metavar="S", help="seconds between readings (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        metavar="G",
+        help="watch this group only; may be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--no-time-lag", action="store_true", help="do not read the messages at the committed offsets for lags in time"
+    )
+    parser.add_argument(
+        "--cluster-name", default="local", metavar="NAME", help="the cluster in Burrow's paths (default: %(default)s)"
+    )
+    add_source_arguments(parser)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!a} is no number of seconds from 1 to 86400")
+    return seconds
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal. Return the exit code. Raises: ConfigException, KeyboardInterrupt."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("zkconsumer.zookeeper.kazoo").setLevel(logging.ERROR)  # it warns at each try to connect
+    address = listen_address(arguments.listen)
+    rules = AccessRules(address, _token(arguments.token_file))
+    with open_source(arguments):
+        pass  # wrong options are told now, and not by a thread later
+    poller = Poller(
+        lambda: open_source(arguments),
+        arguments.interval,
+        arguments.group,
+        message_times=not arguments.no_time_lag,
+    )
+    routes = Routes(
+        lambda: poller.board,
+        rules,
+        cluster=arguments.cluster_name,
+        host=platform.node(),
+        interval=arguments.interval,
+        files=page_files(),
+    )
+    server = GroupServer(address, routes, poller)
+    with _until_terminated() as terminated:
+        try:
+            server.start()
+            print(f"Serving on {server.url}", flush=True)
+            while not terminated.wait(1.0):
+                pass
+        finally:
+            if not server.close(_CLOSE_SECONDS):
+                print("zkconsumer serve: a reading was still under way", file=sys.stderr)
+    return 0
+
+
+@contextmanager
+def _until_terminated() -> Iterator[threading.Event]:
+    """Yield the event that SIGTERM sets."""
+    terminated = threading.Event()
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        terminated.set()
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _token(name: str | None) -> str | None:
+    if name is None:
+        return None
+    try:
+        with Path(name).open("rb") as file:
+            content = file.read(_MOST_TOKEN_BYTES)
+        return checked_token(content.decode("ascii"), name)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not ASCII"
+        raise ConfigException("--token-file", f"{name} cannot be read: {why}") from None
+
+
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """Return the files of the page with their types, by name."""
+    folder = resources.files("zkconsumer.operations.serving") / "page"
+    if not folder.is_dir():
+        return {}
+    files = ((Path(file.name), file) for file in folder.iterdir() if file.is_file())
+    return {path.name: (file.read_bytes(), _TYPES[path.suffix]) for path, file in files if path.suffix in _TYPES}

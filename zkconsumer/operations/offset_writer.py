@@ -1,0 +1,379 @@
+"""Writes offsets to one store of a group, so that every interruption can be told and undone.
+
+The order makes it safe to stop anywhere. Before the first write, the offsets that will be overwritten are complete in a
+file on disk. They are then written in slices; after a lost answer nothing more is written. At the end all partitions
+are read back.
+
+A partition without an owner is written if its offset is still the one that was read. An owned partition is written if
+its owner advertises that it adopts the offset. ZooKeeper checks both within the transaction. Kafka checks neither: its
+coordinator only refuses a group that has members; owners are looked up right before a commit.
+
+One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from time import monotonic, sleep
+from typing import NamedTuple
+
+from zkconsumer.core.migration.files import Backup, format_backup
+from zkconsumer.core.migration.planning import SavedEntry, Step, Store, StoreEntry, Verdict
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, MalformedNodeError, RegistryError
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.offsets.group_offsets_admin import REASONS, Side, ZooKeeperSide, batches, node_content
+from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, NodeStat, OwnerNode
+from zkconsumer.operations.new_file import write_new
+from zkconsumer.operations.offset_reset import adopting_owners
+from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
+from zkconsumer.zookeeper.fenced_writes import Outcome, OwnedChange
+from zkconsumer.zookeeper.node_values import Node
+from zkconsumer.zookeeper.session import Session
+
+ROUNDS = 8
+"""Tries to write an owned partition. Each commit of its owner, or a new owner, makes one of them fail."""
+_LOOK_AGAIN = 0.2
+"""Seconds between two looks at partitions whose owners have not followed."""
+
+
+class WriteState(Enum):
+    """What became of one partition."""
+
+    WRITTEN = "written"
+    NOT_WRITTEN = "not written"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """The result for one partition; ``why`` explains a state other than WRITTEN."""
+
+    state: WriteState
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state.value}: {self.why}" if self.why else self.state.value
+
+
+class _Adopting(NamedTuple):
+    """A member that adopts offsets: its registration's content and data version."""
+
+    consumer: ConsumerId
+    data: bytes
+    version: int
+
+
+# ---- owners ----
+
+
+class GroupOwners:
+    """Looks up who owns partitions now, and whether these members adopt offsets."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+
+    def look(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> tuple[dict[TopicPartition, _Adopting], dict[TopicPartition, str]]:
+        """Return the owners that adopt, and the reasons against all other owned partitions. Raises RegistryError."""
+        wanted = sorted(partitions)
+        nodes = self._session.read([paths.owner(self._group, tp) for tp in wanted], deadline)
+        owners = {tp: self._owner(tp, node) for tp, node in zip(wanted, nodes, strict=True) if node is not None}
+        names = sorted({owner.thread.rpartition("-")[0] for owner in owners.values() if owner.thread})
+        members, registered = self._members(names, deadline)
+        found, refused = adopting_owners(GroupSnapshot(self._group, 0, members=members, owners=owners), wanted)
+        adopting = {}
+        for tp, consumer in found.items():
+            node = registered[consumer]
+            adopting[tp] = _Adopting(consumer, node.data, node.version)
+        return adopting, refused
+
+    def _owner(self, tp: TopicPartition, node: Node) -> OwnerNode:
+        try:
+            return OwnerNode(node_codecs.decode_owner(node.data, paths.owner(self._group, tp)), _stat(node))
+        except MalformedNodeError as error:
+            return OwnerNode("", _stat(node), str(error))
+
+    def _members(
+        self, names: Sequence[str], deadline: Deadline
+    ) -> tuple[dict[ConsumerId, MemberNode], dict[ConsumerId, Node]]:
+        members: dict[ConsumerId, MemberNode] = {}
+        registered: dict[ConsumerId, Node] = {}
+        by_path = {}
+        for name in names:
+            try:
+                by_path[paths.member(self._group, name)] = ConsumerId(name)
+            except ValueError:  # a hostile owner node; it counts as an owner without a registration
+                continue
+        for (path, name), node in zip(by_path.items(), self._session.read(list(by_path), deadline), strict=True):
+            if node is None:
+                continue
+            registered[name] = node
+            try:
+                members[name] = MemberNode(node_codecs.decode_registration(node.data, path), _stat(node))
+            except MalformedNodeError as error:
+                members[name] = MemberNode(None, _stat(node), str(error))
+        return members, registered
+
+
+def _stat(node: Node) -> NodeStat:
+    return NodeStat(node.czxid, node.mzxid, 0, 0, node.version, ephemeral_owner=node.ephemeral_owner)
+
+
+# ---- the stores ----
+
+
+class OwnedZooKeeperSide(ZooKeeperSide):
+    """The offset nodes of a group that may be live.
+
+    ``adopted`` has, for each partition that was written although it is owned, the owner and the data version of the
+    offset node after the write.
+    """
+
+    def __init__(self, session: Session, group: str) -> None:
+        super().__init__(session, group)
+        self.owners = GroupOwners(session, group)
+        self.adopted: dict[TopicPartition, tuple[_Adopting, int]] = {}
+
+    def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        """Write, in one transaction each, the partitions without an owner and those whose owners adopt the offset.
+
+        A claim or a commit that comes in between makes a transaction fail. Then owners and versions are read again.
+        """
+        left = list(steps)
+        reasons: dict[TopicPartition, str] = {}
+        for _ in range(ROUNDS):
+            # the versions before the owners: see fenced_writes.write_adopted
+            versions = self._present_versions(left, deadline)
+            adopting, refused = self.owners.look([step.partition for step in left], deadline)
+            reasons.update(refused)
+            free = [step for step in left if step.partition not in adopting and step.partition not in refused]
+            reasons.update(super().write(free, deadline) if free else {})
+            owned = [step for step in left if step.partition in adopting]
+            left = [step for step in free if reasons.get(step.partition) == REASONS[Outcome.OWNED]]
+            left += self._write_owned(owned, adopting, versions, reasons, deadline)
+            if not left:
+                break
+            for step in left:
+                reasons.pop(step.partition, None)
+        reasons.update({step.partition: "its owner changed or committed each time" for step in left})
+        return reasons
+
+    def _present_versions(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, int | None]:
+        nodes = self._session.stat([paths.offset(self._group, step.partition) for step in steps], deadline)
+        return {step.partition: None if node is None else node.version for step, node in zip(steps, nodes, strict=True)}
+
+    def _write_owned(
+        self,
+        steps: Sequence[Step],
+        adopting: Mapping[TopicPartition, _Adopting],
+        versions: Mapping[TopicPartition, int | None],
+        reasons: dict[TopicPartition, str],
+        deadline: Deadline,
+    ) -> list[Step]:
+        """Write owned partitions. Return those to try again."""
+        changes = []
+        for step in steps:
+            data, owner = node_content(step), adopting[step.partition]
+            if data is None:
+                reasons[step.partition] = f"{owner.consumer} owns it and would make the offset again; stop it"
+                continue
+            version = versions[step.partition]
+            changes.append(OwnedChange(step.partition, data, version, owner.consumer, owner.version))
+        outcomes = fenced_writes.write_adopted(self._session, self._group, changes, deadline) if changes else {}
+        again = []
+        for step in steps:
+            outcome = outcomes.get(step.partition)
+            if outcome is Outcome.DONE:
+                version = versions[step.partition]
+                self.adopted[step.partition] = (adopting[step.partition], 0 if version is None else version + 1)
+            elif outcome in (Outcome.NOT_OURS, Outcome.OFFSET_MOVED):
+                again.append(step)
+            elif outcome is not None:
+                reasons[step.partition] = outcome.value
+        return again
+
+    # ---- after the writes ----
+
+    def nudge(self, deadline: Deadline) -> None:
+        """Have the owners look at their offsets now, by writing their registrations again with the same content.
+
+        Members of ours watch the contents of registrations, Scala members do not. Raises RegistryError.
+        """
+        for owner in {owner.consumer: owner for owner, _ in self.adopted.values()}.values():
+            self._session.write(paths.member(self._group, owner.consumer), owner.data, deadline, owner.version)
+
+    def unfollowed(self, deadline: Deadline) -> dict[TopicPartition, ConsumerId]:
+        """Return the written partitions whose owners have not confirmed the new offset. Raises RegistryError.
+
+        An owner that goes on from an offset writes it once more. Its commits name the version of the offset node as it
+        last saw it. So any later version was written by a member that knows the new offset.
+        """
+        waiting = sorted(self.adopted)
+        nodes = self._session.stat([paths.offset(self._group, tp) for tp in waiting], deadline)
+        return {
+            tp: self.adopted[tp][0].consumer
+            for tp, node in zip(waiting, nodes, strict=True)
+            if node is None or node.version <= self.adopted[tp][1]
+        }
+
+
+class OwnerCheckedKafkaSide:
+    """The offsets at the coordinator, of a group whose members ZooKeeper may coordinate.
+
+    ``owners`` looks at the owners right before each write, None without ZooKeeper. Kafka cannot check them with it.
+    """
+
+    def __init__(self, side: Side, owners: GroupOwners | None) -> None:
+        self._side = side
+        self._owners = owners
+        self.store = side.store
+        self.read, self.members = side.read, side.members
+
+    def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        """Write the partitions that nobody owns or whose owners adopt offsets. Raises as :class:`Side`."""
+        refused: dict[TopicPartition, str] = {}
+        if self._owners is not None:
+            _, refused = self._owners.look([step.partition for step in steps], deadline)
+        allowed = [step for step in steps if step.partition not in refused]
+        return {**refused, **(self._side.write(allowed, deadline) if allowed else {})}
+
+
+# ---- one run ----
+
+
+@dataclass(slots=True)
+class OffsetRun:
+    """The writes to one store of one group, from the file with what was there before to the results.
+
+    ``side`` is the store; ``timeout`` the seconds for each access; ``stopped`` tells whether the user wants it to end.
+    ``results`` has all partitions from :meth:`begin` on.
+    """
+
+    group: str
+    cluster: str
+    side: Side
+    timeout: float
+    stopped: Callable[[], bool] = lambda: False
+    results: dict[TopicPartition, WriteResult] = field(default_factory=dict)
+    undo_file: Path | None = None
+    _todo: list[Step] = field(default_factory=list)
+
+    def begin(
+        self,
+        wanted: Mapping[TopicPartition, StoreEntry | None],
+        expected: Mapping[TopicPartition, int | None],
+        live: Collection[TopicPartition] = (),
+    ) -> int:
+        """Read what is there now. Return the number of partitions to write.
+
+        Arguments: ``wanted`` are the entries to write (None: remove it); ``expected`` the offsets as they were planned
+        with, where they matter; ``live`` partitions have owners that commit all the time, so there they do not, and a
+        partition is written even if its offset is the same: its owner may be ahead of it.
+        Raises RegistryError, BrokerError.
+        """
+        held = self.side.read(Deadline(self.timeout))
+        for tp, after in sorted(wanted.items()):
+            before = held.get(tp)
+            if tp not in live:
+                if tp in expected and (None if before is None else before.valid) != expected[tp]:
+                    self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, f"somebody wrote it meanwhile: {before}")
+                    continue
+                if _same(before, after):
+                    self.results[tp] = WriteResult(WriteState.WRITTEN, "")
+                    continue
+            verdict = Verdict.REMOVE if after is None else Verdict.WRITE
+            self._todo.append(Step(tp, verdict, before=before, after=after))
+            self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, "the run ended before it")
+        return len(self._todo)
+
+    def save(self, path: Path | None) -> Path:
+        """Save what will be overwritten in a new file, on disk before this returns. Raises ConfigException."""
+        when = datetime.now(UTC)
+        default = f"{self.group}-{self.side.store.value}-{when:%Y%m%dT%H%M%S.%f}.undo.json"
+        self.undo_file = path or Path(default)
+        saved = {step.partition: SavedEntry(step.before, step.after) for step in self._todo}
+        backup = Backup(self.group, self.side.store, self.cluster, f"{when:%Y-%m-%dT%H:%M:%SZ}", saved)
+        write_new(self.undo_file, format_backup(backup))
+        return self.undo_file
+
+    def write(self) -> str:
+        """Write slice by slice, until a lost answer or until the user stops it. Return the trouble, empty if none."""
+        trouble = ""
+        for some in batches(self._todo):
+            if self.stopped():
+                return "stopped by the user"
+            self._note(some, WriteState.UNKNOWN, "no answer")
+            try:
+                refused = self.side.write(some, Deadline(self.timeout))
+            except (RegistryError, BrokerError) as error:
+                self._note(some, WriteState.UNKNOWN, str(error))
+                trouble = str(error)
+                break
+            self._note(some, WriteState.WRITTEN, "")
+            for tp, reason in refused.items():
+                self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, reason)
+        return trouble
+
+    def _note(self, steps: Sequence[Step], state: WriteState, why: str) -> None:
+        self.results.update((step.partition, WriteResult(state, why)) for step in steps)
+
+    def settle(self) -> None:
+        """Read unknown results again. What cannot be read stays unknown."""
+        unknown = [step for step in self._todo if self.results[step.partition].state is WriteState.UNKNOWN]
+        if not unknown:
+            return
+        try:
+            held = self.side.read(Deadline(self.timeout))
+        except (RegistryError, BrokerError):
+            return
+        for step in unknown:
+            now = held.get(step.partition)
+            if now == step.after and now != step.before:
+                self.results[step.partition] = WriteResult(WriteState.WRITTEN)
+            elif now == step.before and now != step.after:
+                why = self.results[step.partition].why
+                self.results[step.partition] = WriteResult(WriteState.NOT_WRITTEN, why)
+
+    def count(self, state: WriteState) -> int:
+        """Return the number of partitions with this result."""
+        return sum(result.state is state for result in self.results.values())
+
+    @property
+    def done(self) -> bool:
+        """Whether all partitions have their new offsets."""
+        return self.count(WriteState.WRITTEN) == len(self.results)
+
+
+def _same(before: StoreEntry | None, after: StoreEntry | None) -> bool:
+    if before is None or after is None:
+        return before is after
+    return before == after or (before.offset is not None and replace(before, text="") == replace(after, text=""))
+
+
+def wait_until_followed(
+    side: OwnedZooKeeperSide, seconds: float, stopped: Callable[[], bool], timeout: float
+) -> dict[TopicPartition, ConsumerId]:
+    """Wait until the owners go on from the new offsets. Return the partitions that did not follow, with their owners.
+
+    Raises RegistryError if that cannot be seen at all.
+    """
+    until = monotonic() + seconds
+    side.nudge(Deadline(timeout))
+    while True:
+        late = side.unfollowed(Deadline(timeout))
+        if not late or stopped() or monotonic() >= until:
+            return late
+        sleep(_LOOK_AGAIN)
+
+
+def written_entries(store: Store, offsets: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, StoreEntry]]:
+    """Return the entries of a store after a write of these offsets."""
+    for tp, offset in offsets.items():
+        yield (tp, StoreEntry(offset, text=str(offset)) if store is Store.ZOOKEEPER else StoreEntry(offset))

@@ -1,0 +1,838 @@
+/* The live page of zkconsumer serve. It reads /api/groups and its event streams, and writes nothing.
+
+   Names come from nodes that anybody may have written. They reach the document as text only (textContent), and
+   invisible characters in them are written as escapes. */
+"use strict";
+
+(() => {
+  const MOST_POINTS = 720;
+  const MOST_LISTED = 200; // members in a list; the map shows all
+  const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  const SVG = "http://www.w3.org/2000/svg";
+
+  // ---- small tools
+
+  const byId = (id) => document.getElementById(id);
+
+  /** Text with visible escapes in place of control, formatting and private characters. */
+  const shown = (value) =>
+    String(value ?? "").replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Cn}\u2028\u2029]/gu, (one) => {
+      const code = one.codePointAt(0);
+      return code < 256 ? "\\x" + code.toString(16).padStart(2, "0") : "\\u" + code.toString(16).padStart(4, "0");
+    });
+
+  /** An element with a class, attributes and children; texts become text nodes. */
+  function make(tag, name, ...rest) {
+    const element = document.createElement(tag);
+    if (name) element.className = name;
+    for (const one of rest) {
+      if (one === null || one === undefined) continue;
+      if (one instanceof Node) element.append(one);
+      else if (typeof one === "object") for (const [key, value] of Object.entries(one)) element.setAttribute(key, value);
+      else element.append(document.createTextNode(shown(one)));
+    }
+    return element;
+  }
+
+  /** A paragraph that keeps the line breaks of a text. */
+  function lines(name, text) {
+    const paragraph = make("p", name);
+    String(text).split("\n").forEach((line, n) => paragraph.append(...(n ? [document.createElement("br")] : []), shown(line)));
+    return paragraph;
+  }
+
+  function draw(tag, attributes) {
+    const element = document.createElementNS(SVG, tag);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    return element;
+  }
+
+  function put(element, text) {
+    const wanted = shown(text);
+    if (element.textContent !== wanted) element.textContent = wanted;
+  }
+
+  const drawn = new WeakMap();
+  /** Fill an element anew, but only if what it shows has changed: focus and open details stay otherwise. */
+  function fill(element, value, build) {
+    const key = JSON.stringify(value);
+    if (drawn.get(element) === key) return;
+    const open = new Set([...element.querySelectorAll("details[open]")].map((one) => one.dataset.key));
+    drawn.set(element, key);
+    element.replaceChildren(...build());
+    for (const one of element.querySelectorAll("details")) if (open.has(one.dataset.key)) one.open = true;
+  }
+
+  const whole = new Intl.NumberFormat("en");
+  const known = (value) => value !== null && value !== undefined;
+  const count = (value) => (known(value) ? whole.format(value) : "unknown");
+  const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+
+  function duration(seconds) {
+    if (!known(seconds)) return "unknown";
+    if (seconds > 0 && seconds < 0.95) return `${Math.round(seconds * 1000)} ms`;
+    if (seconds < 10) return `${Math.round(seconds * 10) / 10} s`;
+    if (seconds < 60) return `${Math.round(seconds)} s`;
+    const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+    const first = units.findIndex(([, size]) => seconds >= size);
+    const [[name, size], [next, smaller] = ["", 1]] = units.slice(first);
+    const rest = Math.floor((seconds % size) / smaller);
+    return `${Math.floor(seconds / size)} ${name}${next && rest ? ` ${rest} ${next}` : ""}`;
+  }
+
+  const clock = (at, options) => {
+    const date = new Date(at);
+    return Number.isNaN(date.getTime()) ? "unknown" : date.toLocaleString("en-GB", options);
+  };
+  const timeOfDay = (at) => clock(at, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const moment = (at) =>
+    known(at) ? clock(at, { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" }) : "time unknown";
+
+  const STATES = { Stable: "good", Rebalancing: "warn", PreparingRebalance: "warn", CompletingRebalance: "warn", Stuck: "bad" };
+  const badge = (state) => make("span", `badge ${STATES[state] ?? "idle"}`, state || "Unknown");
+
+  // ---- members: a colour, a letter, and stripes once the colours repeat
+
+  const looks = new Map();
+  function look(member) {
+    if (!looks.has(member)) {
+      const number = looks.size;
+      const letter = number < 26 ? LETTERS[number] : LETTERS[Math.floor(number / 26 - 1) % 26] + LETTERS[number % 26];
+      const round = Math.floor(number / 10);
+      looks.set(member, { letter, style: `m${number % 10}${round ? (round % 2 ? " again" : " again2") : ""}` });
+    }
+    return looks.get(member);
+  }
+  const swatch = (member) =>
+    known(member) ? make("span", `swatch ${look(member).style}`, { "aria-hidden": "true" }, look(member).letter)
+      : make("span", "swatch", { "aria-hidden": "true" }, "–");
+  /** Look-ups of one document: members by id, members by thread, and how many members a host has. */
+  function indexed(group) {
+    const members = new Map(group.members.map((one) => [one.id, one]));
+    const threads = new Map(group.members.flatMap((one) => one.threads.map((thread) => [thread, one.id])));
+    const hosts = new Map();
+    for (const one of group.members) hosts.set(one.host, (hosts.get(one.host) ?? 0) + 1);
+    return { members, threads, hosts };
+  }
+  let index = indexed({ members: [] });
+
+  const memberOfThread = (thread) =>
+    known(thread) ? index.threads.get(thread) ?? (index.members.has(thread) ? thread : thread.replace(/-\d+$/, "")) : null;
+
+  /** A member's name without what it shares with its group: the host, and the end of the id if hosts repeat. */
+  function nameOf(group, id) {
+    const host = index.members.get(id)?.host;
+    const rest = id.startsWith(`${group.group}_`) ? id.slice(group.group.length + 1) : id;
+    if (!host || !rest.startsWith(host)) return rest;
+    return index.hosts.get(host) > 1 ? `${host} …${id.slice(-6)}` : host;
+  }
+
+  // ---- what is on the screen
+
+  let route = null; // the chosen group, null for the overview
+  let current = null; // its document
+  let history = null;
+  let picked = null; // the member whose partitions are shown alone
+  let pinned = null; // the partition whose explanation stays open
+  let receivedAt = 0;
+  let takenAge = null;
+  let interval = 10; // seconds between two readings of the server
+
+  const groupPath = (name) => `api/groups/${encodeURIComponent(name)}`;
+
+  // ---- live: one event stream, taken up again by the browser or by us
+
+  let stream = null;
+  let retry = null;
+  let pause = 1000;
+  let connected = false;
+  let fetching = false;
+  let again = false;
+
+  function open() {
+    close();
+    const chosen = route;
+    stream = new EventSource(chosen === null ? "api/events" : `${groupPath(chosen)}/events`);
+    stream.onopen = () => {
+      connected = true;
+      pause = 1000;
+      refresh();
+    };
+    const changed = () => refresh();
+    stream.onmessage = changed;
+    stream.addEventListener("changed", changed);
+    stream.onerror = () => {
+      connected = false;
+      age();
+      if (stream && stream.readyState === EventSource.CLOSED) again_later(); // refused: the browser does not retry
+    };
+    refresh();
+  }
+
+  function close() {
+    clearTimeout(retry);
+    if (stream) stream.close();
+    stream = null;
+    connected = false;
+  }
+
+  function again_later() {
+    clearTimeout(retry);
+    retry = setTimeout(open, pause);
+    pause = Math.min(pause * 2, 15000);
+  }
+
+  async function refresh() {
+    if (fetching) {
+      again = true;
+      return;
+    }
+    fetching = true;
+    const chosen = route;
+    try {
+      const since = history && history.times.length ? `?since=${history.times.at(-1)}` : "";
+      const answer = await fetch(chosen === null ? "api/groups" : groupPath(chosen) + since, { cache: "no-store" });
+      const found = await answer.json();
+      if (!answer.ok) throw new Error(found.error || found.message || `the server answers ${answer.status}`);
+      if (chosen === route) {
+        receivedAt = performance.now();
+        interval = found.interval ?? interval;
+        fail(null);
+        if (chosen === null) showGroups(found);
+        else showGroup(found);
+      }
+    } catch (error) {
+      if (chosen === route) fail(`No data from the server: ${error.message}`);
+    } finally {
+      fetching = false;
+      if (again || chosen !== route) {
+        again = false;
+        refresh();
+      }
+    }
+    age();
+  }
+
+  function fail(text) {
+    byId("failure").hidden = !text;
+    put(byId("failure"), text || "");
+  }
+
+  /** Say how old the data is, each second. */
+  function age() {
+    const live = byId("live");
+    const seconds = takenAge === null ? null : takenAge + (performance.now() - receivedAt) / 1000;
+    const old = seconds === null ? "" : duration(Math.floor(seconds));
+    live.dataset.live = connected ? (seconds === null ? "wait" : seconds > 3 * interval + 5 ? "stale" : "on") : seconds === null ? "wait" : "off";
+    put(byId("live-text"), seconds === null ? "connecting" : connected ? `updated ${old} ago` : `reconnecting, ${old} old`);
+  }
+
+  // ---- the overview
+
+  const RANK = { Stuck: 0, Rebalancing: 1, PreparingRebalance: 1, CompletingRebalance: 1, Unknown: 2, Stable: 3, Empty: 4, Dead: 5 };
+
+  function showGroups(found) {
+    current = found;
+    if (found.failure) fail(`The last reading failed: ${found.failure}. Older values are shown.`);
+    const ages = found.groups.map((one) => one.age).filter(known);
+    takenAge = ages.length ? Math.max(...ages) : 0;
+    byId("overview").hidden = false;
+    byId("group").hidden = true;
+    put(byId("crumb"), "");
+    document.title = "Groups · zkconsumer";
+    const wanted = byId("filter").value.toLowerCase();
+    const rows = found.groups
+      .filter((one) => one.group.toLowerCase().includes(wanted))
+      .sort((a, b) => (RANK[a.state] ?? 2) - (RANK[b.state] ?? 2) || (b.lag ?? -1) - (a.lag ?? -1) || (a.group < b.group ? -1 : 1));
+    put(byId("overview-count"), rows.length === found.groups.length ? count(rows.length) : `${rows.length} of ${found.groups.length}`);
+    byId("no-groups").hidden = rows.length > 0;
+    put(byId("no-groups"), found.groups.length ? "No group has this in its name." : "No group is known yet.");
+    const seen = rows.map((one) => [one.group, one.state, one.reason, one.failure, one.lag, one.lag_seconds, one.member_count, one.owned_count, one.partition_count, one.coordination]);
+    fill(byId("groups"), seen, () => rows.map(groupRow));
+  }
+
+  function groupRow(one) {
+    const link = make("a", "", one.group, { href: `#/g/${encodeURIComponent(one.group)}` });
+    const why = one.failure ? `not read: ${one.failure}` : one.state === "Stable" ? "" : one.reason;
+    const state = make("td", "", badge(one.state), why ? make("span", "why", why) : null);
+    const cell = (label, text) => make("td", "number", text, { "data-label": label });
+    return make("tr", "",
+      make("td", "", link), state, cell("Lag", count(one.lag)), cell("Behind", duration(one.lag_seconds)),
+      cell("Members", count(one.member_count)), cell("Owned", `${count(one.owned_count)} of ${count(one.partition_count)}`),
+      make("td", "", one.coordination === "brokers" ? "brokers" : one.coordination === "zookeeper" ? "ZooKeeper" : "unknown", { "data-label": "By" }));
+  }
+
+  // ---- one group
+
+  function showGroup(found) {
+    if (history && found.serial < (current?.serial ?? 0)) { // the server began anew, and so does its history
+      history = null;
+      current = found;
+      again = true;
+      return;
+    }
+    current = found;
+    takenAge = found.age;
+    index = indexed(found);
+    for (const member of found.members) look(member.id);
+    merge(found.history);
+    byId("overview").hidden = true;
+    byId("group").hidden = false;
+    put(byId("crumb"), found.group);
+    put(byId("group-name"), found.group);
+    document.title = `${shown(found.group)} · zkconsumer`;
+    fill(byId("group-state"), found.state, () => [badge(found.state)]);
+    put(byId("group-reason"), found.reason);
+    if (found.failure) fail(`The last reading failed: ${found.failure}. Older values are shown.`);
+    showFigures(found);
+    showLegend(found);
+    showMap(found);
+    showChart();
+    showSparks(found);
+    showRebalances(found);
+    showFindings(found);
+    showPlans(found);
+    showMembers(found);
+    byId("problems-card").hidden = !found.problems.length;
+    fill(byId("problems"), found.problems, () =>
+      found.problems.map((one) => make("li", "", make("code", "", one.what), ` ${one.why}`)));
+  }
+
+  function showFigures(group) {
+    const last = group.rebalances.at(-1);
+    const wanted = group.partitions.filter((one) => !one.abandoned);
+    const unowned = wanted.filter((one) => !known(one.owner)).length;
+    const rows = [
+      ["Lag", count(group.lag), group.abandoned_topics.length ? `without ${plural(group.abandoned_topics.length, "abandoned topic")}` : "messages", group.status === "OK" ? "" : "warn"],
+      ["Behind", duration(group.lag_seconds), known(group.lag_seconds) ? "age of the oldest waiting message" : "no message time is known", ""],
+      ["Owned", `${count(wanted.length - unowned)} of ${count(wanted.length)}`, unowned > 0 ? `${unowned} without an owner` : "partitions", unowned > 0 ? "bad" : ""],
+      ["Members", count(group.member_count), memberKinds(group), ""],
+      ["Strategy", group.strategy || "unknown", group.coordination === "brokers" ? "the brokers coordinate" : "ZooKeeper coordinates", ""],
+      ["Last rebalance", last && known(last.duration) ? duration(last.duration) : last ? "unknown" : "none", last ? moment(last.ended ?? last.began) : "seen", ""],
+    ];
+    fill(byId("figures"), rows, () =>
+      rows.map(([name, value, note, level]) => make("div", level, make("dt", "", name), make("dd", "", value, make("small", "", note)))));
+  }
+
+  function memberKinds(group) {
+    const kinds = new Map();
+    for (const one of group.members) kinds.set(one.kind ?? "unknown", (kinds.get(one.kind ?? "unknown") ?? 0) + 1);
+    return kinds.size > 3 ? `${kinds.size} kinds` : [...kinds].map(([kind, number]) => `${number} ${kind}`).join(", ") || "none";
+  }
+
+  function showLegend(group) {
+    fill(byId("legend"), [picked, group.members.map((one) => [one.id, one.owned.length, one.kind])], () =>
+      group.members.slice(0, MOST_LISTED).map((member) => {
+        const button = make("button", "", swatch(member.id), make("span", "name", nameOf(group, member.id)),
+          make("span", "count", member.owned.length),
+          { type: "button", "aria-pressed": String(picked === member.id), "data-member": member.id,
+            "aria-label": shown(`Member ${look(member.id).letter}, ${nameOf(group, member.id)}, owns ${plural(member.owned.length, "partition")}`) });
+        button.addEventListener("click", () => {
+          picked = picked === member.id ? null : member.id;
+          showLegend(current);
+          showMap(current);
+          byId("legend").querySelector(`[data-member="${CSS.escape(member.id)}"]`)?.focus();
+        });
+        return button;
+      }));
+  }
+
+  // ---- the partition map: cells stay, so that focus and pointer stay on them
+
+  const cells = new Map();
+  const keyOf = (one) => `${one.topic}:${one.partition}`;
+
+  function showMap(group) {
+    const map = byId("map");
+    map.classList.toggle("many", group.partitions.length > 160);
+    if (picked !== null && !index.members.has(picked)) picked = null;
+    const topics = new Map();
+    for (const one of group.partitions) topics.set(one.topic, [...(topics.get(one.topic) ?? []), one]);
+    fill(map, [group.group, group.partitions.map(keyOf)], () => {
+      cells.clear();
+      return [...topics].map(([topic, all]) => {
+        const boxes = make("div", "cells", { role: "group", "aria-label": shown(`Partitions of ${topic}`) });
+        for (const one of all) boxes.append(newCell(keyOf(one)));
+        const gone = group.abandoned_topics.includes(topic);
+        return make("div", "topic", make("h3", "", topic, make("span", "muted", gone ? "  abandoned: no member subscribes to it" : `  ${all.length}`)), boxes);
+      });
+    });
+    const most = Math.max(1, ...group.partitions.map((one) => (one.abandoned ? 0 : one.lag ?? 0)));
+    for (const one of group.partitions) updateCell(group, one, most);
+    const focusable = [...cells.values()];
+    if (focusable.length && !focusable.some((cell) => cell.tabIndex === 0)) focusable[0].tabIndex = 0;
+    const strange = group.partitions.filter((one) => misplaced(one)).length;
+    put(byId("map-note"), strange ? `${plural(strange, "partition")} not where the strategy wants` : "");
+    if (pinned !== null && cells.has(pinned)) showTip(pinned);
+    else if (!byId("tip").hidden && tipOf !== null) showTip(tipOf);
+  }
+
+  const misplaced = (one) => known(one.owner) && known(one.expected) && one.owner !== one.expected;
+
+  function newCell(key) {
+    const load = make("span", "load", make("i", ""), { "aria-hidden": "true" });
+    const cell = make("button", "cell", make("span", "letter"), make("span", "index"), load, { type: "button", tabindex: "-1", "data-key": key });
+    cell.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && pinned === null && showTip(key));
+    cell.addEventListener("pointerleave", () => pinned === null && hideTip());
+    cell.addEventListener("focus", () => {
+      for (const other of cells.values()) other.tabIndex = other === cell ? 0 : -1;
+      if (pinned === null) showTip(key);
+    });
+    cell.addEventListener("blur", () => pinned === null && hideTip());
+    cell.addEventListener("click", () => pin(pinned === key ? null : key));
+    cells.set(key, cell);
+    return cell;
+  }
+
+  function updateCell(group, one, most) {
+    const cell = cells.get(keyOf(one));
+    const member = one.owner_member;
+    const classes = ["cell"];
+    if (known(one.owner)) classes.push(known(member) ? look(member).style : "stranger");
+    else classes.push(one.abandoned ? "abandoned" : "unowned");
+    if (misplaced(one)) classes.push("misplaced");
+    if (picked !== null && member !== picked) classes.push("dim");
+    if (pinned === keyOf(one)) classes.push("pinned");
+    const name = classes.join(" ");
+    if (cell.className !== name) cell.className = name;
+    put(cell.children[0], known(one.owner) ? (known(member) ? look(member).letter : "?") : one.abandoned ? "" : "!");
+    put(cell.children[1], one.partition);
+    cell.children[2].firstChild.style.setProperty("--share", `${known(one.lag) ? Math.min(100, (100 * one.lag) / most) : 0}%`);
+    const who = known(one.owner) ? `owned by ${known(member) ? `${look(member).letter}, ${nameOf(group, member)}` : one.owner}` : one.abandoned ? "abandoned" : "without an owner";
+    const text = shown(`${one.topic} ${one.partition}, ${who}, lag ${count(one.lag)}${misplaced(one) ? ", should be another member's" : ""}`);
+    if (cell.getAttribute("aria-label") !== text) cell.setAttribute("aria-label", text);
+  }
+
+  let tipOf = null;
+  function showTip(key) {
+    const one = current?.partitions?.find((other) => keyOf(other) === key);
+    const cell = cells.get(key);
+    if (!one || !cell) return;
+    const tip = byId("tip");
+    if (tipOf !== null && tipOf !== key) cells.get(tipOf)?.removeAttribute("aria-describedby");
+    tipOf = key;
+    cell.setAttribute("aria-describedby", "tip");
+    fill(tip, one, () => tipParts(one));
+    tip.hidden = false;
+    const at = cell.getBoundingClientRect();
+    const left = Math.max(12, Math.min(at.left, innerWidth - tip.offsetWidth - 12));
+    const below = at.bottom + 8 + tip.offsetHeight < innerHeight || at.top < tip.offsetHeight + 12;
+    tip.style.setProperty("left", `${left}px`);
+    tip.style.setProperty("top", `${below ? at.bottom + 8 : at.top - tip.offsetHeight - 8}px`);
+  }
+
+  function tipParts(one) {
+    const rows = [
+      ["Owner", one.owner ?? "nobody"],
+      ["Since", known(one.owned_since) ? moment(one.owned_since) : "unknown"],
+      ["Should be", known(one.expected) ? (one.expected === one.owner ? "the same" : one.expected) : one.abandoned ? "nobody's: no member subscribes" : "unknown"],
+      ["Lag", `${count(one.lag)}${known(one.lag_seconds) ? `, ${duration(one.lag_seconds)} behind` : ""}`],
+      ["Committed", one.offset_problem ? one.offset_problem : `${count(one.offset)}${known(one.committed) ? `, ${moment(one.committed)}` : ""}`],
+      ["Log", `${count(one.log_start)} to ${count(one.log_end)}${known(one.leader) ? `, leader ${one.leader}` : ""}`],
+      ["Judged", one.status],
+    ];
+    const list = make("dl", "");
+    for (const [name, value] of rows) list.append(make("dt", "", name), make("dd", "", value));
+    return [make("b", "", `${one.topic}:${one.partition}`), one.explanation ? lines("", one.explanation) : null, list].filter(Boolean);
+  }
+
+  function hideTip() {
+    if (tipOf !== null) cells.get(tipOf)?.removeAttribute("aria-describedby");
+    tipOf = null;
+    byId("tip").hidden = true;
+  }
+
+  function pin(key) {
+    const before = pinned;
+    pinned = key;
+    for (const one of [before, key]) cells.get(one)?.classList.toggle("pinned", one === key && one !== null);
+    if (key === null) hideTip();
+    else showTip(key);
+  }
+
+  function moveInMap(event) {
+    const all = [...cells.values()];
+    const at = all.indexOf(document.activeElement);
+    if (at < 0) return;
+    const top = all[at].offsetTop;
+    const left = all[at].offsetLeft;
+    const row = (from, step) => {
+      for (let n = from; n >= 0 && n < all.length; n += step) {
+        if (all[n].offsetTop === top) continue;
+        const same = all.filter((cell) => cell.offsetTop === all[n].offsetTop);
+        return same.reduce((a, b) => (Math.abs(b.offsetLeft - left) < Math.abs(a.offsetLeft - left) ? b : a));
+      }
+      return null;
+    };
+    const target = { ArrowRight: all[at + 1], ArrowLeft: all[at - 1], ArrowDown: row(at, 1), ArrowUp: row(at, -1), Home: all[0], End: all.at(-1) }[event.key];
+    if (target) {
+      event.preventDefault();
+      if (pinned !== null) pin(null);
+      target.focus();
+    }
+  }
+
+  // ---- lag over time
+
+  function merge(found) {
+    if (!history) {
+      history = { times: [...found.times], total: [...found.total], partitions: new Map(Object.entries(found.partitions).map(([key, lags]) => [key, [...lags]])) };
+    } else {
+      const last = history.times.at(-1) ?? 0;
+      const from = found.times.findIndex((at) => at > last);
+      if (from < 0) return;
+      const had = history.times.length;
+      const more = found.times.length - from;
+      history.times.push(...found.times.slice(from));
+      history.total.push(...found.total.slice(from));
+      for (const [key, lags] of Object.entries(found.partitions)) {
+        if (!history.partitions.has(key)) history.partitions.set(key, Array(had).fill(null));
+        history.partitions.get(key).push(...lags.slice(from));
+      }
+      for (const lags of history.partitions.values()) while (lags.length < had + more) lags.push(null);
+    }
+    const over = history.times.length - MOST_POINTS;
+    if (over > 0) {
+      history.times.splice(0, over);
+      history.total.splice(0, over);
+      for (const lags of history.partitions.values()) lags.splice(0, over);
+    }
+  }
+
+  /** The path of a line through known values; an unknown one leaves a gap. */
+  function path(values, x, y) {
+    let text = "";
+    let pen = "M";
+    for (let n = 0; n < values.length; n += 1) {
+      if (!known(values[n])) {
+        pen = "M";
+        continue;
+      }
+      text += `${pen}${x(n).toFixed(1)} ${y(values[n]).toFixed(1)}`;
+      pen = "L";
+    }
+    return text;
+  }
+
+  function under(values, x, y, floor) {
+    let text = "";
+    for (let from = 0; from < values.length; from += 1) {
+      if (!known(values[from])) continue;
+      let to = from;
+      while (known(values[to + 1])) to += 1;
+      text += `${path(values.slice(from, to + 1), (n) => x(n + from), y)}L${x(to).toFixed(1)} ${floor}L${x(from).toFixed(1)} ${floor}Z`;
+      from = to;
+    }
+    return text;
+  }
+
+  /** A round number not below a value, for the end of an axis. */
+  function roundUp(value) {
+    if (value <= 5) return 5;
+    const power = 10 ** Math.floor(Math.log10(value));
+    return [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map((one) => one * power).find((one) => one >= value);
+  }
+
+  const short = (value) => Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
+
+  let cursor = null;
+  let scale = null;
+  function showChart() {
+    const box = byId("chart");
+    const { times, total } = history;
+    const width = Math.max(240, box.clientWidth);
+    const height = box.clientHeight || 200;
+    const [left, right, top, bottom] = [46, 10, 8, height - 22];
+    const span = Math.max(1, times.at(-1) - times[0] || 1);
+    const most = roundUp(Math.max(1, ...total.filter(known)));
+    const atTime = (at) => left + ((width - left - right) * (at - times[0])) / span;
+    const x = (n) => (times.length > 1 ? atTime(times[n]) : width - right);
+    const y = (value) => bottom - ((bottom - top) * value) / most;
+    scale = { x, y };
+    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
+    for (const part of [0, 0.5, 1]) {
+      svg.append(draw("line", { class: "grid", x1: left, x2: width - right, y1: y(most * part), y2: y(most * part) }));
+      const text = draw("text", { x: left - 8, y: y(most * part) + 4, "text-anchor": "end" });
+      text.textContent = short(most * part);
+      svg.append(text);
+    }
+    for (const one of current.rebalances) {
+      if (!known(one.ended) || !times.length || one.ended < times[0]) continue;
+      const begin = Math.max(atTime(Math.max(one.began ?? one.ended, times[0])), left);
+      svg.append(draw("rect", { class: "band", x: begin, width: Math.max(3, Math.min(atTime(one.ended), width - right) - begin), y: top, height: bottom - top }));
+    }
+    if (total.some(known)) {
+      svg.append(draw("path", { class: "area", d: under(total, x, y, bottom) }), draw("path", { class: "curve", d: path(total, x, y) }));
+      const last = total.length - 1;
+      if (known(total[last])) svg.append(draw("circle", { class: "point", cx: x(last), cy: y(total[last]), r: 4.5 }));
+    }
+    for (const [n, anchor] of times.length > 1 ? [[0, "start"], [times.length - 1, "end"]] : [[0, "end"]]) {
+      const text = draw("text", { x: x(n), y: height - 4, "text-anchor": anchor });
+      text.textContent = times.length ? timeOfDay(times[n]) : "";
+      svg.append(text);
+    }
+    box.replaceChildren(svg);
+    const now = total.findLast(known);
+    box.setAttribute("aria-label", `Total lag from ${timeOfDay(times[0])} to ${timeOfDay(times.at(-1))}, now ${count(now)} messages, at most ${count(total.some(known) ? Math.max(...total.filter(known)) : null)}`);
+    put(byId("lag-note"), times.length > 1 ? `the last ${duration(span / 1000)}` : "one reading so far");
+    showCursor();
+  }
+
+  function showCursor() {
+    const svg = byId("chart").firstChild;
+    svg?.querySelectorAll(".cursor, .at").forEach((one) => one.remove());
+    const at = cursor === null ? null : Math.min(cursor, history.times.length - 1);
+    if (at === null || !svg || at < 0) {
+      put(byId("chart-value"), history.times.length > 1 ? "Bands: rebalances." : "");
+      return;
+    }
+    const value = history.total[at];
+    svg.append(draw("line", { class: "cursor", x1: scale.x(at), x2: scale.x(at), y1: scale.y(0), y2: 8 }));
+    if (known(value)) svg.append(draw("circle", { class: "point at", cx: scale.x(at), cy: scale.y(value), r: 4.5 }));
+    put(byId("chart-value"), `${moment(history.times[at])}: ${known(value) ? plural(value, "message") : "lag unknown"}`);
+  }
+
+  function chartPointer(event) {
+    if (!history || !scale) return;
+    const box = byId("chart").getBoundingClientRect();
+    const wanted = event.clientX - box.left;
+    let best = 0;
+    for (let n = 1; n < history.times.length; n += 1) if (Math.abs(scale.x(n) - wanted) < Math.abs(scale.x(best) - wanted)) best = n;
+    cursor = best;
+    showCursor();
+  }
+
+  function chartKey(event) {
+    if (!history) return;
+    const last = history.times.length - 1;
+    const from = cursor ?? last;
+    const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    cursor = Math.max(0, Math.min(last, to));
+    showCursor();
+  }
+
+  // ---- a small curve for each partition, drawn when it comes into view
+
+  const sparks = new Map();
+  let visible = new Set();
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting) visible.add(entry.target);
+      else visible.delete(entry.target);
+    }
+    drawSparks();
+  }, { root: byId("sparks"), rootMargin: "80px" });
+
+  function showSparks(group) {
+    const box = byId("sparks");
+    const order = group.partitions.filter((one) => known(one.lag) || history.partitions.get(keyOf(one))?.some(known)).map(keyOf);
+    fill(box, order, () => {
+      watcher.disconnect();
+      visible = new Set();
+      sparks.clear();
+      return order.map((key) => {
+        const row = make("div", "spark", make("span", "who"), make("span", "label", key, { title: shown(key) }), make("span", "plot", { "aria-hidden": "true" }), make("span", "number"), { "data-key": key });
+        sparks.set(key, row);
+        watcher.observe(row);
+        return row;
+      });
+    });
+    // by lag; a row is moved only if the order has changed, so that nobody's scrolling is lost
+    const wanted = group.partitions.filter((one) => sparks.has(keyOf(one))).sort((a, b) => (b.lag ?? -1) - (a.lag ?? -1)).map(keyOf);
+    const there = [...box.children].map((row) => row.dataset.key);
+    if (wanted.join("\n") !== there.join("\n") && box.scrollTop === 0) box.append(...wanted.map((key) => sparks.get(key)));
+    for (const one of group.partitions) {
+      const row = sparks.get(keyOf(one));
+      if (!row) continue;
+      row.className = `spark ${known(one.owner_member) ? look(one.owner_member).style.split(" ")[0] : ""}`;
+      fill(row.children[0], [one.owner_member ?? null], () => [swatch(one.owner_member)]);
+      put(row.children[3], count(one.lag));
+    }
+    drawSparks();
+  }
+
+  function drawSparks() {
+    if (!history) return;
+    let most = 1;
+    for (const lags of history.partitions.values()) for (const lag of lags) if (lag > most) most = lag;
+    const last = Math.max(1, history.times.length - 1);
+    const span = Math.max(1, history.times.at(-1) - history.times[0]);
+    for (const row of visible) {
+      const lags = history.partitions.get(row.dataset.key) ?? [];
+      const key = `${history.times.at(-1)} ${most} ${lags.length}`;
+      if (row.dataset.drawn === key) continue;
+      row.dataset.drawn = key;
+      const x = (n) => (history.times.length > 1 ? (200 * (history.times[n] - history.times[0])) / span : (200 * n) / last);
+      const y = (value) => 21 - (20 * value) / most;
+      const svg = draw("svg", { viewBox: "0 0 200 22", preserveAspectRatio: "none" });
+      svg.append(draw("path", { class: "under", d: under(lags, x, y, 22) }), draw("path", { d: path(lags, x, y) }));
+      row.children[2].replaceChildren(svg);
+    }
+  }
+
+  // ---- rebalances, findings, plans, members
+
+  function showRebalances(group) {
+    const all = [...group.rebalances].reverse();
+    put(byId("rebalances-note"), all.length ? "the latest first, in the order of ZooKeeper's transactions" : "");
+    const longest = Math.max(0.001, ...all.map((one) => one.duration ?? 0));
+    fill(byId("rebalances"), all, () => (all.length ? all.map((one) => rebalance(group, one, longest)) : [make("li", "muted", "None is known.")]));
+  }
+
+  function rebalance(group, one, longest) {
+    const bar = make("i", known(one.duration) ? "" : "unknown", { "aria-hidden": "true" });
+    bar.style.setProperty("--share", `${known(one.duration) ? Math.max(1, (55 * one.duration) / longest) : 12}%`);
+    const took = known(one.duration) ? duration(one.duration) : known(one.at_least) ? `at least ${duration(one.at_least)}: its begin is unknown` : "duration unknown";
+    const last = known(one.last) ? memberOfThread(one.last) : null;
+    const facts = [plural(one.claims, "claim"), `${plural(one.moved.length, "partition")} moved`];
+    if (one.previous_owner_unknown) facts.push(`${one.previous_owner_unknown} from an unknown owner`);
+    if (last) facts.push(`last claim by ${nameOf(group, last)}`);
+    return make("li", "",
+      make("span", "when", moment(one.began ?? one.ended), { title: known(one.zxid) ? `zxid 0x${one.zxid.toString(16)}` : "zxid unknown" }),
+      make("span", "cause", causes(group, one)),
+      make("span", "took", bar, make("span", "", one.claims ? took : "no claim yet")),
+      make("span", "facts", facts.join(" · ")),
+      one.moved.length ? make("span", "facts", moves(group, `r${one.zxid}${one.began}`, one.moved.map((move) => ({ partition: `${move.topic}:${move.partition}`, from: move.before, to: move.after })))) : null);
+  }
+
+  function causes(group, one) {
+    if (!one.causes.length) return "Cause unknown: nothing that still stands explains it";
+    const texts = one.causes.map((event) => (known(event.member) && event.member ? `${nameOf(group, event.member)} ${event.event}` : event.event === "left" ? "A member left (unknown which)" : `${event.event}${event.detail ? `: ${event.detail}` : ""}`));
+    return texts.length > 4 ? `${texts.slice(0, 3).join(", ")} and ${texts.length - 3} more` : texts.join(", ");
+  }
+
+  function moves(group, key, all) {
+    const list = make("ul", "moves");
+    for (const one of all.slice(0, 60)) {
+      const [from, to] = [memberOfThread(one.from || null), memberOfThread(one.to || null)];
+      const label = `${one.partition} from ${from ? nameOf(group, from) : "nobody"} to ${to ? nameOf(group, to) : "nobody"}`;
+      list.append(make("li", "", from && looks.has(from) ? swatch(from) : make("span", "swatch", "–"), make("span", "", "→", { "aria-hidden": "true" }),
+        to && looks.has(to) ? swatch(to) : make("span", "swatch", to ? "+" : "–"), make("span", "what", label, { title: shown(label) })));
+    }
+    if (all.length > 60) list.append(make("li", "muted", `and ${all.length - 60} more`));
+    return make("details", "", make("summary", "", plural(all.length, "move")), list, { "data-key": key });
+  }
+
+  const LEVELS = { error: 0, warn: 1, note: 2, ok: 3 };
+
+  function showFindings(group) {
+    const all = [...group.findings].sort((a, b) => (LEVELS[a.level] ?? 2) - (LEVELS[b.level] ?? 2));
+    const bad = all.filter((one) => one.level === "error" || one.level === "warn").length;
+    put(byId("findings-note"), all.length ? (bad ? `${bad} to act on` : "nothing to act on") : "");
+    fill(byId("findings"), all, () => (all.length ? all.map(finding) : [make("li", "muted", "The doctor has found nothing.")]));
+  }
+
+  function finding(one) {
+    const level = one.level in LEVELS ? one.level : "note";
+    const more = [["Evidence", one.evidence], ["Node", one.node], ["More", one.link]].filter(([, value]) => value);
+    const list = make("div", "fine");
+    for (const [name, value] of more) list.append(make("div", "", `${name}: `, make("code", "", value)));
+    return make("li", "", make("span", `level ${level}`, level), make("span", "muted", one.check), make("p", "text", one.text),
+      one.remedy ? lines("remedy", one.remedy) : null,
+      more.length ? make("details", "", make("summary", "", "Evidence"), list, { "data-key": `${one.check} ${one.node} ${one.text}` }) : null);
+  }
+
+  function showPlans(group) {
+    const all = Object.entries(group.plans);
+    fill(byId("plans"), all, () => (all.length ? all.map(([key, plan]) => {
+      const idle = plan.idle ?? [];
+      return make("div", "plan", make("h3", "", `If ${plan.title}`), make("p", "", plan.text),
+        idle.length ? make("p", "muted", `Idle then: ${idle.slice(0, 4).map((one) => nameOf(group, memberOfThread(one) ?? one)).join(", ")}${idle.length > 4 ? " and others" : ""}`) : null,
+        plan.moves?.length ? moves(group, `plan ${key}`, plan.moves) : null);
+    }) : [make("p", "muted", "No plan can be made: the group has no members that ZooKeeper knows.")]));
+  }
+
+  function showMembers(group) {
+    put(byId("members-note"), group.members.length ? count(group.members.length) : "");
+    fill(byId("members"), group.members.map((one) => [one.id, one.kind, one.owned.length, one.since, one.problem, one.subscription]), () =>
+      group.members.length ? [...group.members.slice(0, MOST_LISTED).map(memberRow), ...more(group.members)] : [make("li", "muted", "Nobody is registered.")]);
+  }
+
+  const more = (all) => (all.length > MOST_LISTED ? [make("li", "muted", `and ${count(all.length - MOST_LISTED)} more`)] : []);
+
+  function memberRow(one) {
+    const topics = Object.entries(one.subscription ?? {}).map(([topic, streams]) => (streams === 1 ? topic : `${topic} × ${streams}`));
+    const about = [one.kind ?? "unknown kind", one.host ? `on ${one.host}` : null, known(one.since) ? `since ${moment(one.since)}` : null].filter(Boolean).join(" · ");
+    return make("li", "", swatch(one.id), make("span", "id", one.id), make("span", "number", one.owned.length, { title: "partitions owned" }),
+      make("span", "about fine", one.problem ? `not read: ${one.problem}` : about),
+      topics.length ? make("span", "about fine", `${one.pattern && one.pattern !== "static" ? `${one.pattern}: ` : ""}${topics.slice(0, 6).join(", ")}${topics.length > 6 ? ` and ${topics.length - 6} more` : ""}`) : null);
+  }
+
+  // ---- where we are, and keys
+
+  function go() {
+    const found = /^#\/g\/(.+)$/.exec(location.hash);
+    let name = null;
+    try {
+      name = found ? decodeURIComponent(found[1]) : null;
+    } catch {
+      name = null; // not an address of ours
+    }
+    if (name === route && stream) return;
+    route = name;
+    current = history = picked = takenAge = cursor = null;
+    pin(null);
+    byId("overview").hidden = byId("group").hidden = true;
+    fail(null);
+    open();
+    scrollTo(0, 0);
+  }
+
+  const THEMES = { "": "◐", light: "○", dark: "●" };
+  const WORDS = { "": "as the system", light: "light", dark: "dark" };
+  function theme(next) {
+    if (next) document.documentElement.dataset.theme = next;
+    else delete document.documentElement.dataset.theme;
+    put(byId("theme"), THEMES[next]);
+    byId("theme").setAttribute("aria-label", `Colours: ${WORDS[next]}`);
+    byId("theme").title = `Colours: ${WORDS[next]}`;
+  }
+  let chosenTheme = "";
+  try {
+    chosenTheme = localStorage.getItem("zkconsumer.theme") ?? "";
+  } catch {
+    chosenTheme = ""; // storage is forbidden here
+  }
+  theme(chosenTheme in THEMES ? chosenTheme : "");
+
+  byId("theme").addEventListener("click", () => {
+    const order = Object.keys(THEMES);
+    chosenTheme = order[(order.indexOf(chosenTheme) + 1) % order.length];
+    theme(chosenTheme);
+    try {
+      localStorage.setItem("zkconsumer.theme", chosenTheme);
+    } catch {
+      return; // the choice lasts for this page
+    }
+  });
+  byId("filter").addEventListener("input", () => current?.groups && showGroups(current));
+  byId("map").addEventListener("keydown", moveInMap);
+  byId("chart").addEventListener("pointermove", chartPointer);
+  byId("chart").addEventListener("pointerdown", chartPointer);
+  byId("chart").addEventListener("pointerleave", () => {
+    cursor = null;
+    if (history) showCursor();
+  });
+  byId("chart").addEventListener("keydown", chartKey);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") pin(null);
+    if (event.key === "/" && route === null && document.activeElement !== byId("filter")) {
+      event.preventDefault();
+      byId("filter").focus();
+    }
+  });
+  document.addEventListener("pointerdown", (event) => pinned !== null && !event.target.closest(".cell") && pin(null));
+  addEventListener("scroll", () => tipOf !== null && showTip(tipOf), { passive: true });
+  addEventListener("resize", () => {
+    if (route !== null && history) showChart();
+  });
+  addEventListener("hashchange", go);
+  // a hidden page keeps no connection: a browser has only six for one server, and the server has other readers
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => event.persisted && open());
+  setInterval(age, 1000);
+  go();
+})();
