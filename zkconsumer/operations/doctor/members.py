@@ -176,6 +176,11 @@ def mixed_coordination(seen: Observations) -> Iterator[Finding]:
             broadcasting[0],
             "stop one kind, or give it another group.id",
         )
+    yield from _two_coordinators(snapshot)
+
+
+def _two_coordinators(snapshot: GroupSnapshot) -> Iterator[Finding]:
+    """Find bridges of a migration beside plain members, and members of the brokers' group beside those of ZooKeeper."""
     kinds = {consumer: member_kind(node) for consumer, node in snapshot.members.items()}
     bridges = sorted(consumer for consumer, kind in kinds.items() if kind is MemberKind.BRIDGE)
     plain = sorted(consumer for consumer, kind in kinds.items() if kind is not MemberKind.BRIDGE)

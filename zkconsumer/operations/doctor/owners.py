@@ -163,21 +163,21 @@ def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition], 
         later = f"look again after {seconds(patience)} without a change"
         return Finding(Level.NOTE, f"{text}; a rebalance may be under way", evidence, path, later)
     if kind is MemberKind.SCALA:
-        nudge = shell_command(
-            snapshot, "create", "-e", f"{paths.CONSUMERS}/{snapshot.group}/ids/{snapshot.group}_nudge", NUDGE
-        )
-        return Finding(
-            Level.ERROR,
-            f"{text}; it gave up (it tries rebalance.max.retries x rebalance.backoff.ms = {seconds(patience)} {told},"
-            " and then waits for the next change of the group), or another member holds what it wants",
-            evidence,
-            path,
-            f"wake all members once: {nudge}",
-        )
-    advice = "its connector.state and log say why"
-    if node is None:
-        advice = "restart the member that should own them"
+        return _gave_up(snapshot, text, evidence, path, f"{seconds(patience)} {told}")
+    advice = "restart the member that should own them" if node is None else "its connector.state and log say why"
     return Finding(Level.ERROR, f"{text}; it cannot claim them", evidence, path, advice)
+
+
+def _gave_up(snapshot: GroupSnapshot, text: str, evidence: str, path: str, patience: str) -> Finding:
+    node = f"{paths.CONSUMERS}/{snapshot.group}/ids/{snapshot.group}_nudge"
+    return Finding(
+        Level.ERROR,
+        f"{text}; it gave up (it tries rebalance.max.retries x rebalance.backoff.ms = {patience},"
+        " and then waits for the next change of the group), or another member holds what it wants",
+        evidence,
+        path,
+        f"wake all members once: {shell_command(snapshot, 'create', '-e', node, NUDGE)}",
+    )
 
 
 # ---- nodes
