@@ -39,6 +39,7 @@ class Browser:
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         our_read, its_write = os.pipe()
         its_read, our_write = os.pipe()
+<<<<<<< HEAD
         # the browser reads from descriptor 3 and writes to 4
         command = f'exec 3<&{its_read} 4>&{its_write}; exec "$@" 2>/dev/null'
         options = [
@@ -58,6 +59,8 @@ class Browser:
             "--mute-audio",
             "--force-color-profile=srgb",
         ]
+=======
+>>>>>>> main
         self._process = subprocess.Popen(
             ["sh", "-c", command, "sh", program, *options, f"--user-data-dir={folder}", "about:blank"],
             pass_fds=(its_read, its_write),
