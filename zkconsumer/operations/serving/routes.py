@@ -6,6 +6,7 @@ Each path is answered from the board of the last poll. Asking therefore never ca
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ _OPEN = {("healthz",), ("readyz",), ("burrow", "admin"), ("burrow", "admin", "re
 _LATE = 3
 """A board is too old to be ready after this many intervals."""
 _PARAMETERS = 16
+_PATIENCE = 5.0
+"""Seconds to wait while another thread makes the details of a group."""
 _DETAILS = 64
 """The most groups whose details are kept between two readings."""
 
@@ -99,6 +102,7 @@ class Routes:
         self._files = files
         self._as_taken = as_taken
         self._details: dict[str, tuple[WatchedGroup, Details]] = {}
+        self._making = threading.Lock()
 
     def answer(self, request: Request) -> Response:
         """Return the answer to a GET."""
@@ -185,14 +189,26 @@ class Routes:
         return document({**found, "interval": self._interval})
 
     def _told(self, watched: WatchedGroup) -> Details:
-        """Return the details of a group, made once a reading. Two threads may make the same ones at the same time."""
+        """Return the details of a group, made once a reading.
+
+        One thread at a time makes details, so that many open pages of a huge group cost no more than one. The others
+        get those of the reading before, or wait for the first ones.
+        """
         known = self._details.get(watched.group)
-        if known is None or known[0].serial != watched.serial:
-            known = watched, details(watched, known)
-            if len(self._details) >= _DETAILS:
-                self._details = {}
-            self._details[watched.group] = known
-        return known[1]
+        if known is not None and known[0].serial == watched.serial:
+            return known[1]
+        if not self._making.acquire(timeout=0 if known is not None else _PATIENCE):
+            return Details() if known is None else known[1]
+        try:
+            known = self._details.get(watched.group)
+            if known is None or known[0].serial != watched.serial:
+                known = watched, details(watched, known)
+                if len(self._details) >= _DETAILS:
+                    self._details = {}
+                self._details[watched.group] = known
+            return known[1]
+        finally:
+            self._making.release()
 
     def _burrow(self, board: Board, request: Request, path: Sequence[str], now: int) -> Response:
         cluster = BurrowCluster(self._cluster, board.groups, now, self._host, self._interval)
