@@ -132,7 +132,7 @@ class GroupWatch:
         if before is None:
             return events([now])
         # what stood before stood until the first watch fired
-        known = events([before])
+        known = frozenset(events([before]))
         before = replace(before, taken=max(before.taken, fired or 0))
         return [event for event in events([before, now]) if event not in known]
 
