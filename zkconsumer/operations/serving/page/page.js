@@ -103,9 +103,9 @@
     }
     return looks.get(member);
   }
-  const swatch = (member) =>
+  const swatch = (member, none = "–") =>
     known(member) ? make("span", `swatch ${look(member).style}`, { "aria-hidden": "true" }, look(member).letter)
-      : make("span", "swatch", { "aria-hidden": "true" }, "–");
+      : make("span", "swatch", { "aria-hidden": "true" }, none);
   /** Look-ups of one document: members by id, members by thread, and how many members a host has. */
   function indexed(group) {
     const members = new Map(group.members.map((one) => [one.id, one]));
@@ -192,8 +192,9 @@
     try {
       const since = history && history.times.length ? `?since=${history.times.at(-1)}` : "";
       const answer = await fetch(chosen === null ? "api/groups" : groupPath(chosen) + since, { cache: "no-store" });
-      const found = await answer.json();
-      if (!answer.ok) throw new Error(found.error || found.message || `the server answers ${answer.status}`);
+      if (answer.status === 401) throw new Error("a token is needed, open the page with ?token=TOKEN once");
+      const found = await answer.json().catch(() => ({}));
+      if (!answer.ok) throw new Error(found.error || `the server answers ${answer.status}`);
       if (chosen === route) {
         receivedAt = performance.now();
         interval = found.interval ?? interval;
@@ -202,7 +203,7 @@
         else showGroup(found);
       }
     } catch (error) {
-      if (chosen === route) fail(`No data from the server: ${error.message}`);
+      if (chosen === route) fail(`No new data: ${error.message}`);
     } finally {
       fetching = false;
       if (again || chosen !== route) {
@@ -235,7 +236,7 @@
     current = found;
     if (found.failure) fail(`The last reading failed: ${found.failure}. Older values are shown.`);
     const ages = found.groups.map((one) => one.age).filter(known);
-    takenAge = ages.length ? Math.max(...ages) : 0;
+    takenAge = ages.length ? Math.min(...ages) : 0; // a group that cannot be read says so in its row
     byId("overview").hidden = false;
     byId("group").hidden = true;
     put(byId("crumb"), "");
@@ -433,7 +434,7 @@
       ["Lag", `${count(one.lag)}${known(one.lag_seconds) ? `, ${duration(one.lag_seconds)} behind` : ""}`],
       ["Committed", one.offset_problem ? one.offset_problem : `${count(one.offset)}${known(one.committed) ? `, ${moment(one.committed)}` : ""}`],
       ["Log", `${count(one.log_start)} to ${count(one.log_end)}${known(one.leader) ? `, leader ${one.leader}` : ""}`],
-      ["Judged", one.status],
+      ["Burrow says", one.status],
     ];
     const list = make("dl", "");
     for (const [name, value] of rows) list.append(make("dt", "", name), make("dd", "", value));
@@ -651,7 +652,7 @@
       const row = sparks.get(keyOf(one));
       if (!row) continue;
       row.className = `spark ${known(one.owner_member) ? look(one.owner_member).style.split(" ")[0] : ""}`;
-      fill(row.children[0], [one.owner_member ?? null], () => [swatch(one.owner_member)]);
+      fill(row.children[0], [one.owner_member ?? null, one.owner ?? null], () => [swatch(one.owner_member, known(one.owner) ? "?" : "–")]);
       put(row.children[3], count(one.lag));
     }
     drawSparks();
