@@ -92,7 +92,7 @@ class Morning:
         assert words[0] == "zkconsumer", command
         out = io.StringIO()
         with redirect_stdout(out), redirect_stderr(out):
-            main(words[1:])
+            main([*words[1:], "--timeout", "60000"])
         if "--execute" in words:
             eventually(lambda: self.offsets()[1] == END, 20, "what was reset is consumed again")
         return out.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from zkconsumer.cli.groups import as_flags
 from zkconsumer.cli.groups.arguments import add_arguments, wrong_usage
 from zkconsumer.cli.groups.group_tables import assignment_texts
 from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.group_snapshot import (
     BrokersGroup,
@@ -262,6 +264,29 @@ def test_a_group_that_no_coordinator_describes_is_told(run: Run) -> None:
     _, out, err = run("describe new", snapshot)
     assert cells(out) == [["new", "t", "0", "4", "-", "-", "-", "-", "-"]]
     assert "its members are unknown" in err
+
+
+def test_a_terminal_that_lacks_a_character_shows_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Source(MIXED, named("größe"))))
+    assert main(["groups", "list"]) == 0
+    assert shown.getvalue() == b"g\ngr\\xf6\\xdfe\n"
+
+
+def test_an_error_that_quotes_a_node_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(_: object) -> None:
+        raise RegistryError("/consumers/g: \x1b[2J\nis wrong")
+
+    monkeypatch.setattr("zkconsumer.cli.groups.open_source", failing)
+    assert main(["groups", "list"]) == 1
+    assert capsys.readouterr().err == "zkconsumer: /consumers/g: \\x1b[2J\nis wrong\n"
+
+
+def named(group: str) -> GroupSnapshot:
+    return GroupSnapshot(group, 1)
 
 
 HOSTILE = "g_\x1b[2J\x07\u202e\n-0"
