@@ -19,6 +19,7 @@ from zkconsumer.core.registration import ADOPTS, CONFLICT_KEY
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, PartitionLog
 from zkconsumer.operations.group_view import MemberKind, group_state, member_kind
+from zkconsumer.operations.moments import moment
 
 INACTIVE = ("Empty", "Dead")
 """The states in which the brokers let somebody else write a group's offsets."""
@@ -63,7 +64,8 @@ class PartitionReset:
 
     ``current`` is the offset that a member would start at, None if there is none. ``held`` is the offset in each store
     that will be written. ``end`` is the log's end, None if it is unknown. ``owner`` is the member that adopts the
-    offset, None if nobody owns the partition.
+    offset, None if nobody owns the partition. ``time`` is the timestamp of the message at the new offset, in
+    milliseconds since 1970, None if there is no such message or it is unknown.
     """
 
     partition: TopicPartition
@@ -72,6 +74,7 @@ class PartitionReset:
     end: int | None
     owner: ConsumerId | None = None
     held: Mapping[Store, int | None] = field(default_factory=dict)
+    time: int | None = None
 
     @property
     def lag_after(self) -> int | None:
@@ -80,12 +83,12 @@ class PartitionReset:
 
     @property
     def effect(self) -> str:
-        """The change of the group's progress, in words."""
-        if self.current is None:
-            return "first offset"
-        if self.new == self.current:
-            return "no change"
-        return f"skips {self.new - self.current}" if self.new > self.current else f"repeats {self.current - self.new}"
+        """The change of the group's progress, in words, with the time of the next message."""
+        words = "first offset" if self.current is None else "no change"
+        if self.current is not None and self.new != self.current:
+            words = "skips" if self.new > self.current else "repeats"
+            words += f" {abs(self.new - self.current)}"
+        return words if self.time is None else f"{words}, next is of {moment(self.time)}"
 
 
 @dataclass(frozen=True, slots=True)

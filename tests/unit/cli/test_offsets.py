@@ -17,9 +17,10 @@ from zkconsumer.core.registration import CONFLICT_KEY
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.offsets import group_offsets_admin
 from zkconsumer.operations.offset_writer import OwnedZooKeeperSide
-from zkconsumer.testing import FakeCluster
+from zkconsumer.testing import FakeCluster, ManualClock
 
 PARTITIONS, MESSAGES = 3, 50
+SENT_AT, SENT = 1_700_000_000.0, ["2023-11-14", "22:13:20", "UTC"]
 
 
 class World:
@@ -64,7 +65,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
+    with FakeCluster(zookeeper=True, clock=ManualClock(SENT_AT)) as made:
         made.create_topic("t", PARTITIONS)
         for partition in range(PARTITIONS):
             made.append("t", partition, [b"m"] * MESSAGES)
@@ -105,8 +106,8 @@ def test_a_dry_run_writes_nothing_and_no_file(world: World) -> None:
     rows = [line.split() for line in world.out.splitlines() if line]
     assert rows[0] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET", "LAG-AFTER", "EFFECT"]
     assert rows[1:] == [
-        ["g", "t", "0", "10", "15", "35", "skips", "5"],
-        ["g", "t", "1", "20", "25", "25", "skips", "5"],
+        ["g", "t", "0", "10", "15", "35", "skips", "5,", "next", "is", "of", *SENT],
+        ["g", "t", "1", "20", "25", "25", "skips", "5,", "next", "is", "of", *SENT],
     ]
     assert (world.offsets(), world.undo_files()) == (["10", "20"], [])
 

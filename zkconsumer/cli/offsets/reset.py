@@ -31,7 +31,7 @@ from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
 from zkconsumer.operations.offset_writer import WriteState, written_entries
-from zkconsumer.operations.operated_topics import offsets_by_time, with_topics
+from zkconsumer.operations.operated_topics import offsets_by_time, times_of, with_topics
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
@@ -98,7 +98,11 @@ def _plans(
             if scenario.by_time:
                 time_asked = target.number if scenario is Scenario.TO_DATETIME else now - target.number
                 target = _with_times(connection, snapshot, target, selection, time_asked)
-        plans.append(plan_reset(snapshot, target, selection, _stores(arguments.store)))
+        plan = plan_reset(snapshot, target, selection, _stores(arguments.store))
+        if arguments.verbose and connection is not None:
+            times = times_of(connection, snapshot, {one.partition: one.new for one in plan.resets})
+            plan = replace(plan, resets=tuple(replace(one, time=times.get(one.partition)) for one in plan.resets))
+        plans.append(plan)
     return plans
 
 
