@@ -24,7 +24,9 @@ def read_group(source: SnapshotSource, group: str, *, message_times: bool = Fals
     snapshot = source.snapshot(group, message_times=message_times)
     for problem in snapshot.problems:
         print(f"zkconsumer: {printable(problem.what)}: {printable(problem.why)}", file=sys.stderr)
-    if group_state(snapshot).state in (GroupState.DEAD, GroupState.UNKNOWN) and group not in (known := source.groups()):
+    nowhere = not snapshot.zookeeper and not snapshot.bootstrap  # a file without this group
+    if nowhere or group_state(snapshot).state is GroupState.DEAD:
+        known = source.groups()
         similar = nearest(group, known)
         meant = f"; did you mean {' or '.join(map(printable, similar))}?" if similar else ""
         raise UnknownGroupError(f"there is no group {printable(group)}{meant}")
