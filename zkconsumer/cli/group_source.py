@@ -11,7 +11,7 @@ from zkconsumer.operations.snapshot_source import SnapshotSource
 
 
 def read_group(source: SnapshotSource, group: str, *, message_times: bool = False) -> GroupSnapshot:
-    """Return the snapshot of a group that exists, and print its problems to standard error.
+    """Return the snapshot of a group that exists. What could not be read goes to standard error.
 
     Raises: UnknownGroupError; RegistryError, BrokerError as :meth:`SnapshotSource.snapshot`.
     """

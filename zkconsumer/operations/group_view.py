@@ -300,7 +300,7 @@ class GroupAnalysis:
 
     @cached_property
     def unread(self) -> str:
-        """What of members, owners and their topics could not be read, in words; empty if nothing is missing."""
+        """The unreadable part of members, owners and their topics, in words; empty if everything was read."""
         where = (self._path, f"{self._path}/ids", f"{self._path}/owners")
         topics = {f"{paths.TOPICS}/{topic}" for topic in self.subscribed}
         for problem in self.snapshot.problems:

@@ -13,6 +13,7 @@ import pytest
 from tests.documents import DOCS, ROOT, example
 from tests.group_snapshots import group_snapshot, partition
 from zkconsumer.cli import main
+from zkconsumer.cli.explain import EXPLAINED
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.group_snapshot import GroupSnapshot, NodeStat, OwnerNode
 from zkconsumer.operations.snapshot_file import write_snapshots
@@ -52,6 +53,14 @@ def test_unsettled_partitions_are_told_in_full(explain: Explain, capsys: pytest.
     assert "g_gone-0 owns t-3, but g_b-0 should by range: its owner is dead." in said
     assert "waits for            the end of session" in said
     assert "g_a-0 owns t-0, as it should" not in said
+
+
+def test_of_many_unsettled_partitions_the_first_are_told(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = {f"t:{n}": (0, 10) for n in range(500)}
+    assert explain(group_snapshot(MEMBERS, {}, {}, logs, EXTRA)) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n  should own it") == EXPLAINED
+    assert f"{500 - EXPLAINED} more are not where they should be" in said
 
 
 def test_one_partition_is_told_with_its_arithmetic(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
