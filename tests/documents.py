@@ -1,7 +1,7 @@
 """The documents of the project: README, the pages of ``zkconsumer/docs``, DESIGN and CONTRIBUTING.
 
-``python -m tests.documents`` writes the generated parts anew: the tables of properties and the state diagrams. Run it
-after a change of a property or of a state table.
+``python -m tests.documents`` writes the generated parts anew: the tables of properties, the state diagrams, and the
+doctor's checks. Run it after a change of a property, a state table or a check.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from zkconsumer.config import markdown_tables
 from zkconsumer.member.coordinator import state_machine as brokers
 from zkconsumer.member.zookeeper import state_machine as zookeeper
+from zkconsumer.operations.doctor import CHECKS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -31,13 +32,15 @@ EXAMPLES = {
     "strategy": "OnlyAssignor",
     "brokers": 'group_coordination="kafka"',
     "test kit": "FakeCluster",
+    "health": "Collector(connector)",
     "snapshot": "spark.snapshot(",
     "query": "spark.readStream",
+    "explain": "explained_partitions(",
 }
 """A text by which to find each Python example in README and the docs. Tests run every one of them."""
 
 _EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
-_GENERATED = re.compile(r"(<!-- (properties|states)(?:: (\w+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+_GENERATED = re.compile(r"(<!-- (properties|states|checks)(?:: (\w+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def examples(page: Path) -> list[str]:
@@ -57,6 +60,9 @@ def regenerated(text: str) -> str:
 
 
 def _generate(kind: str, part: str) -> str:
+    if kind == "checks":
+        rows = [f"| [{check.name}](#{check.name}) | {check.purpose} |" for check in CHECKS]
+        return "\n" + "\n".join(["| check | finds |", "|---|---|", *rows]) + "\n\n"
     if kind == "properties":
         return f"\n{markdown_tables()[part]}\n"
     diagram = {"zookeeper": zookeeper.diagram, "brokers": brokers.diagram}[part]

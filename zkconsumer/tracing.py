@@ -1,7 +1,7 @@
 """OpenTelemetry spans around the processing of messages: ``process`` spans, by the conventions for messaging.
 
 :meth:`ZookeeperConsumerConnector.run` makes one around each call of the handler if a ``tracer`` is given. The trace
-context in the message's headers (``traceparent``, ``tracestate``) is its parent, so a trace goes on from the producer
+context in the message's headers (``traceparent``, ``tracestate``) is its parent. So a trace goes on from the producer
 into the handler. :func:`batch_span` is for code that processes several messages at once; it links to their contexts.
 
 A span that cannot be made, or a processor of spans that raises, is logged once and does not disturb the consuming.

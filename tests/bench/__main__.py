@@ -27,6 +27,7 @@ _SCENARIOS = {
     "memory": "memory",
     "rebalance": "rebalance",
     "spark": "spark",
+    "snapshot": "snapshot",
 }
 
 

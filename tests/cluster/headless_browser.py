@@ -8,6 +8,7 @@ import os
 import queue
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +17,30 @@ from tests.timing import eventually, scaled
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
 _ANSWER_S = 20.0
+_OPTIONS = [
+    "--headless=new",
+    "--remote-debugging-pipe",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-features=BackForwardCache",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--disable-extensions",
+    "--disable-default-apps",
+    "--mute-audio",
+    "--force-color-profile=srgb",
+]
+_START = """
+import fcntl, os, sys
+reading, writing = (fcntl.fcntl(int(text), fcntl.F_DUPFD, 100) for text in sys.argv[1:3])
+os.dup2(reading, 3)  # the browser reads from descriptor 3 and writes to 4
+os.dup2(writing, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 
 
 def browser_program() -> str | None:
@@ -35,47 +60,34 @@ class Browser:
     def __init__(self, program: str, folder: Path) -> None:
         self.complaints: list[str] = []
         self.requests: list[str] = []
+        self._command = [program, *_OPTIONS, f"--user-data-dir={folder}", "about:blank"]
         self._number = 0
         self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._session: str | None = None
+
+    def __enter__(self) -> Self:
         our_read, its_write = os.pipe()
         its_read, our_write = os.pipe()
-        # the browser reads from descriptor 3 and writes to 4
-        command = f'exec 3<&{its_read} 4>&{its_write}; exec "$@" 2>/dev/null'
-        options = [
-            "--headless=new",
-            "--remote-debugging-pipe",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-            "--disable-features=BackForwardCache",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--hide-scrollbars",
-            "--disable-extensions",
-            "--disable-default-apps",
-            "--mute-audio",
-            "--force-color-profile=srgb",
-        ]
         self._process = subprocess.Popen(
-            ["sh", "-c", command, "sh", program, *options, f"--user-data-dir={folder}", "about:blank"],
+            [sys.executable, "-c", _START, str(its_read), str(its_write), *self._command],
             pass_fds=(its_read, its_write),
             stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(its_read)
         os.close(its_write)
         self._write = os.fdopen(our_write, "wb", buffering=0)
         self._reader = threading.Thread(target=self._read, args=(our_read,), name="browser-reader", daemon=True)
         self._reader.start()
-        self._session: str | None = None
-
-    def __enter__(self) -> Self:
-        targets = self._send("Target.getTargets")["targetInfos"]
-        page = next(target["targetId"] for target in targets if target["type"] == "page")
-        self._session = self._send("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Network", "Log"):
-            self._send(f"{domain}.enable")
+        try:
+            targets = self._send("Target.getTargets")["targetInfos"]
+            page = next(target["targetId"] for target in targets if target["type"] == "page")
+            self._session = self._send("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Network", "Log"):
+                self._send(f"{domain}.enable")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,8 +172,12 @@ class Browser:
     def hover(self, selector: str) -> None:
         """Move the mouse to the middle of the first element that a selector finds."""
         box = self.run(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+            f"""(() => {{
+              const found = document.querySelector({json.dumps(selector)});
+              found.scrollIntoView({{block: "center"}});
+              const box = found.getBoundingClientRect();
+              return [box.x + box.width / 2, box.y + box.height / 2];
+            }})()"""
         )
         self._send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
 

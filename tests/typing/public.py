@@ -9,6 +9,7 @@ from typing import assert_type
 from zkconsumer import (
     ConsumerConfig,
     ConsumerRebalanceListener,
+    Health,
     IntDecoder,
     KafkaStream,
     LongDecoder,
@@ -49,9 +50,16 @@ def one_loop(connector: ZookeeperConsumerConnector) -> None:
     connector.run(handle, "t", workers=2, key_decoder=StringDecoder())
     connector.run(handle, Whitelist("a.*"))
     connector.run(handle, {"t": 2}, stop_on=(SIGTERM, SIGINT), shutdown_timeout=20)
+    connector.run(handle, ["t"], tracer=True)
     connector.run(lambda: None, ["t"])  # type: ignore[arg-type, misc]
     for message in connector.messages(connector.create_message_streams_by_filter(Whitelist("a"), 1, StringDecoder())):
         assert_type(message.key, str | None)
+
+
+def telemetry(connector: ZookeeperConsumerConnector) -> None:
+    assert_type(connector.health(), Health)
+    assert_type((connector.health().ready, connector.health().reasons), tuple[bool, tuple[str, ...]])
+    connector.run(print, "t", tracer="yes")  # type: ignore[arg-type]
 
 
 class Listener(ConsumerRebalanceListener):

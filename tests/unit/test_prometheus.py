@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 
+from tests.documents import example
 from tests.timing import eventually, scaled
 from zkconsumer import Health, ZookeeperConsumerConnector
 from zkconsumer.metrics import MetricName
@@ -184,6 +185,17 @@ def test_a_scrape_never_raises(caplog: pytest.LogCaptureFixture) -> None:
     assert found["zkconsumer_ready{consumergroup=g,member=0}"] == 1
     assert [record.message for record in caplog.records] == ["the metrics of g_a could not be read: a mistake of ours"]
     assert b"zkconsumer_scrape_errors_total" in generate_latest(registry)
+
+
+def test_the_example_of_the_docs_runs(cluster: FakeCluster) -> None:
+    cluster.create_topic("events", 1)
+    cluster.append("events", 0, [b"one"])
+    code = example("health").replace("127.0.0.1:2181", cluster.zookeeper_connect).replace("9464", "0")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=scaled(60), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("b'one' ready")
 
 
 def test_a_missing_library_is_named() -> None:

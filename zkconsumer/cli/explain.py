@@ -141,5 +141,8 @@ def document(analysis: GroupAnalysis, explained: list[Explanation]) -> dict[str,
         "reason": state.reason,
         "strategy": {"name": strategy.label, "sure": strategy.sure, "why": strategy.why},
         "members": [json_row(members, row) for row in members.rows],
+        "topics": {
+            one.partition.topic: {"threads": list(one.threads), "partitions": list(one.partitions)} for one in explained
+        },
         "partitions": [one.document() for one in explained],
     }

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 
+from zkconsumer.cli.groups.group_output import nearest
 from zkconsumer.cli.tables import printable
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupState, group_state
 from zkconsumer.operations.snapshot_source import SnapshotSource
-
-_SIMILAR = 3
 
 
 class UnknownGroupError(ZkConsumerError):
@@ -27,7 +25,7 @@ def read_group(source: SnapshotSource, group: str, *, message_times: bool = Fals
     for problem in snapshot.problems:
         print(f"zkconsumer: {printable(problem.what)}: {printable(problem.why)}", file=sys.stderr)
     if group_state(snapshot).state in (GroupState.DEAD, GroupState.UNKNOWN) and group not in (known := source.groups()):
-        similar = difflib.get_close_matches(group, known, _SIMILAR)
+        similar = nearest(group, known)
         meant = f"; did you mean {' or '.join(map(printable, similar))}?" if similar else ""
         raise UnknownGroupError(f"there is no group {printable(group)}{meant}")
     return snapshot

@@ -2,10 +2,11 @@
 
 The same name becomes the same random name in all snapshots of one call. The new names have the order of the old ones by
 Java's ``String.compareTo``. So every strategy that sorts names assigns the same partitions to the same members. A
-strategy that hashes names (``roundrobin``, ``consistent-hash``) does not. Nothing of a name is left in its replacement,
+strategy that hashes names (``roundrobin``, ``consistent-hash``) does not. Nor is the order of threads kept for two
+consumer ids of which one is the other with ``-`` and a number behind it. Nothing of a name is left in its replacement,
 not its length either, and no table is kept.
 
-What stays: numbers of partitions and streams, offsets, times, transactions, session ids, broker ids, ports, versions,
+These stay: numbers of partitions and streams, offsets, times, transactions, session ids, broker ids, ports, versions,
 names of strategies, Kafka's own topics, and figures of ZooKeeper's servers. Texts of problems are dropped.
 """
 
@@ -304,5 +305,5 @@ def _parts(group: str, consumer: str) -> tuple[str, str]:
 
 
 def _thread_key(consumer: str) -> bytes:
-    """Return the sort key of a member's thread ids among those of others."""
-    return utf16_key(f"{consumer}-")
+    """Return the sort key of a member's thread ids among those of others: its first thread."""
+    return utf16_key(f"{consumer}-0")

@@ -399,7 +399,8 @@ def _pauses(analysis: GroupAnalysis, scene: _Scene, moves: Sequence[Move]) -> tu
     stopped = [tp for tp in scala if holder[tp] not in killed]
     if stopped:
         stays = sum(tp not in moving for tp in stopped)
-        how = f"they stop all they own, {stays} only to claim them again: about a second, 8 s if a claim conflicts"
+        again = f", {stays} of them only to claim them again" if stays else ""
+        how = f"they stop all they own{again}: about a second, 8 s if a claim conflicts"
         found.append(Pause("Scala members", len(stopped), how))
     ours = [tp for tp, c in holder.items() if tp not in set(scala) and c not in killed]
     moved = [tp for tp in ours if tp in moving]

@@ -75,7 +75,7 @@ class BrokersReader:
         )
 
     def read(self, draft: SnapshotDraft, *, offsets_topic: bool | None, times: bool) -> None:
-        """Read everything, with what went wrong as problems. Raises BrokerError if no broker answers.
+        """Read everything, and note failed requests as problems. Raises BrokerError if no broker answers.
 
         Arguments: ``offsets_topic`` tells whether the topic of offsets exists, None if that is unknown; ``times`` also
         reads the timestamps of the messages at the committed offsets.

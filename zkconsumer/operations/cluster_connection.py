@@ -1,7 +1,7 @@
 """The connections of a command: a session with ZooKeeper, and channels to the brokers.
 
-One thread at a time uses it. A connection opens when it is first needed. What the user did not name is not asked: there
-is no session without ``zookeeper.connect``. Brokers are found by ``bootstrap.servers``, else through ZooKeeper.
+One thread at a time uses it. A connection opens when it is first needed. Without ``zookeeper.connect`` there is no
+session. Brokers are found by ``bootstrap.servers``, else through ZooKeeper.
 """
 
 from __future__ import annotations

@@ -6,17 +6,18 @@ Pure; any thread. Texts contain names from nodes as they are: escape them where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
-from zkconsumer.operations.strategy_words import arithmetic, number_runs, threads_of_topic
+from zkconsumer.operations.strategy_words import number_runs
 
 LISTED = 20
 """The threads that a text lists."""
+_OF_THE_TOPIC = ("threads", "partitions")
 
 __all__ = ["Cause", "Explanation", "Position", "explain", "explained_partitions"]
 
@@ -87,10 +88,19 @@ class Explanation:
         return (self.sentence, *(f"  {name:20} {said}" for name, said in rows if said))
 
     def document(self) -> dict[str, object]:
-        """Return the explanation as values for JSON."""
-        made = asdict(self)
-        made["topic"], made["partition"] = self.partition
-        return made
+        """Return the explanation as values for JSON, without the topic's threads and partitions.
+
+        Those are the same for every partition of the topic, and a large group has thousands.
+        """
+        kept = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _OF_THE_TOPIC}
+        number = self.partition.partition
+        return {
+            **kept,
+            "topic": self.partition.topic,
+            "partition": number,
+            "cause": asdict(self.cause),
+            "position": asdict(self.position),
+        }
 
 
 def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition) -> Explanation:
@@ -115,7 +125,7 @@ def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition) 
         cause=cause,
         position=_position(analysis.snapshot, partition),
         taken=analysis.snapshot.taken,
-        threads=tuple(threads_of_topic(analysis.threads, partition.topic)),
+        threads=analysis.words.threads_of(partition.topic),
         partitions=tuple(analysis.view.partitions.get(partition.topic, ())),
     )
 
@@ -156,7 +166,7 @@ def _why(analysis: GroupAnalysis, partition: TopicPartition) -> tuple[str, ...]:
         return (said, "the leader of the brokers' group computed the assignment with it")
     if analysis.problem:
         return said, analysis.problem
-    steps = arithmetic(strategy, analysis.view, analysis.threads, partition).steps if strategy.name else ()
+    steps = analysis.words.of(partition).steps if strategy.name else ()
     return said, *steps
 
 

@@ -22,7 +22,7 @@ class UnknownGroupError(ZkConsumerError):
 
 
 class Root(NamedTuple):
-    """What stands below one path of a ZooKeeper: registered brokers, groups, and the group in question."""
+    """One path of a ZooKeeper: whether brokers, groups, and the group in question are below it."""
 
     brokers: bool
     consumers: bool

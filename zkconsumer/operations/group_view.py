@@ -16,24 +16,11 @@ from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.registration import READER_KEY, SPARK_QUERY
 from zkconsumer.core.subscription import failing_filters
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS, non_bridges
-from zkconsumer.member.zookeeper.planner import (
-    GroupView,
-    Threads,
-    threads_of,
-    topics_wanted,
-)
+from zkconsumer.member.zookeeper.planner import GroupView, Threads, threads_of, topics_wanted
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
-from zkconsumer.operations.group_snapshot import (
-    BrokersGroup,
-    GroupSnapshot,
-    MemberNode,
-    NodeStat,
-)
-from zkconsumer.operations.strategy_inference import (
-    Strategy,
-    assignment_by,
-    infer_strategy,
-)
+from zkconsumer.operations.group_snapshot import BrokersGroup, GroupSnapshot, MemberNode, NodeStat
+from zkconsumer.operations.strategy_inference import Strategy, assignment_by, infer_strategy
+from zkconsumer.operations.strategy_words import StrategyWords
 from zkconsumer.zookeeper import paths
 
 __all__ = [
@@ -145,10 +132,7 @@ class GroupAnalysis:
     """
 
     def __init__(
-        self,
-        snapshot: GroupSnapshot,
-        earlier: Sequence[GroupSnapshot] = (),
-        strategy: Strategy | None = None,
+        self, snapshot: GroupSnapshot, earlier: Sequence[GroupSnapshot] = (), strategy: Strategy | None = None
     ) -> None:
         self.snapshot = snapshot
         self._earlier = earlier
@@ -233,10 +217,7 @@ class GroupAnalysis:
         if self._strategy is not None:
             return self._strategy
         if self.by_brokers is not None:
-            return Strategy(
-                self.by_brokers.strategy,
-                why="the coordinator of the brokers' group says so",
-            )
+            return Strategy(self.by_brokers.strategy, why="the coordinator of the brokers' group says so")
         if self.bridges_only:
             known = self.snapshot.brokers_group
             why = "all members are migration bridges, so the brokers' group assigns partitions"
@@ -280,6 +261,21 @@ class GroupAnalysis:
         """Why the expected owners cannot be known, in words; empty if they are."""
         return self._outcome[1]
 
+    @cached_property
+    def words(self) -> StrategyWords:
+        """The arithmetic of the strategy, in words."""
+        return StrategyWords(self.strategy, self.view, self.threads)
+
+    @cached_property
+    def contended(self) -> Mapping[ConsumerId, TopicPartition]:
+        """For each member the first partition that it should own and another one's thread owns."""
+        found: dict[ConsumerId, TopicPartition] = {}
+        for tp, thread in sorted(self.expected.items()):
+            consumer, other = self.registered.get(thread), self.owners.get(tp)
+            if consumer is not None and other is not None and self.registered.get(other) != consumer:
+                found.setdefault(consumer, tp)
+        return found
+
     # ---- the state
 
     @cached_property
@@ -297,7 +293,7 @@ class GroupAnalysis:
         if not differences:
             return self._stable()
         reason = "; ".join(differences)
-        quiet = self.quiet_for()
+        quiet = self.quiet_for
         if quiet is not None and quiet > self.patience:
             return StateOfGroup(GroupState.STUCK, f"{reason}; unchanged for at least {quiet:.0f} s")
         return StateOfGroup(GroupState.REBALANCING, reason)
@@ -320,19 +316,10 @@ class GroupAnalysis:
     def _stable(self) -> StateOfGroup:
         count = len(self.snapshot.owners)
         if self.problem:
-            return StateOfGroup(
-                GroupState.STABLE,
-                f"registered threads own all {count} partitions; {self.problem}",
-            )
+            return StateOfGroup(GroupState.STABLE, f"registered threads own all {count} partitions; {self.problem}")
         if not self.expected:
-            return StateOfGroup(
-                GroupState.STABLE,
-                "there is no partition to own: no subscribed topic exists",
-            )
-        return StateOfGroup(
-            GroupState.STABLE,
-            f"all {count} partitions are owned as {self.strategy.label} wants",
-        )
+            return StateOfGroup(GroupState.STABLE, "there is no partition to own: no subscribed topic exists")
+        return StateOfGroup(GroupState.STABLE, f"all {count} partitions are owned as {self.strategy.label} wants")
 
     @cached_property
     def differences(self) -> tuple[str, ...]:
@@ -370,8 +357,9 @@ class GroupAnalysis:
         kinds = {member_kind(node) for node in self.snapshot.members.values()}
         return session + (SCALA_PATIENCE if kinds == {MemberKind.SCALA} else OUR_PATIENCE)
 
+    @cached_property
     def quiet_for(self) -> float | None:
-        """Return the seconds for which members and owners have not changed at least; None if nothing tells."""
+        """Seconds for which members and owners have not changed at least; None if nothing tells."""
         return quiet_since(self.snapshot, self._earlier)
 
 
@@ -400,11 +388,7 @@ def _same(one: GroupSnapshot, other: GroupSnapshot) -> bool:
 
 def _times(snapshot: GroupSnapshot) -> list[tuple[int, int]]:
     """Return all transactions with their times, by ZooKeeper's clock."""
-    stats: list[NodeStat | None] = [
-        snapshot.group_node,
-        snapshot.ids_node,
-        *snapshot.other_nodes.values(),
-    ]
+    stats: list[NodeStat | None] = [snapshot.group_node, snapshot.ids_node, *snapshot.other_nodes.values()]
     stats += [node.stat for node in snapshot.members.values()]
     stats += [node.stat for node in snapshot.owners.values()]
     stats += [node.stat for node in snapshot.offsets.values()]

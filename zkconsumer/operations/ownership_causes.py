@@ -91,17 +91,15 @@ class OwnershipCauses:
         if not self._connected(consumer):
             return self._dying(consumer, "cannot claim it: its session is connected to no server")
         kind = self._kind(consumer)
-        quiet = self._analysis.quiet_for()
-        blocked = self._contended(consumer)
+        quiet = self._analysis.quiet_for
         if kind is not MemberKind.SCALA:
-            if blocked:
-                return Cause("its member contends with another", blocked, "members with one strategy")
             return Cause(
                 f"{consumer} has not claimed it yet",
                 f"{consumer} ({kind.value}) has not claimed it yet",
                 f"the next round of {consumer}: it looks at the group every rebalance.interval.ms (20 s by default)",
                 self._after(OUR_PATIENCE / 3),
             )
+        blocked = self._contended(consumer)
         if quiet is not None and quiet > SCALA_PATIENCE:
             gave_up = (
                 f"{consumer} is a Scala member and has not claimed it for {duration(quiet * 1000)}: it gives up after"
@@ -140,13 +138,11 @@ class OwnershipCauses:
 
         A Scala member claims all of its partitions or none.
         """
-        expected, owned = self._analysis.expected, self._analysis.owners
-        ids = self._analysis.registered
-        for tp, thread in sorted(expected.items()):
-            other = owned.get(tp)
-            if ids.get(thread) == consumer and other is not None and ids.get(ThreadId(other)) != consumer:
-                return f"it should also own {tp}, which {other} owns; {self._uses(other)}"
-        return ""
+        tp = self._analysis.contended.get(consumer)
+        if tp is None:
+            return ""
+        other = self._analysis.owners[tp]
+        return f"it should also own {tp}, which {other} owns; {self._uses(other)}"
 
     def _uses(self, thread: str) -> str:
         """Say whether the owner's member assigns by another strategy."""
@@ -296,7 +292,7 @@ class OwnershipCauses:
 
     def _after(self, seconds: float) -> int | None:
         """A moment that many seconds after the group's last change, None if that is unknown or has passed."""
-        quiet = self._analysis.quiet_for()
+        quiet = self._analysis.quiet_for
         if quiet is None or quiet > seconds:
             return None
         return self._snapshot.taken + int((seconds - quiet) * 1000)

@@ -150,7 +150,7 @@ class LiveSource:
 
 
 class _Servers:
-    """What ZooKeeper's servers say of themselves, asked again after some seconds only. One thread at a time calls."""
+    """The statistics of ZooKeeper's servers, asked again after some seconds only. One thread at a time calls."""
 
     def __init__(self, connection: ClusterConnection) -> None:
         self._connection = connection

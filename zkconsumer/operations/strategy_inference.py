@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 
 from zkconsumer.assignors.assignor import AssignmentError, Assignor, assignor
 from zkconsumer.assignors.roundrobin import RoundRobinAssignor
-from zkconsumer.assignors.strategy_agreement import (
-    RELEASE_KEY,
-    SCALA_STRATEGIES,
-    advertised_member,
-)
+from zkconsumer.assignors.strategy_agreement import RELEASE_KEY, SCALA_STRATEGIES, advertised_member
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import ZkConsumerError
@@ -99,18 +95,12 @@ def infer_strategy(view: GroupView, threads: Threads, owners: Assignment) -> Str
 
 
 def _with_why(
-    strategy: Strategy,
-    *,
-    sure: bool,
-    why: str,
-    by_member: Mapping[ConsumerId, tuple[str, ...]] | None = None,
+    strategy: Strategy, *, sure: bool, why: str, by_member: Mapping[ConsumerId, tuple[str, ...]] | None = None
 ) -> Strategy:
     return Strategy(strategy.name, strategy.scala_release, sure, why, by_member or {})
 
 
-def _advertised(
-    members: Mapping[ConsumerId, Registration],
-) -> dict[ConsumerId, Strategy]:
+def _advertised(members: Mapping[ConsumerId, Registration]) -> dict[ConsumerId, Strategy]:
     """Return the strategy by which each member assigns, as far as members advertise one.
 
     A member whose strategy is not the original's uses ``range`` unless all members advertise the same one.
@@ -163,19 +153,14 @@ class _Evidence:
         """Return the strategy that explains most partitions; the first of equal ones."""
         return max(among, key=self._matches)
 
-    def judged(
-        self,
-        silent: Sequence[ConsumerId],
-        advertised: Strategy | None,
-        advertising: int,
-    ) -> Strategy:
+    def judged(self, silent: Sequence[ConsumerId], advertised: Strategy | None, advertising: int) -> Strategy:
         """Return the strategy of a group with members that advertise none."""
         telling = [consumer for consumer in silent if consumer in self._owned]
         said = f"{advertising} of {len(self._view.members)} members advertise it"
         names = first_of(silent, _NAMED)
         if not telling:
             if advertised is not None:
-                why = f"{said}; {names} advertise nothing, and own nothing to tell by"
+                why = f"{said}; nothing tells the strategy of {names}: nothing advertised, nothing owned"
                 return self._answer(advertised, sure=False, why=why)
             why = "no member advertises one, and no member owns anything to tell by; range is the original's default"
             return self._answer(RANGE, sure=False, why=why)
@@ -187,22 +172,14 @@ class _Evidence:
         return self._inferred(fitting)
 
     def _beside(
-        self,
-        advertised: Strategy,
-        said: str,
-        telling: Sequence[ConsumerId],
-        fitting: Sequence[Strategy],
+        self, advertised: Strategy, said: str, telling: Sequence[ConsumerId], fitting: Sequence[Strategy]
     ) -> Strategy:
         if advertised not in fitting:
             return self._odd(advertised, said)
         others = [one.label for one in fitting if one != advertised]
-        fits = f"it explains what {first_of(telling, _NAMED)} own"
+        fits = f"it explains the partitions of {first_of(telling, _NAMED)}"
         if others:
-            return self._answer(
-                advertised,
-                sure=False,
-                why=f"{said}, and {fits}, as {first_of(others)} would",
-            )
+            return self._answer(advertised, sure=False, why=f"{said}, and {fits}, as {first_of(others)} would")
         return self._answer(advertised, sure=True, why=f"{said}, and {fits}; no other does")
 
     def _inferred(self, fitting: Sequence[Strategy]) -> Strategy:
@@ -225,11 +202,7 @@ class _Evidence:
             f"{first_of([c for c, used in advertised.items() if used == one], _NAMED)}: {one.label}"
             for one in dict.fromkeys(advertised.values())
         )
-        return self._answer(
-            best,
-            sure=False,
-            why=f"members use different strategies and contend ({said})",
-        )
+        return self._answer(best, sure=False, why=f"members use different strategies and contend ({said})")
 
     def _odd(self, strategy: Strategy, said: str) -> Strategy:
         """Return the strategy with the members that own what it gives to others."""

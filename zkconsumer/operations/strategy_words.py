@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
@@ -27,21 +28,75 @@ class Arithmetic:
     steps: tuple[str, ...]
 
 
+class StrategyWords:
+    """The arithmetic of one strategy for one group. Computes once what several partitions have in common.
+
+    Arguments: ``strategy`` is computable for this group, or one without arithmetic in words.
+    """
+
+    def __init__(self, strategy: Strategy, view: GroupView, threads: Threads) -> None:
+        self.strategy = strategy
+        self.view = view
+        self.threads = threads
+        self._orders: dict[str, tuple[ThreadId, ...]] = {}
+
+    def threads_of(self, topic: str) -> tuple[ThreadId, ...]:
+        """Return the threads that subscribe to a topic, in the order of the strategies."""
+        if topic not in self._orders:
+            self._orders[topic] = tuple(threads_of_topic(self.threads, topic))
+        return self._orders[topic]
+
+    def of(self, partition: TopicPartition) -> Arithmetic:
+        """Return the arithmetic of one partition."""
+        if partition in self.view.kept:
+            kept = self.view.kept[partition]
+            return Arithmetic(kept, (f"{kept} owns it, and its registration cannot be read: it keeps what it owns",))
+        if partition.partition not in self.view.partitions.get(partition.topic, ()):
+            return Arithmetic(None, (f"{partition} does not exist",))
+        if not self.threads_of(partition.topic):
+            return Arithmetic(None, (f"no member has a thread for {partition.topic}",))
+        words = _WORDS.get(self.strategy.name)
+        if words is None:
+            label = self.strategy.label
+            return Arithmetic(None, (f"the strategy {label} decides it, which has no arithmetic in words here",))
+        return words(self, partition)
+
+    @cached_property
+    def ring(self) -> tuple[ThreadId, ...]:
+        """All threads of ``roundrobin``, in the order of their turns."""
+        every = {thread for by_topic in self.threads.values() for ids in by_topic.values() for thread in ids}
+        return tuple(sorted(every, key=utf16_key))
+
+    @cached_property
+    def equal_threads(self) -> bool:
+        """Whether every thread takes part in every topic, so that no turn is lost."""
+        topics = {topic for by_topic in self.threads.values() for topic in by_topic}
+        return all(len(self.threads_of(topic)) in (0, len(self.ring)) for topic in topics)
+
+    @cached_property
+    def turns(self) -> Mapping[TopicPartition, tuple[int, int, int]]:
+        """For each partition its place in the order of ``roundrobin``, the place of its thread, and the lost turns."""
+        takers = {topic: set(self.threads_of(topic)) for by_topic in self.threads.values() for topic in by_topic}
+        every = [TopicPartition(t, n) for t, some in takers.items() if some for n in self.view.partitions.get(t, ())]
+        every.sort(key=lambda tp: (java_hash(self.hashed(tp)), utf16_key(tp.topic), tp.partition))
+        at, found = -1, {}
+        for place, tp in enumerate(every):
+            steps = 1
+            while self.ring[(at + steps) % len(self.ring)] not in takers[tp.topic]:
+                steps += 1
+            at = (at + steps) % len(self.ring)
+            found[tp] = place, at, steps - 1
+        return found
+
+    def hashed(self, partition: TopicPartition) -> str:
+        """Return the text of a partition that ``roundrobin`` hashes."""
+        old = self.strategy.scala_release == OLD_ORDER
+        return f"[{partition.topic},{partition.partition}]" if old else str(partition)
+
+
 def arithmetic(strategy: Strategy, view: GroupView, threads: Threads, partition: TopicPartition) -> Arithmetic:
-    """Return the arithmetic of one partition that exists and to which a member subscribes."""
-    order = threads_of_topic(threads, partition.topic)
-    numbers = view.partitions.get(partition.topic, ())
-    if partition in view.kept:
-        kept = view.kept[partition]
-        return Arithmetic(kept, (f"{kept} owns it, and its registration cannot be read: it keeps what it owns",))
-    if partition.partition not in numbers:
-        return Arithmetic(None, (f"{partition} does not exist",))
-    if not order:
-        return Arithmetic(None, (f"no member has a thread for {partition.topic}",))
-    words = _WORDS.get(strategy.name)
-    if words is None:
-        return Arithmetic(None, (f"the strategy {strategy.label} decides it, which has no arithmetic in words here",))
-    return words(strategy, view, threads, partition)
+    """Return the arithmetic of one partition. For several of a group use :class:`StrategyWords`."""
+    return StrategyWords(strategy, view, threads).of(partition)
 
 
 def threads_of_topic(threads: Threads, topic: str) -> list[ThreadId]:
@@ -50,10 +105,13 @@ def threads_of_topic(threads: Threads, topic: str) -> list[ThreadId]:
     return sorted(found, key=utf16_key)
 
 
-def _in_blocks(strategy: Strategy, view: GroupView, threads: Threads, partition: TopicPartition) -> Arithmetic:
+def _in_blocks(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
     """``range`` and ``average``: contiguous blocks, the first ones larger by one."""
-    order = threads_of_topic(threads, partition.topic)
-    numbers = view.partitions[partition.topic]
+    numbers = words.view.partitions[partition.topic]
+    return _in_block(words.strategy.name, partition, numbers, words.threads_of(partition.topic))
+
+
+def _in_block(name: str, partition: TopicPartition, numbers: Sequence[int], order: Sequence[ThreadId]) -> Arithmetic:
     size, more = divmod(len(numbers), len(order))
     position = numbers.index(partition.partition)
     larger = more * (size + 1)  # the partitions of the threads that get one more
@@ -64,7 +122,7 @@ def _in_blocks(strategy: Strategy, view: GroupView, threads: Threads, partition:
     return Arithmetic(
         order[at],
         (
-            f"{strategy.name}: {_count(len(numbers), 'partition')} of {partition.topic}, "
+            f"{name}: {_count(len(numbers), 'partition')} of {partition.topic}, "
             f"{_count(len(order), 'thread')}: {_sizes(size, more, len(order))}",
             f"thread {at + 1} of {len(order)}, {order[at]}, gets {_partitions(block)}; "
             f"{partition} is the {ordinal(position - first + 1)} of these",
@@ -76,109 +134,77 @@ def _sizes(size: int, more: int, count: int) -> str:
     """Say how many partitions each thread gets, by its place."""
     if not more:
         return f"each gets {size}"
-    rest = count - more
-    return (
-        f"the first {more} get {size + 1}, the last {rest} {size}" if size else f"the first {more} get 1, {rest} none"
-    )
+    rest, gets = count - more, "gets" if count - more == 1 else "get"
+    first = f"the first {more} {'gets' if more == 1 else 'get'} {size + 1}"
+    return f"{first}, the last {rest} {gets} {size or 'none'}"
 
 
-def _by_hash(strategy: Strategy, view: GroupView, threads: Threads, partition: TopicPartition) -> Arithmetic:
+def _by_hash(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
     """``roundrobin``: partitions in the order of a hash, threads in turn; a thread without the topic is skipped."""
-    text = (lambda tp: f"[{tp.topic},{tp.partition}]") if strategy.scala_release == OLD_ORDER else str
-    by_topic = {t: set(threads_of_topic(threads, t)) for member in threads.values() for t in member}
-    every = [TopicPartition(t, n) for t, takers in by_topic.items() if takers for n in view.partitions.get(t, ())]
-    every.sort(key=lambda tp: (java_hash(text(tp)), utf16_key(tp.topic), tp.partition))
-    ring = sorted({thread for takers in by_topic.values() for thread in takers}, key=utf16_key)
-    place = every.index(partition)
-    turn, skipped = _turn(every[: place + 1], ring, by_topic)
-    orders = "" if strategy.scala_release else ", in the order of either release"
+    place, turn, skipped = words.turns[partition]
+    ring, text = words.ring, words.hashed(partition)
+    orders = "" if words.strategy.scala_release else ", in the order of either release"
     steps = [
-        f"roundrobin: all {_count(len(every), 'partition')} in the order of the Java hash of their text{orders}: "
-        f'"{text(partition)}" has {java_hash(text(partition))} and is number {place + 1}',
+        f"roundrobin: all {_count(len(words.turns), 'partition')} in the order of the Java hash of their text{orders}: "
+        f'"{text}" has {java_hash(text)} and is number {place + 1}',
         f"{_count(len(ring), 'thread')} take one each in turn, in the order of their ids",
     ]
-    if all(takers == set(ring) for takers in by_topic.values() if takers):
-        steps.append(f"({place + 1} - 1) modulo {len(ring)} is {turn}: thread {turn + 1} of {len(ring)}, {ring[turn]}")
+    whose = f"thread {turn + 1} of {len(ring)}, {ring[turn]}"
+    if words.equal_threads:
+        steps.append(f"({place + 1} - 1) modulo {len(ring)} is {turn}: {whose}")
     elif skipped:
-        passed = _count(skipped, "thread")
-        steps.append(
-            f"the turn passes over {passed} without {partition.topic} to thread {turn + 1} of {len(ring)}, {ring[turn]}"
-        )
+        steps.append(f"the turn passes over {_count(skipped, 'thread')} without {partition.topic} to {whose}")
     else:
-        steps.append(f"it is the turn of thread {turn + 1} of {len(ring)}, {ring[turn]}")
+        steps.append(f"it is the turn of {whose}")
     return Arithmetic(ring[turn], tuple(steps))
 
 
-def _turn(
-    partitions: Sequence[TopicPartition], ring: Sequence[ThreadId], by_topic: Mapping[str, set[ThreadId]]
-) -> tuple[int, int]:
-    """Return the place in the ring of the thread that gets the last of these, and how many were skipped for it."""
-    at = -1
-    skipped = 0
-    for tp in partitions:
-        steps = 1
-        while ring[(at + steps) % len(ring)] not in by_topic[tp.topic]:
-            steps += 1
-        at, skipped = (at + steps) % len(ring), steps - 1
-    return at, skipped
-
-
-def _by_circle(strategy: Strategy, view: GroupView, threads: Threads, partition: TopicPartition) -> Arithmetic:
+def _by_circle(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
     """``average-by-circle``: the partitions of one topic in turn."""
-    order = threads_of_topic(threads, partition.topic)
-    position = view.partitions[partition.topic].index(partition.partition)
+    order = words.threads_of(partition.topic)
+    position = words.view.partitions[partition.topic].index(partition.partition)
     at = position % len(order)
     return Arithmetic(
         order[at],
         (
-            f"{strategy.name}: the {_count(len(order), 'thread')} of {partition.topic} take one partition each in turn",
+            f"{words.strategy.name}: the {_count(len(order), 'thread')} of {partition.topic} take one each in turn",
             f"{partition} is number {position + 1} of {partition.topic}: ({position + 1} - 1) modulo {len(order)} is "
             f"{at}, thread {at + 1}, {order[at]}",
         ),
     )
 
 
-def _on_a_ring(strategy: Strategy, view: GroupView, threads: Threads, partition: TopicPartition) -> Arithmetic:
+def _on_a_ring(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
     """``consistent-hash``: the first point of a ring at or after the partition's hash."""
-    ring = ConsistentHashAssignor().ring(threads_of_topic(threads, partition.topic))
+    ring = ConsistentHashAssignor().ring(words.threads_of(partition.topic))
     value = md5_hash(str(MessageQueue(partition.topic, "", partition.partition)))
     after = [point for point in ring if point >= value]
     point = min(after or ring)
     how = "the first point at or after it is" if after else "no point is at or after it, so the first of all counts:"
     return Arithmetic(
-        ring[point],  # type: ignore[arg-type]
+        ThreadId(ring[point]),
         (
-            f"{strategy.name}: each thread has 10 points on a ring, at hashes of its id",
+            f"{words.strategy.name}: each thread has 10 points on a ring, at hashes of its id",
             f"{partition} has the hash {value}; {how} {point}, of {ring[point]}",
         ),
     )
 
 
-def _in_its_room(strategy: Strategy, view: GroupView, threads: Threads, partition: TopicPartition) -> Arithmetic:
+def _in_its_room(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
     """``machine-room-nearby``: partitions go to threads in the room of their leader, if there are any."""
+    view, topic = words.view, partition.topic
     room = view.racks.get(partition)
-    rooms = {
-        thread: view.members[c].extra.get("room")
-        for c, by_topic in threads.items()
-        for thread in by_topic.get(partition.topic, ())
-    }
-    order = threads_of_topic(threads, partition.topic)
+    rooms = {t: view.members[c].extra.get("room") for c, wanted in words.threads.items() for t in wanted.get(topic, ())}
+    order = words.threads_of(topic)
     near = [thread for thread in order if rooms[thread] == room]
-    numbers = [
-        n for n in view.partitions[partition.topic] if view.racks.get(TopicPartition(partition.topic, n)) == room
-    ]
-    within = GroupView(view.members, {partition.topic: tuple(numbers)})
-    takers = near or order
-    narrowed = {c: {t: tuple(x for x in ids if x in set(takers)) for t, ids in by.items()} for c, by in threads.items()}
-    blocks = _in_blocks(Strategy("average"), within, narrowed, partition)
+    numbers = [n for n in view.partitions[topic] if view.racks.get(TopicPartition(topic, n)) == room]
+    blocks = _in_block("average", partition, numbers, near or order)
     who = f"{len(near)} of {len(order)} threads are there" if near else "no thread is there, so all threads share it"
-    return Arithmetic(
-        blocks.thread,
-        (f"{strategy.name}: the leader of {partition} is in room {room}; {who}", *blocks.steps),
-    )
+    first = f"{words.strategy.name}: the leader of {partition} is in room {room}; {who}"
+    return Arithmetic(blocks.thread, (first, *blocks.steps))
 
 
-_Words = Callable[[Strategy, GroupView, Threads, TopicPartition], Arithmetic]
+_Words = Callable[[StrategyWords, TopicPartition], Arithmetic]
 _WORDS: Mapping[str, _Words] = {
     "range": _in_blocks,
     "average": _in_blocks,

@@ -1,8 +1,10 @@
 """Reads what ZooKeeper knows of a group, level by level of its tree.
 
-The reads of one level are sent together, so that a level of most groups takes one round trip. What a level takes is
-bounded: of too many nodes only the first are read, and a problem says so. One thread calls. Mirrors the reads of the
-original's ``ConsumerOffsetChecker`` and ``VerifyConsumerRebalance``, which ask for one node after the other.
+The reads of one level are sent together, so that a level of most groups takes one round trip. A level is bounded: the
+reader reads the first :data:`MOST_NODES` nodes of each kind, and notes a problem if there are more. One thread calls.
+
+Mirrors the reads of the original's ``ConsumerOffsetChecker`` and ``VerifyConsumerRebalance``. Differs on purpose: these
+ask for one node after the other.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class ZooKeeperReader:
         """Whether the topic of Kafka's offsets exists; None if it is unknown."""
 
     def read(self) -> bool:
-        """Read everything, with what went wrong as problems. Returns whether ZooKeeper answered to the end."""
+        """Read everything, and note failed reads as problems. Returns whether ZooKeeper answered to the end."""
         try:
             if name_problem(self._group) is None:
                 self._read_group()

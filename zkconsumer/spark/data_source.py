@@ -6,16 +6,28 @@ driver process, which ask for readers. It holds nothing but the options.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 from uuid import uuid4
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
+from zkconsumer.errors import ConfigException
 from zkconsumer.spark.batch_reader import BatchReader, FilteringReader
-from zkconsumer.spark.options import parse
+from zkconsumer.spark.catalog_options import overridden, stored_options, with_options
+from zkconsumer.spark.option_copies import without_copies
+from zkconsumer.spark.options import ReadOptions, parse
 from zkconsumer.spark.schema import check_schema, source_schema
 from zkconsumer.spark.stream_reader import StreamReader
+from zkconsumer.spark.table_options import TABLE, TableOptions, names_table, parse_table
+from zkconsumer.spark.table_reader import TableReader, table_schema, table_types
+
+_WHERE: Final = {"zookeeper.connect", "bootstrap.servers", "kafka.bootstrap.servers"}
+_FORGOTTEN: Final = (
+    "is missing. If this is a table: Spark forgets the options of a table whose columns are named, so create it without"
+    " them, or create a temporary view"
+)
 
 
 class ZkConsumerDataSource(DataSource):
@@ -24,7 +36,10 @@ class ZkConsumerDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._frame = uuid4().hex  # the same in all copies, and so in all queries of one DataFrame
-        self._parsed = parse(options)  # here, so that a wrong option fails in load()
+        self._given, self._creates_table = without_copies(options)
+        # A query of a table has the options in its columns, and here only those that it adds. All others are parsed
+        # here, so that a wrong option fails in load().
+        self._parsed = _parsed(self._given) if _WHERE & {name.lower() for name in self._given} else None
 
     @classmethod
     def name(cls) -> str:
@@ -32,17 +47,45 @@ class ZkConsumerDataSource(DataSource):
         return "zkconsumer"
 
     def schema(self) -> StructType:
-        """Return the schema of Spark's Kafka source, with ``includeHeaders`` also the headers."""
-        return source_schema(self._parsed.include_headers)
+        """Return the columns of a table about groups, or those of messages: the schema of Spark's Kafka source, with
+        ``includeHeaders`` also the headers. Raises ConfigException.
+        """
+        parsed = self._parsed or _parsed(self._given)
+        if isinstance(parsed, TableOptions):
+            found = table_schema(parsed.table)
+        else:
+            found = source_schema(parsed.include_headers)
+        return with_options(found, self._given) if self._creates_table else found
 
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch. Raises ConfigException."""
-        self._parsed.check_batch()
+        parsed = self._options_of(schema)
+        if isinstance(parsed, TableOptions):
+            check_schema(schema, table_types(parsed.table))
+            return TableReader(parsed, schema)
+        parsed.check_batch()
         check_schema(schema)
-        return (FilteringReader if self._parsed.pushdown else BatchReader)(self._parsed, schema)
+        return (FilteringReader if parsed.pushdown else BatchReader)(parsed, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802
         """Return the reader of a stream. Raises ConfigException."""
-        self._parsed.check_stream()
+        parsed = self._options_of(schema)
+        if isinstance(parsed, TableOptions):
+            reason = "a table about groups is read in a batch: it is their state at one moment"
+            raise ConfigException(TABLE, f"{parsed.table!r}: {reason}")
+        parsed.check_stream()
         check_schema(schema)
-        return StreamReader(self._parsed, schema, self._frame)
+        return StreamReader(parsed, schema, self._frame)
+
+    def _options_of(self, schema: StructType) -> ReadOptions | TableOptions:
+        """Return the options: of this source, or those that a table has in its columns."""
+        stored = stored_options(schema)
+        if stored:
+            return _parsed(overridden(stored, self._given))
+        if self._parsed is None and not self._given:
+            raise ConfigException("zookeeper.connect", _FORGOTTEN)
+        return self._parsed or _parsed(self._given)
+
+
+def _parsed(given: Mapping[str, str]) -> ReadOptions | TableOptions:
+    return parse_table(given) if names_table(given) else parse(given)

@@ -12,7 +12,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordination_properties import BY_BROKERS
@@ -24,6 +24,7 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import option_values as values
 from zkconsumer.spark.offset_ranges import LATEST, OffsetChoice
+from zkconsumer.spark.option_copies import without_copies
 
 _OF_BROKERS_MEMBERS: Final = (
     "session.timeout.ms",
@@ -102,10 +103,12 @@ _OURS: Final = (
     "allowLiveMembers",
     "allowMissingTopics",
     "pushdown",
+    "table",
 )
 NAMES: Final[Mapping[str, str]] = {name.lower(): name for name in (*PROPERTIES, *_OURS)}
 """Every option by its name in lower case."""
 
+Parsed = TypeVar("Parsed")
 _KAFKA: Final = "kafka."
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "kafka.group.id": "the group is named by group.id",
@@ -113,6 +116,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "startingOffsetsByTimestamp": "name one time by startingTimestamp, or offsets by startingOffsets",
     "endingOffsetsByTimestamp": "name one time by endingTimestamp, or offsets by endingOffsets",
     "path": "load() takes no path; name the topics with subscribe",
+    "groups": "it names the groups of table=members, owners, offsets or lag",
     "group.migration": "a query is no bridge; once all others are, restart it with group.coordination=kafka",
 }
 """Options that are known elsewhere, and what takes their place here."""
@@ -172,44 +176,44 @@ class ReadOptions:
     def check_batch(self) -> None:
         """Refuse options that a batch cannot have. Raises ConfigException."""
         if self.max_offsets is not None:
-            _refuse("maxOffsetsPerTrigger", str(self.max_offsets), "a batch has no triggers; limit it by endingOffsets")
+            refuse("maxOffsetsPerTrigger", str(self.max_offsets), "a batch has no triggers; limit it by endingOffsets")
         if self.starting == LATEST:
-            _refuse("startingOffsets", "latest", "a batch that starts at the end reads nothing")
+            refuse("startingOffsets", "latest", "a batch that starts at the end reads nothing")
         if self.starting is not None and -1 in (self.starting.given or {}).values():
-            _refuse("startingOffsets", _shown(self.starting), "a batch that starts at the end (-1) reads nothing")
+            refuse("startingOffsets", _shown(self.starting), "a batch that starts at the end (-1) reads nothing")
         start, end = (None if place is None else place.time for place in (self.starting, self.ending))
         if start is not None and end is not None and end < start:
-            _refuse("endingTimestamp", str(end), f"is before startingTimestamp={start}")
+            refuse("endingTimestamp", str(end), f"is before startingTimestamp={start}")
         if self.membership not in (None, "none"):
-            _refuse("membership", self.membership, "a batch never joins the group; leave it out or say none")
+            refuse("membership", self.membership, "a batch never joins the group; leave it out or say none")
         if self.allow_live_members:
-            _refuse("allowLiveMembers", "true", "it is for streams; a batch commits nothing and disturbs nobody")
+            refuse("allowLiveMembers", "true", "it is for streams; a batch commits nothing and disturbs nobody")
         self._refuse_for_members("a batch never joins the group")
 
     def check_stream(self) -> None:
         """Refuse options that a stream cannot have. Raises ConfigException."""
         if self.ending is not None:
             name = "endingTimestamp" if self.ending.time is not None else "endingOffsets"
-            _refuse(name, _shown(self.ending), "a stream has no end; use the trigger availableNow")
+            refuse(name, _shown(self.ending), "a stream has no end; use the trigger availableNow")
         if self.pushdown:
-            _refuse("pushdown", "true", "Spark tells filters to batches only; a stream must read all it counts as read")
+            refuse("pushdown", "true", "Spark tells filters to batches only; a stream must read all it counts as read")
         if not self.is_member:
             self._refuse_for_members("contradicts membership='none'")
             return
         if self.selection.partitions:
             names = ", ".join(map(str, self.selection.partitions[:3]))
-            _refuse("assign", names, "a member owns what the group leaves it; say subscribe, or membership=none")
+            refuse("assign", names, "a member owns what the group leaves it; say subscribe, or membership=none")
         if self.allow_live_members:
-            _refuse("allowLiveMembers", "true", "is for membership=none; a member always shares the group with others")
+            refuse("allowLiveMembers", "true", "is for membership=none; a member always shares the group with others")
 
     def _refuse_for_members(self, reason: str) -> None:
         if self.release_after is not None:
-            _refuse("releaseAfter", f"{self.release_after:g}", reason)
+            refuse("releaseAfter", f"{self.release_after:g}", reason)
         if self.checkpoint is not None:
-            _refuse("checkpointLocation", self.checkpoint, reason)
+            refuse("checkpointLocation", self.checkpoint, reason)
         for name in self.for_members:
             value = str(getattr(self.config, name.replace(".", "_")))
-            _refuse(self.spelled.get(name, name), value, reason)
+            refuse(self.spelled.get(name, name), value, reason)
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
@@ -218,12 +222,21 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
     Raises ConfigException naming option and value, the option as the user wrote it. Spark tells names in lower case;
     then they are spelled as in the documentation.
     """
+    return as_written(given, _parsed)
+
+
+def as_written(given: Mapping[str, str], read: Callable[[Mapping[str, str], Mapping[str, str]], Parsed]) -> Parsed:
+    """Return what ``read`` makes of the options, given with names in lower case and without Spark's prefix.
+
+    ``read`` is also told how the user wrote each name. Raises as :func:`parse`.
+    """
+    given = without_copies(given).options
     written = {name.lower(): _SPELLED.get(name, name) for name in given}
     options = {name.lower(): value for name, value in given.items()}
     plain = {name.removeprefix(_KAFKA): name for name in options}  # "x" for "kafka.x"
     spelled = {short: written[short if short in written else name] for short, name in plain.items()} | written
     try:
-        return _parsed(_plain(options), spelled)
+        return read(_plain(options), spelled)
     except ConfigException as error:
         name = spelled.get(error.key.lower(), error.key)
         if name == error.key:
@@ -234,7 +247,7 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
 def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptions:
     for name, value in options.items():
         if name not in NAMES:
-            _refuse_unknown(name, value)
+            refuse_unknown(name, value)
     _check_coordination(options)
     config = ConsumerConfig({**DEFAULTS, **{name: options[name] for name in PROPERTIES if name in options}})
     return ReadOptions(
@@ -265,8 +278,8 @@ def _plain(options: Mapping[str, str]) -> dict[str, str]:
         short = name.removeprefix(_KAFKA)
         if name not in _ELSEWHERE and short in PROPERTIES and not short.startswith("zookeeper."):
             if options.get(short, value) != value:
-                shown = _quoted(short, options[short])
-                _refuse(name, value, f"contradicts {short}={shown}; say one of them")
+                shown = quoted(short, options[short])
+                refuse(name, value, f"contradicts {short}={shown}; say one of them")
             name = short
         plain[name] = value
     return plain
@@ -279,26 +292,28 @@ def _check_coordination(options: Mapping[str, str]) -> None:
     for name in (_BOOTSTRAP, *_OF_BROKERS_MEMBERS):
         if name in options:
             found = "; brokers are found through zookeeper.connect" if name == _BOOTSTRAP else ""
-            _refuse(name, options[name], f"is for group.coordination=kafka{found}")
+            refuse(name, options[name], f"is for group.coordination=kafka{found}")
 
 
-def _refuse(name: str, value: str, reason: str) -> NoReturn:
-    raise ConfigException(name, f"{_quoted(name, value)}: {reason}")
+def refuse(name: str, value: str, reason: str) -> NoReturn:
+    """Raise ConfigException for an option; its value is hidden if it may be a secret."""
+    raise ConfigException(name, f"{quoted(name, value)}: {reason}")
 
 
-def _quoted(name: str, value: str) -> str:
+def quoted(name: str, value: str) -> str:
     """Return the value for an error, unless it is or may hold a secret."""
     known = name.lower() in NAMES
     hidden = is_secret(name) or holds_credentials(value) or (not known and looks_secret(name, value, NAMES))
     return HIDDEN if hidden else repr(value)
 
 
-def _refuse_unknown(name: str, value: str) -> NoReturn:
+def refuse_unknown(name: str, value: str) -> NoReturn:
+    """Raise ConfigException for an option that does not exist, with the name that was probably meant."""
     elsewhere = _ELSEWHERE.get(_SPELLED.get(name, name))
     if elsewhere is not None:
-        _refuse(name, value, f"unknown option; {elsewhere}")
+        refuse(name, value, f"unknown option; {elsewhere}")
     close = difflib.get_close_matches(name.replace("_", "."), NAMES, n=1, cutoff=0.6)
-    _refuse(name, value, "unknown option" + (f"; did you mean {NAMES[close[0]]!r}?" if close else ""))
+    refuse(name, value, "unknown option" + (f"; did you mean {NAMES[close[0]]!r}?" if close else ""))
 
 
 def _read(options: Mapping[str, str], name: str, convert: Callable[[str], Any], *, default: Any = None) -> Any:
@@ -313,7 +328,7 @@ def _read(options: Mapping[str, str], name: str, convert: Callable[[str], Any], 
 
 def _contradiction(options: Mapping[str, str], one: str, other: str) -> None:
     if one.lower() in options and other.lower() in options:
-        _refuse(one, options[one.lower()], f"contradicts {other}={options[other.lower()]!r}; say one of them")
+        refuse(one, options[one.lower()], f"contradicts {other}={options[other.lower()]!r}; say one of them")
 
 
 def _place(options: Mapping[str, str], name: str, by_time: str, symbols: set[int], refused: str) -> Any:
@@ -327,7 +342,7 @@ def _strategy(options: Mapping[str, str]) -> Any:
     name = "startingOffsetsByTimestampStrategy"
     strategy = _read(options, name, values.choice("error", "latest"))
     if strategy is not None and "startingtimestamp" not in options:
-        _refuse(name, strategy, "is of no use without startingTimestamp")
+        refuse(name, strategy, "is of no use without startingTimestamp")
     return strategy
 
 

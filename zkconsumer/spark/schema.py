@@ -5,6 +5,7 @@ Pure. Spark cannot tell a Python source which columns a query needs, so a user's
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.types import (
@@ -43,8 +44,8 @@ def source_schema(include_headers: bool) -> StructType:
     return StructType([StructField(name, TYPES[name]) for name in names])
 
 
-def check_schema(schema: StructType) -> None:
-    """Check that all columns of a user's schema exist and have the right types.
+def check_schema(schema: StructType, types: Mapping[str, DataType] = TYPES) -> None:
+    """Check that all columns of a user's schema exist and have the right types, those of messages by default.
 
     Raises ConfigException naming the column.
     """
@@ -52,9 +53,9 @@ def check_schema(schema: StructType) -> None:
         raise ConfigException("schema", "names no column; name one, were it only to count")
     seen = set()
     for field in schema.fields:
-        known = TYPES.get(field.name)
+        known = types.get(field.name)
         if known is None:
-            raise ConfigException("schema", f"{field.name!r}: there is no such column, only {', '.join(TYPES)}")
+            raise ConfigException("schema", f"{field.name!r}: there is no such column, only {', '.join(types)}")
         if field.dataType != known:
             told = f"{field.name!r} is {known.simpleString()}, not {field.dataType.simpleString()}"
             raise ConfigException("schema", f"{told}; cast it in the query")

@@ -59,7 +59,7 @@ No node has its version; -1 would mean any version.
 
 
 class Part(Enum):
-    """What to read of a node."""
+    """A part of a node to read."""
 
     CONTENT = "content and stat"
     STAT = "stat"

@@ -81,7 +81,7 @@ def _ask_server(server: tuple[str, int], deadline: Deadline, tls: ssl.SSLContext
 
 
 def parse_answers(name: str, answers: Mapping[str, str], problem: str = "") -> ServerStatistics:
-    """Return the statistics in a server's answers by command. What cannot be read is left out."""
+    """Return the statistics in a server's answers by command, without unreadable ones."""
     said = _lines(answers.get("srvr", ""))
     configured = _lines(answers.get("conf", ""))
     return ServerStatistics(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.documents import DOCS, ROOT, example
 from tests.group_snapshots import group_snapshot, partition
 from zkconsumer.cli import main
 from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
@@ -38,7 +40,7 @@ def test_the_report_has_state_members_and_partitions(explain: Explain, capsys: p
     assert explain(HEALTHY) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Group g is Stable: all 4 partitions are owned as range wants."
-    assert lines[1].startswith("Strategy range: 1 of 2 members advertise it, and it explains what g_b own")
+    assert lines[1].startswith("Strategy range: 1 of 2 members advertise it, and it explains the partitions of g_b")
     assert [line.split()[:4] for line in lines[4:6]] == [["g_a", "zkconsumer", "1", "2"], ["g_b", "Scala", "1", "2"]]
     assert sum(line.endswith("as it should be") for line in lines) == 4
 
@@ -64,11 +66,32 @@ def test_json_and_csv(explain: Explain, capsys: pytest.CaptureFixture[str]) -> N
     assert explain(DEAD_OWNER, "--format", "json") == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["strategy"]["name"], len(made["members"]), len(made["partitions"])) == ("range", 2, 4)
+    assert made["topics"] == {"t": {"threads": ["g_a-0", "g_b-0"], "partitions": [0, 1, 2, 3]}}
     assert made["partitions"][3]["cause"]["until"] is not None
     assert explain(HEALTHY, "--format", "csv") == 0
     rows = capsys.readouterr().out.splitlines()
     assert rows[0] == "TOPIC,PARTITION,SHOULD-OWN,OWNER,SINCE,LAG,LAG-TIME,WHY"
     assert rows[1].startswith("t,0,g_a-0,g_a-0,")
+
+
+def test_the_example_of_the_docs_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_snapshots(str(tmp_path / "group.jsonl"), [HEALTHY])
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example("explain"), "explain.md", "exec"), {})
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "all 4 partitions are owned as range wants"
+    assert said[1] == "g_a-0 owns t-0, as it should by range."
+    assert said[-1] == "3", "three of four partitions keep their thread if a third member joins"
+
+
+def test_the_docs_list_only_causes_that_exist() -> None:
+    page = (DOCS / "explain.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (it[^|]*|a Spark[^|]*) \|", page, re.MULTILINE)
+    told = (ROOT / "zkconsumer" / "operations" / "ownership_causes.py").read_text(encoding="utf-8")
+    assert len(rows) > 8
+    assert [row for row in rows if row not in told and "or registration" not in row] == []
 
 
 def test_an_unknown_group_names_similar_ones(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.documents import DOCS
 from tests.group_snapshots import group_snapshot
 from zkconsumer.cli import main
 from zkconsumer.operations.snapshot_file import write_snapshots
@@ -70,6 +72,12 @@ def test_a_group_on_paper(paper: Any, capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr().out
     assert "all members use average-by-circle; strategy average-by-circle." in said
     assert "Note" not in said
+
+
+def test_the_file_of_the_docs_is_a_group(paper: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (text,) = re.findall(r"```json\n(.*?)```", (DOCS / "explain.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert main(["plan", "--registrations", paper(text), "--join", "web-11"]) == 0
+    assert capsys.readouterr().out.startswith("Group group, web-11 joins; strategy range.")
 
 
 WRONG = [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.group_snapshots import NOW, group_snapshot
@@ -145,7 +146,7 @@ def assigned(snapshot: GroupSnapshot) -> dict[TopicPartition, ThreadId]:
 def ranked(snapshot: GroupSnapshot) -> list[tuple[int, int, int, str]]:
     """The assignment by ranks of names in place of names."""
     topics = sorted(snapshot.topics, key=utf16_key)
-    consumers = sorted(snapshot.members, key=lambda name: utf16_key(f"{name}-"))
+    consumers = sorted(snapshot.members, key=lambda name: utf16_key(f"{name}-0"))
     found = []
     for tp, thread in assigned(snapshot).items():
         consumer, _, number = thread.rpartition("-")
@@ -161,6 +162,7 @@ def ranked(snapshot: GroupSnapshot) -> list[tuple[int, int, int, str]]:
     st.booleans(),
 )
 def test_every_assignment_stays_the_same(topics: dict[str, int], hosts: dict[str, int], seed: int, usual: bool) -> None:
+    assume(not any(re.match(re.escape(one) + "-[0-9]", other) for one in hosts for other in hosts))
     ending = "-1700000000000-0123abcd" if usual else ""
     made = group_snapshot(
         members={f"g_{host}{ending}": dict.fromkeys(topics, streams) for host, streams in hosts.items()},

@@ -154,7 +154,7 @@ def test_ours_pause_only_what_moves() -> None:
 def test_scala_members_stop_everything() -> None:
     found = pauses(made(Join("c"), extra={"g_a": OURS}))
     assert found["Scala members"][0] == 3
-    assert "1 only to claim them again" in found["Scala members"][1]
+    assert "1 of them only to claim them again" in found["Scala members"][1]
     assert found["members of zkconsumer, what stays"][0] == 2
 
 

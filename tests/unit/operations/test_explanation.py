@@ -21,8 +21,9 @@ from zkconsumer.operations.group_snapshot import (
     TopicNode,
     ZooKeeperServer,
 )
-from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.group_view import GroupAnalysis, expected_owners
 from zkconsumer.operations.moments import ago, duration, moment
+from zkconsumer.operations.strategy_inference import ROUNDROBIN
 
 OURS = {"zkconsumer": "1.0", "strategy": "range"}
 LOGS = {f"t:{n}": (0, 10) for n in range(4)}
@@ -188,15 +189,24 @@ def test_a_topic_that_cannot_be_read() -> None:
 
 
 def test_members_with_two_strategies_contend() -> None:
-    """g_b uses roundrobin and owns t-1, so the Scala member g_a claims nothing at all."""
-    wanted = {"g_a": {"t": 1, "u": 1}, "g_b": {"t": 1, "u": 1}}
-    logs = {**LOGS, "u:0": (0, 1)}
-    snapshot = group_snapshot(wanted, {"t:1": "g_b-0", "t:3": "g_b-0"}, logs=logs, extra={"g_a": OURS})
+    """g_b uses roundrobin and owns t-1. The Scala member g_a should own it by range, and claims nothing at all."""
+    wanted: Any = {name: {"t": 1, "u": 1} for name in ("g_a", "g_b", "g_c")}
+    given: Any = {"members": wanted, "logs": {**LOGS, "u:0": (0, 1)}, "extra": {"g_c": OURS}}
+    by_turns = expected_owners(group_snapshot(**given), ROUNDROBIN)
+    theirs = {f"{tp.topic}:{tp.partition}": thread for tp, thread in by_turns.items() if thread == "g_b-0"}
+    snapshot = group_snapshot(owners=theirs, **given)
     kept = explain(snapshot, partition("t:1"))
     assert "its owner uses another strategy" in kept.sentence
     assert "roundrobin" in kept.cause.reason
     unowned = explain(snapshot, T0)
-    assert "it should also own t-1, which g_b-0 owns" in unowned.cause.reason
+    assert unowned.should == "g_a-0"
+    assert "it should also own t-1, which g_b-0 owns; what g_b owns is explained by" in unowned.cause.reason
+
+
+def test_a_dead_owner_keeps_a_scala_member_from_claiming() -> None:
+    found = explain(group_snapshot(TWO, {**without("t:3"), "t:2": "g_gone-0"}, logs=LOGS), T3)
+    assert "gave up" in found.sentence
+    assert "it should also own t-2, which g_gone-0 owns; that thread is not registered" in found.cause.reason
 
 
 def test_a_brokers_group_is_explained_by_its_coordinator() -> None:

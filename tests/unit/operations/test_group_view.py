@@ -23,12 +23,7 @@ from zkconsumer.operations.group_snapshot import (
     Problem,
     ZooKeeperServer,
 )
-from zkconsumer.operations.group_view import (
-    GroupAnalysis,
-    GroupState,
-    MemberKind,
-    Strategy,
-)
+from zkconsumer.operations.group_view import GroupAnalysis, GroupState, MemberKind, Strategy
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
 
 OURS = {"zkconsumer": "1.0", "strategy": "range"}
@@ -101,67 +96,27 @@ def test_two_orders_of_equal_outcome_are_one_strategy() -> None:
 STRATEGIES: list[tuple[str, dict[str, Any], str, bool, str]] = [
     ("no member", {}, "", False, "no member is registered"),
     ("nothing owned", {"members": THREE}, "range", False, "original's default"),
-    (
-        "a single member",
-        {"members": {"g_a": {"t": 1}}, "owners": dict.fromkeys(LOGS, "g_a-0")},
-        "range",
-        False,
-        "also",
-    ),
-    (
-        "all advertise",
-        {"members": THREE, "extra": dict.fromkeys(THREE, OURS)},
-        "range",
-        True,
-        "all 3 members",
-    ),
+    ("a single member", {"members": {"g_a": {"t": 1}}, "owners": dict.fromkeys(LOGS, "g_a-0")}, "range", False, "also"),
+    ("all advertise", {"members": THREE, "extra": dict.fromkeys(THREE, OURS)}, "range", True, "all 3 members"),
     (
         "a plug-in for all",
-        {
-            "members": THREE,
-            "extra": {name: {**OURS, "strategy": "average"} for name in THREE},
-        },
+        {"members": THREE, "extra": {name: {**OURS, "strategy": "average"} for name in THREE}},
         "average",
         True,
         "all 3 members advertise it",
     ),
     (
         "a plug-in beside Scala",
-        {
-            "members": THREE,
-            "extra": {"g_a": {**OURS, "strategy": "average"}},
-            "owners": BY_RANGE,
-        },
+        {"members": THREE, "extra": {"g_a": {**OURS, "strategy": "average"}}, "owners": BY_RANGE},
         "range",
         True,
         "1 of 3 members",
     ),
-    (
-        "range beside Scala",
-        {"members": THREE, "extra": {"g_a": OURS}, "owners": BY_RANGE},
-        "range",
-        True,
-        "no other",
-    ),
-    (
-        "old order",
-        {
-            "members": THREE,
-            "extra": dict.fromkeys(THREE, OLD_ROUNDROBIN),
-        },
-        "roundrobin (0.x)",
-        True,
-        "all 3",
-    ),
+    ("range beside Scala", {"members": THREE, "extra": {"g_a": OURS}, "owners": BY_RANGE}, "range", True, "no other"),
+    ("old order", {"members": THREE, "extra": dict.fromkeys(THREE, OLD_ROUNDROBIN)}, "roundrobin (0.x)", True, "all 3"),
     (
         "ours contend",
-        {
-            "members": THREE,
-            "extra": {
-                **dict.fromkeys(THREE, OURS),
-                "g_c": {**OURS, "strategy": "roundrobin"},
-            },
-        },
+        {"members": THREE, "extra": {**dict.fromkeys(THREE, OURS), "g_c": {**OURS, "strategy": "roundrobin"}}},
         "range",
         False,
         "g_c: roundrobin (1.x)",
@@ -169,11 +124,7 @@ STRATEGIES: list[tuple[str, dict[str, Any], str, bool, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("case", "given", "label", "sure", "why"),
-    STRATEGIES,
-    ids=[row[0] for row in STRATEGIES],
-)
+@pytest.mark.parametrize(("case", "given", "label", "sure", "why"), STRATEGIES, ids=[row[0] for row in STRATEGIES])
 def test_the_strategy_in_effect(case: str, given: dict[str, Any], label: str, sure: bool, why: str) -> None:
     del case
     found = group_view.strategy_in_effect(group_snapshot(logs=LOGS, **given))
@@ -220,56 +171,16 @@ SOON = NOW - 45_000
 """Five seconds after the last change: nobody has lost patience yet."""
 DEAD_OWNER = {**BY_RANGE, "t:6": "g_dead-0"}
 STATES: list[tuple[str, dict[str, Any], GroupState, str]] = [
-    (
-        "stable",
-        {"members": THREE, "owners": BY_RANGE},
-        GroupState.STABLE,
-        "all 7 partitions",
-    ),
-    (
-        "unowned",
-        {"members": THREE, "owners": {"t:0": "g_a-0"}},
-        GroupState.REBALANCING,
-        "nobody owns t-1, t-2",
-    ),
-    (
-        "dead owner",
-        {"members": THREE, "owners": DEAD_OWNER},
-        GroupState.REBALANCING,
-        "not registered owns t-6",
-    ),
-    (
-        "left over",
-        {"members": THREE, "owners": {**BY_RANGE, "u:0": "g_a-0"}},
-        GroupState.REBALANCING,
-        "nobody should",
-    ),
-    (
-        "no partitions",
-        {"members": {"g_a": {"new": 1}}},
-        GroupState.STABLE,
-        "no partition to own",
-    ),
+    ("stable", {"members": THREE, "owners": BY_RANGE}, GroupState.STABLE, "all 7 partitions"),
+    ("unowned", {"members": THREE, "owners": {"t:0": "g_a-0"}}, GroupState.REBALANCING, "nobody owns t-1, t-2"),
+    ("dead owner", {"members": THREE, "owners": DEAD_OWNER}, GroupState.REBALANCING, "not registered owns t-6"),
+    ("left over", {"members": THREE, "owners": {**BY_RANGE, "u:0": "g_a-0"}}, GroupState.REBALANCING, "nobody should"),
+    ("no partitions", {"members": {"g_a": {"new": 1}}}, GroupState.STABLE, "no partition to own"),
     ("empty", {"offsets": {"t:0": 1}}, GroupState.EMPTY, "no member is registered"),
-    (
-        "left owners",
-        {"owners": {"t:0": "g_x-0"}},
-        GroupState.EMPTY,
-        "1 owner nodes are left",
-    ),
+    ("left owners", {"owners": {"t:0": "g_x-0"}}, GroupState.EMPTY, "1 owner nodes are left"),
     ("dead", {"group_node": None, "ids_node": None}, GroupState.DEAD, "no such group"),
-    (
-        "not asked",
-        {"group_node": None, "ids_node": None, "zookeeper": ""},
-        GroupState.UNKNOWN,
-        "neither",
-    ),
-    (
-        "forbidden",
-        {"problems": (Problem("/consumers/g/ids", "no rights"),)},
-        GroupState.UNKNOWN,
-        "no rights",
-    ),
+    ("not asked", {"group_node": None, "ids_node": None, "zookeeper": ""}, GroupState.UNKNOWN, "neither"),
+    ("forbidden", {"problems": (Problem("/consumers/g/ids", "no rights"),)}, GroupState.UNKNOWN, "no rights"),
 ]
 
 
@@ -311,9 +222,7 @@ def test_known_sessions_bound_the_patience() -> None:
 
 
 BROKERS = BrokersGroup(
-    "Stable",
-    "sticky",
-    members=(BrokersMember("m-1", "c", "/h", None, (partition("t:0"),), ("t",)),),
+    "Stable", "sticky", members=(BrokersMember("m-1", "c", "/h", None, (partition("t:0"),), ("t",)),)
 )
 
 

@@ -309,3 +309,23 @@ def test_options_travel_to_other_processes() -> None:
     for how in ({"subscribe": "t"}, {"subscribePattern": "a.*"}, {"assign": '{"t":[1]}'}):
         options = parse({"zookeeper.connect": "zk", "group.id": "g", **how, "startingOffsets": '{"t":{"1":4}}'})
         assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_copy_that_spark_made_of_an_option_is_accepted() -> None:
+    """``CREATE TABLE`` hands each option on twice."""
+    assert parse({**BASE, "option.subscribe": "t", "Option.Group.Id": "g"}) == parse(BASE)
+
+
+@pytest.mark.parametrize(
+    ("copy", "message"),
+    [
+        ({"option.subscribe": "u"}, "option.subscribe: contradicts subscribe, of which it should be a copy"),
+        ({"option.endingOffsets": "latest"}, "option.endingoffsets: unknown option; it is Spark's name for a copy of"),
+        ({"option.sasl.password": "hidden"}, "option.sasl.password: unknown option"),
+    ],
+)
+def test_a_copy_without_an_equal_original_is_refused(copy: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, **copy})
+    assert str(refused.value).startswith(message)
+    assert "hidden" not in str(refused.value)

@@ -31,8 +31,6 @@ the flags, columns and texts of kafka-consumer-groups.sh. Each action is also a 
 
 --reset-offsets is "zkconsumer offsets reset", see its help.
 
---reset-offsets has the options of "zkconsumer offsets reset"; see there.
-
 One thing differs from Kafka's tool on purpose: --delete and --delete-offsets show what
 they would do, and do it only with --execute.
 

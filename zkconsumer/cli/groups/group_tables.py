@@ -15,17 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cached_property
 
 from zkconsumer.cli.tables import Cell, Column, Table
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot, MemberNode, lag_between
-from zkconsumer.operations.group_view import (
-    StateOfGroup,
-    group_state,
-    member_kind,
-    strategy_in_effect,
-    subscribed_topics,
-)
+from zkconsumer.operations.group_view import GroupAnalysis, member_kind
 
 _DEFAULT_ID = re.compile(r"(?P<host>.+)-[0-9]{10,}-[0-9a-f]{8}", re.ASCII | re.DOTALL)
 """What follows the group in the id of a member without ``consumer.id``: the host, milliseconds, 8 digits."""
@@ -38,9 +33,9 @@ class Coordination(Enum):
     BROKERS = "brokers"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupSide:
-    """A group as one of the two coordinates it."""
+    """A group as one of the two coordinates it. Each answer of the analysis is computed once."""
 
     snapshot: GroupSnapshot
     coordination: Coordination
@@ -54,19 +49,20 @@ class GroupSide:
     def state(self) -> str:
         """Kafka's word for the state; for a group in ZooKeeper also ``Rebalancing`` and ``Stuck``."""
         if self.coordination is Coordination.ZOOKEEPER:
-            return self._in_zookeeper.state.value
+            return self.analysis.state.state.value
         known = self.snapshot.brokers_group
         return "Unknown" if known is None else known.state
 
     @property
     def reason(self) -> str:
         """Why a group in ZooKeeper is in its state; empty for the brokers."""
-        return self._in_zookeeper.reason if self.coordination is Coordination.ZOOKEEPER else ""
+        return self.analysis.state.reason if self.coordination is Coordination.ZOOKEEPER else ""
 
-    @property
-    def _in_zookeeper(self) -> StateOfGroup:
-        # else the state may be that of the brokers' group of this name
-        return group_state(replace(self.snapshot, brokers_group=None))
+    @cached_property
+    def analysis(self) -> GroupAnalysis:
+        """What the nodes in ZooKeeper say about the group."""
+        # with the brokers' group of this name the answers may be about that one
+        return GroupAnalysis(replace(self.snapshot, brokers_group=None))
 
     @property
     def type(self) -> str:
@@ -109,7 +105,7 @@ def offsets_table(shown: Sequence[GroupSide], *, verbose: bool = False, with_sid
     rows = []
     for side in shown:
         partitions = _owned if side.coordination is Coordination.ZOOKEEPER else _assigned
-        for who, tp in partitions(side.snapshot):
+        for who, tp in partitions(side):
             row = [side.group, *_offset_cells(side, tp), *who]
             rows.append([*row, *_side_cell(side, with_side), *(_offset_details(side, tp) if extra else [])])
     return Table(columns, rows)
@@ -120,8 +116,9 @@ _Who = tuple[str | None, str | None, str | None]
 _NOBODY: _Who = (None, None, None)
 
 
-def _assigned(snapshot: GroupSnapshot) -> list[tuple[_Who, TopicPartition]]:
+def _assigned(side: GroupSide) -> list[tuple[_Who, TopicPartition]]:
     """Return the partitions of the brokers' group: by member, members with most of them first, then unassigned ones."""
+    snapshot = side.snapshot
     members = [] if snapshot.brokers_group is None else list(snapshot.brokers_group.members)
     members.sort(key=lambda member: -len(member.assignment or ()))
     rows: list[tuple[_Who, TopicPartition]] = [
@@ -133,12 +130,13 @@ def _assigned(snapshot: GroupSnapshot) -> list[tuple[_Who, TopicPartition]]:
     return [*rows, *((_NOBODY, tp) for tp in sorted(snapshot.kafka_offsets or ()) if tp not in assigned)]
 
 
-def _owned(snapshot: GroupSnapshot) -> list[tuple[_Who, TopicPartition]]:
+def _owned(side: GroupSide) -> list[tuple[_Who, TopicPartition]]:
     """Return the partitions of the group in ZooKeeper in the same order."""
+    snapshot = side.snapshot
     found: list[tuple[_Who, TopicPartition]] = []
     for consumer, owned in sorted(_partitions_by_owner(snapshot).items(), key=lambda entry: (-len(entry[1]), entry[0])):
         found += ((_who(snapshot, consumer), tp) for tp in sorted(owned))
-    known = {*snapshot.owners, *snapshot.offsets, *snapshot.partitions_of(subscribed_topics(snapshot))}
+    known = {*snapshot.owners, *snapshot.offsets, *snapshot.partitions_of(side.analysis.subscribed)}
     owned_ones = {tp for _, tp in found}
     return [*found, *((_NOBODY, tp) for tp in sorted(known - owned_ones))]
 
@@ -328,8 +326,8 @@ def states_table(shown: Sequence[GroupSide], *, verbose: bool = False, with_side
 def _coordinator(side: GroupSide) -> tuple[str, str, int | None]:
     """Return the coordinator, the strategy and the number of members."""
     if side.coordination is Coordination.ZOOKEEPER:
-        strategy = strategy_in_effect(side.snapshot)
-        return f"{side.snapshot.zookeeper}  (ZooKeeper)", strategy.name or "-", len(side.snapshot.members)
+        strategy = side.analysis.strategy.name or "-"
+        return f"{side.snapshot.zookeeper}  (ZooKeeper)", strategy, len(side.snapshot.members)
     known = side.snapshot.brokers_group or BrokersGroup("Unknown")
     return (
         "-" if known.coordinator is None else "{1}:{2}  ({0})".format(*known.coordinator),

@@ -80,7 +80,7 @@ def examine(
 
     Arguments: ``snapshots`` of the group, oldest first, at least one; ``member_config`` are the properties of a Scala
     member; ``probe`` compares our clock with ZooKeeper's; ``chroots`` maps each chroot of the servers (empty: none) to
-    what is there, of ``brokers`` and ``group``. Raises ValueError without a snapshot.
+    its contents, of ``brokers`` and ``group``. Raises ValueError without a snapshot.
     """
     seen = Observations(snapshots, member_config, probe, chroots)
     found = [

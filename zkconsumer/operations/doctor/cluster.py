@@ -1,4 +1,4 @@
-"""Checks of what surrounds the group: chroots, rights on nodes, and brokers. Pure; any thread."""
+"""Checks of the group's surroundings: chroots, rights on nodes, and brokers. Pure; any thread."""
 
 from __future__ import annotations
 

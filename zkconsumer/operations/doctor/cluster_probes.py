@@ -1,4 +1,4 @@
-"""What the doctor asks a live cluster beyond the snapshot: other chroots, and ZooKeeper's clock.
+"""Questions to a live cluster beyond the snapshot: its other chroots, and ZooKeeper's clock.
 
 One thread at a time uses the connection. Nothing of the original is like this.
 """
@@ -24,7 +24,7 @@ MOST_GROUPS = 20
 def chroots_beside(
     connection: ClusterConnection, groups: Sequence[str]
 ) -> Mapping[str, Mapping[str, tuple[str, ...]]] | None:
-    """Return for each group the chroots of these servers with what is there: ``brokers``, ``group``.
+    """Return for each group the chroots of these servers with their contents, of ``brokers`` and ``group``.
 
     The empty text stands for no chroot. Returns None if ZooKeeper is not asked or did not answer, or if there are too
     many groups.

@@ -1,4 +1,4 @@
-"""What a check of the doctor finds, and what it looks at. Pure; any thread."""
+"""The findings of the doctor's checks, and the data that the checks examine. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Observations:
 
     ``snapshots`` are of one group, oldest first, at least one. ``member_config`` are the properties of a Scala member,
     None if they were not given. ``probe`` is None if no node was written. ``chroots`` maps each chroot of the servers
-    to what is there (``brokers``, ``group``); None if they were not asked.
+    to its contents, of ``brokers`` and ``group``; None if they were not asked.
     """
 
     snapshots: Sequence[GroupSnapshot]

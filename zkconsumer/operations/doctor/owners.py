@@ -144,7 +144,7 @@ def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition]) 
     node = snapshot.members.get(member)
     kind = MemberKind.UNKNOWN if node is None else member_kind(node)
     patience, told = member_patience(seen)
-    quiet = seen.analysis.quiet_for()
+    quiet = seen.analysis.quiet_for
     who = f", which {member} should own" if member else ""
     text = f"nobody owns {len(tps)} partitions{who}"
     if quiet is None:

@@ -1,4 +1,4 @@
-"""What could not be read, and what it means for the checks. Pure; any thread."""
+"""The parts of a snapshot that could not be read, and the reasons. Pure; any thread."""
 
 from __future__ import annotations
 

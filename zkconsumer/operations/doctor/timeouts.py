@@ -109,7 +109,7 @@ def _effective(snapshot: GroupSnapshot, wanted: int) -> int:
 
 
 def session_timeouts(seen: Observations) -> Iterator[Finding]:
-    """Compare the members' session timeouts with what they want and with the servers' bounds."""
+    """Compare the members' session timeouts with the wanted ones and with the servers' bounds."""
     snapshot = seen.latest
     if not snapshot.members:
         return

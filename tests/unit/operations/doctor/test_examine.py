@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from tests.documents import DOCS
 from tests.group_snapshots import NOW, partition
 from tests.unit.operations.doctor.cases import CHROOTS, CONFIG, above_notes, healthy, levels, with_owner, with_problem
 from zkconsumer.operations.doctor import CHECKS, ClockProbe, Level, examine, worst
@@ -27,6 +29,11 @@ def test_a_healthy_mixed_group_is_healthy() -> None:
     assert sorted(one.check for one in found) == sorted(check.name for check in CHECKS)
     assert worst(found) is Level.OK
     assert above_notes(examine([healthy()])) == []
+
+
+def test_each_check_has_its_place_in_the_docs() -> None:
+    page = (DOCS / "doctor.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (.*)$", page, re.MULTILINE) == [check.name for check in CHECKS]
 
 
 def test_findings_come_worst_first_with_their_page() -> None:

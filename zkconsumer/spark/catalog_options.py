@@ -1,0 +1,61 @@
+"""Keeps the options of ``CREATE TABLE t USING zkconsumer OPTIONS (...)`` for the queries of the table.
+
+Pure; any thread. Spark gives a Python data source the options of a table only when the table is created, to ask it for
+the columns. Each option comes twice then, once with the prefix ``option.``, among the table's properties. A query of
+the table gets the stored columns and none of the options. So the options are stored in the columns: as metadata of the
+first one. Secrets are not, because metadata goes on into everything that is written from the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql.types import StructField, StructType
+
+from zkconsumer.config.secrets import holds_credentials, is_secret
+from zkconsumer.errors import ConfigException
+
+_KEY: Final = "zkconsumer.options"
+"""The name of our entry in a column's metadata."""
+
+
+def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return the columns of a new table with its options in them.
+
+    Raises ConfigException for an option that is, or may hold, a secret.
+    """
+    for name, value in options.items():
+        if is_secret(name) or holds_credentials(value):
+            reason = (
+                "a secret has no place in a table, whose options anyone can read; give it in each query, after WITH"
+            )
+            raise ConfigException(name, reason)
+    first, *others = schema.fields
+    stored = {**first.metadata, _KEY: json.dumps({name.lower(): value for name, value in sorted(options.items())})}
+    return StructType([StructField(first.name, first.dataType, first.nullable, stored), *others])
+
+
+def stored_options(schema: StructType) -> Mapping[str, str]:
+    """Return the options that :func:`with_options` stored; empty if these are no columns of a table.
+
+    Raises ConfigException for metadata that somebody else wrote.
+    """
+    text = next((field.metadata[_KEY] for field in schema.fields if _KEY in field.metadata), None)
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise ValueError("they are no texts by name")
+    except (TypeError, ValueError) as error:
+        reason = f"the options that CREATE TABLE stored in the columns cannot be read: {error}; create the table anew"
+        raise ConfigException("schema", reason) from None
+    return found
+
+
+def overridden(stored: Mapping[str, str], given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options of a query: those of its table, and those given ``WITH`` the query, which come first."""
+    own = {name.lower() for name in given}
+    return {**{name: value for name, value in stored.items() if name not in own}, **given}
