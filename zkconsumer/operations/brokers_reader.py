@@ -3,8 +3,8 @@
 Only as many requests as there are leaders are needed for the logs. Several brokers are asked at the same time, by
 threads that end with the call.
 
-Reading creates no topic if ZooKeeper is known. Brokers before 0.11 create a topic that is asked for by name, so they are
-asked for all. Brokers create the topic of offsets for the first search of a coordinator, so there is no search if
+Reading creates no topic if ZooKeeper is known. Brokers before 0.11 create a topic that is asked for by name, so they
+are asked for all. Brokers create the topic of offsets for the first search of a coordinator, so there is no search if
 ZooKeeper does not have that topic. Without ZooKeeper there is a search, as in Kafka's own tools.
 """
 
