@@ -1,8 +1,11 @@
 """Reads what the brokers know of a group: its offsets and members, and the logs of its partitions.
 
 Only as many requests as there are leaders are needed for the logs. Several brokers are asked at the same time, by
-threads that end with the call. Nothing here creates a topic: brokers before 0.11 create a topic that is asked for by
-name, and all brokers create the topic of offsets for the first search of a coordinator.
+threads that end with the call.
+
+Reading creates no topic if ZooKeeper is known. Brokers before 0.11 create a topic that is asked for by name, so they
+are asked for all. Brokers create the topic of offsets for the first search of a coordinator, so there is no search if
+ZooKeeper does not have that topic. Without ZooKeeper there is a search, as in Kafka's own tools.
 """
 
 from __future__ import annotations
@@ -11,11 +14,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from time import sleep
 from typing import TypeVar
 
 from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, BrokerUnavailableError, MalformedMemberError, ZkConsumerError
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerResponseError,
+    BrokerUnavailableError,
+    CoordinatorUnavailableError,
+    MalformedMemberError,
+    ZkConsumerError,
+)
 from zkconsumer.fetch.message_times import message_times
 from zkconsumer.fetch.offset_lookup import log_spans
 from zkconsumer.kafka import BrokerChannel, error_codes
@@ -38,8 +49,12 @@ from zkconsumer.operations.snapshot_draft import SnapshotDraft
 
 AT_ONCE = 8
 """Brokers that are asked at the same time."""
-OFFSETS_TOPIC = "__consumer_offsets"
 
+PATIENCE = 1.0
+"""Seconds to wait for a coordinator that has just begun or moved."""
+
+_PAUSE = 0.1
+_COORDINATES = 2  # the node version of brokers of 0.9, the first that coordinate groups
 _UNKNOWN_TOPIC = error_codes.UNKNOWN_TOPIC_OR_PARTITION
 _NO_CREATION = 4  # the version of Metadata that creates no topic
 _ALL_OFFSETS = 2  # the version of OffsetFetch that can ask for all offsets
@@ -57,6 +72,7 @@ class BrokersReader:
         self._connection = connection
         self._endpoints = {endpoint.broker_id: endpoint for endpoint in endpoints}
         self._deadline = deadline
+        self._coordinating = all(endpoint.generation >= _COORDINATES for endpoint in endpoints)
 
     def list_groups(self) -> tuple[list[ListedGroup], dict[str, str]]:
         """Return the groups of all brokers, and by broker why it did not tell. Raises BrokerError if none told."""
@@ -80,20 +96,14 @@ class BrokersReader:
         Arguments: ``offsets_topic`` tells whether the topic of offsets exists, None if that is unknown; ``times`` also
         reads the timestamps of the messages at the committed offsets.
         """
-        seen = self._cluster({*draft.wanted_topics(), OFFSETS_TOPIC})
+        if offsets_topic is False:  # no group ever used it
+            draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
+        else:
+            self._read_group(draft)
+        seen = self._cluster(draft.wanted_topics())
         for broker, (host, port) in seen.brokers.items():
             self._endpoints.setdefault(broker, self._connection.endpoint(broker, host, port))
             draft.brokers.setdefault(broker, BrokerNode(host, port))
-        exists = any(tp.topic == OFFSETS_TOPIC for tp in seen.partitions)
-        unsure = seen.errors.get(OFFSETS_TOPIC, _UNKNOWN_TOPIC) != _UNKNOWN_TOPIC
-        if exists or offsets_topic or unsure:
-            self._read_group(draft)
-            missing = draft.wanted_topics() - {tp.topic for tp in seen.partitions}
-            if missing:
-                more = self._cluster(missing)
-                seen = ClusterSeen(seen.brokers, {**seen.partitions, **more.partitions}, {**seen.errors, **more.errors})
-        else:  # no group ever used it
-            draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
         self._take_topics(draft, seen)
         self._read_logs(draft, seen, times=times)
 
@@ -101,19 +111,39 @@ class BrokersReader:
 
     def _read_group(self, draft: SnapshotDraft) -> None:
         group, deadline = draft.group, self._deadline
-        search = CoordinatorSearch(group, lambda _: list(self._endpoints.values()), self._connection.channel)
+        search = CoordinatorSearch(
+            group,
+            lambda _: list(self._endpoints.values()),
+            self._connection.channel,
+            offsets_only=not self._coordinating,
+        )
         with closing(OffsetClient(search)) as client:
             try:
-                draft.brokers_group = client.ask(lambda channel: _described(channel, group, deadline), deadline)
+                if self._coordinating:
+                    draft.brokers_group = self._ask(client, lambda channel: _described(channel, group, deadline))
+                else:
+                    draft.brokers_group = BrokersGroup("Dead")
             except ZkConsumerError as error:
                 draft.problem(f"brokers' group {group!a}", error)
             try:
-                stored = client.ask(lambda channel: self._stored(channel, group), deadline)
+                stored = self._ask(client, lambda channel: self._stored(channel, group))
                 draft.kafka_offsets = {
                     tp: _offset_of(one) for tp, one in stored.items() if one.offset >= 0 or one.error
                 }
             except ZkConsumerError as error:
                 draft.problem(f"offsets of group {group!a} in Kafka", error)
+
+    def _ask(self, client: OffsetClient, question: Callable[[GroupChannel], T]) -> T:
+        """Ask the coordinator, again while it is just becoming one. Raises BrokerError."""
+        patience = Deadline(self._deadline.bounded(PATIENCE))
+        while True:
+            try:
+                return client.ask(question, self._deadline)
+            except (CoordinatorUnavailableError, BrokerResponseError) as error:
+                passing = not isinstance(error, BrokerResponseError) or error_codes.retriable(error.code)
+                if not passing or patience.expired:
+                    raise
+                sleep(patience.bounded(_PAUSE))
 
     def _stored(self, channel: GroupChannel, group: str) -> Mapping[TopicPartition, StoredOffset]:
         wanted = None
@@ -248,12 +278,13 @@ def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
         described.protocol,
         described.protocol_type,
         (where.broker_id, where.host, where.port),
-        tuple(_member_of(one, described.protocol_type) for one in described.members),
+        tuple(member_of(one, described.protocol_type) for one in described.members),
         "" if described.state == "Dead" else "Classic",
     )
 
 
-def _member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
+def member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
+    """Return a described member. Its assignment is None if nobody but its own kind can decode it."""
     assigned: tuple[TopicPartition, ...] | None = None
     topics: tuple[str, ...] = ()
     if protocol_type == PROTOCOL_TYPE:

@@ -139,8 +139,8 @@ def test_offsets_of_a_deleted_topic_can_be_deleted(cluster: FakeCluster, run: Ru
 
 
 def test_an_unknown_group_is_told_with_the_nearest(run: Run) -> None:
-    code, out, err = run("delete-offsets gg --topic t --execute")
-    assert (code, out, err) == (1, "\nError: Consumer group 'gg' does not exist.\n", "Did you mean 'g'?\n")
+    code, out, err = run("delete-offsets G --topic t --execute")
+    assert (code, out, err) == (1, "\nError: Consumer group 'G' does not exist.\n", "Did you mean 'g'?\n")
 
 
 def test_what_nobody_knows_cannot_be_deleted() -> None:

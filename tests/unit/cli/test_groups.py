@@ -18,7 +18,6 @@ from tests.group_snapshots import partition as tp
 from zkconsumer.cli import main
 from zkconsumer.cli.groups import as_flags
 from zkconsumer.cli.groups.arguments import add_arguments, wrong_usage
-from zkconsumer.cli.groups.group_output import nearest
 from zkconsumer.cli.groups.group_tables import assignment_texts
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import RegistryError
@@ -250,7 +249,6 @@ def test_the_nearest_names_of_an_unknown_group_are_told(run: Run) -> None:
     code, out, err = run("describe stabel", STABLE, EMPTIED)
     assert (code, out) == (0, "\nError: Consumer group 'stabel' does not exist.\n")
     assert err == "Did you mean 'stable'?\n"
-    assert nearest("PAYMENTS", ["payments", "other"]) == ["payments"]
 
 
 def test_what_could_not_be_read_is_a_warning(run: Run) -> None:
@@ -289,6 +287,13 @@ def test_an_error_that_quotes_a_node_is_escaped(
 
 def named(group: str) -> GroupSnapshot:
     return GroupSnapshot(group, 1)
+
+
+def test_a_group_is_not_called_unknown_if_nobody_answered(run: Run) -> None:
+    snapshot = GroupSnapshot("g", 1, problems=(Problem("/consumers/g", "not permitted"),))
+    code, out, err = run("describe g", snapshot)
+    assert (code, out) == (1, "")
+    assert "Error: Consumer group 'g' was not found, but not everything could be asked." in err
 
 
 HOSTILE = "g_\x1b[2J\x07\u202e\n-0"

@@ -16,6 +16,7 @@ from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
     BrokerUnavailableError,
+    CoordinatorLoadInProgressError,
     IllegalGenerationError,
     MemberIdRequiredError,
     NotCoordinatorError,
@@ -255,6 +256,18 @@ def test_another_answer_about_that_group_is_an_error() -> None:
 def test_a_code_that_nobody_knows_is_an_error_all_the_same() -> None:
     with coordinator({"error_code": 31999}) as (channel, _), pytest.raises(BrokerResponseError, match="ERROR_31999"):
         channel.heartbeat(ME, soon())
+
+
+@pytest.mark.parametrize("ranges", [ALL, FIRST], ids=["the newest", "the oldest"])
+def test_groups_are_listed_with_their_state_if_it_is_told(ranges: Mapping[int, tuple[int, int]]) -> None:
+    groups = [{"group_id": "g", "protocol_type": "consumer", "group_state": "Stable"}]
+    with coordinator({"error_code": 0, "groups": groups}, {"error_code": 14, "groups": []}, ranges=ranges) as (
+        channel,
+        _,
+    ):
+        assert channel.list_groups(soon()) == [("g", "consumer", "Stable" if ranges is ALL else "")]
+        with pytest.raises(CoordinatorLoadInProgressError):
+            channel.list_groups(soon())
 
 
 def test_what_a_broker_is_too_old_for_is_said() -> None:

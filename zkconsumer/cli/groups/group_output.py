@@ -7,9 +7,8 @@ there. In CSV and JSON standard output has nothing but the table.
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from zkconsumer.cli.groups.arguments import chosen
 from zkconsumer.cli.groups.group_tables import (
@@ -22,13 +21,15 @@ from zkconsumer.cli.groups.group_tables import (
     states_table,
 )
 from zkconsumer.cli.tables import TABLE, Table, printable, render
+from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
 _REBALANCING = frozenset(
     {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Rebalancing", "Stuck"}
 )
-_SIMILAR = 3
+
+_FAILED = 1
 
 
 def list_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:
@@ -57,11 +58,15 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
     names = source.groups() if arguments.all_groups else sorted(set(arguments.group))
     make = _table_maker(arguments)
     everything: list[GroupSide] = []
+    code = 0
     for name in names:
         snapshot = source.snapshot(name)
         found = sides(snapshot)
         _warn_of_problems(snapshot)
-        if not found:
+        if not found and snapshot.problems:
+            warn(f"Error: Consumer group '{printable(name)}' was not found, but not everything could be asked.")
+            code = _FAILED
+        elif not found:
             complain_of_unknown(name, source, arguments)
             if arguments.format == TABLE and arguments.members:
                 say("\n" + render(make([])))
@@ -73,7 +78,7 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
         for side in everything:
             _print_condition(side)
         say(render(make(everything), arguments.format))
-    return 0
+    return code
 
 
 def _table_maker(arguments: argparse.Namespace) -> Callable[[Sequence[GroupSide]], Table]:
@@ -112,21 +117,14 @@ def _print_condition(side: GroupSide) -> None:
 
 
 def complain_of_unknown(name: str, source: SnapshotSource, arguments: argparse.Namespace) -> None:
-    """Print that the group does not exist, and the nearest names."""
+    """Print that the group does not exist, and what was probably meant."""
     text = f"Error: Consumer group '{printable(name)}' does not exist."
     if arguments.format == TABLE:
         say(f"\n{text}")
     else:
         warn(text)
-    similar = nearest(name, source.groups())
-    if similar:
-        warn(f"Did you mean {' or '.join(repr(printable(one)) for one in similar)}?")
-
-
-def nearest(name: str, names: Iterable[str]) -> list[str]:
-    """Return the few names that are most like this one."""
-    by_small = {one.lower(): one for one in names}
-    return [by_small[found] for found in difflib.get_close_matches(name.lower(), list(by_small), _SIMILAR)]
+    if hint := hint_for_unknown(source, name):
+        warn(hint)
 
 
 def _warn_of_problems(snapshot: GroupSnapshot) -> None:
