@@ -279,7 +279,6 @@ def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
         described.protocol_type,
         (where.broker_id, where.host, where.port),
         tuple(member_of(one, described.protocol_type) for one in described.members),
-        # for groups of other protocols a broker answers this request as for unknown ones
         "" if described.state == "Dead" else "Classic",
     )
 
