@@ -216,9 +216,10 @@ class OwnedZooKeeperSide(ZooKeeperSide):
         """Have the next read show every write that ZooKeeper took before now. Raises RegistryError.
 
         Otherwise a server that lags behind could show the nodes as they were before a write whose answer was lost. A
-        delete passes through the leader, in order with all writes, also if there is no such node.
+        delete passes through the leader, in order with all writes, also if there is no such node or it is forbidden.
         """
-        self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
+        with suppress(NotPermittedError):
+            self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
 
     def nudge(self, deadline: Deadline) -> None:
         """Have the owners look at their offsets now. Raises RegistryError."""
