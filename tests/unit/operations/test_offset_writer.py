@@ -128,6 +128,23 @@ def test_a_hostile_owner_node_refuses_its_partition_alone(house: House, data: by
     assert house.offsets() == {1: b"2"}
 
 
+@pytest.mark.parametrize(
+    ("path", "operation", "words"),
+    [("offsets/t/0", "read", "ACL"), ("offsets/t/0", "write", "refused"), ("owners/t/0", "read", "cannot be read")],
+)
+def test_a_missing_right_refuses_its_partition_alone(house: House, path: str, operation: str, words: str) -> None:
+    house.ours("g_a")
+    house.owns("g_a", T0)
+    house.offset(T0, 5)
+    house.server.refuse(f"{GROUP}/{path}", operation)
+    house.side.read(Deadline(5.0))
+    refused = house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))
+    assert list(refused) == [T0]
+    assert words in refused[T0]
+    house.server.refuse(f"{GROUP}/{path}")
+    assert house.offsets() == {0: b"5", 1: b"2"}
+
+
 def test_an_offset_of_an_owned_partition_is_not_removed(house: House) -> None:
     house.ours("g_a")
     house.owns("g_a", T0)
