@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from zkconsumer.cli.offsets.operated_group import OperatedGroup
@@ -28,6 +27,7 @@ from zkconsumer.core.migration.planning import PartitionSelection, Store, parse_
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
 from zkconsumer.operations.offset_writer import WriteState, written_entries
@@ -54,8 +54,6 @@ def run_reset(arguments: argparse.Namespace) -> int:
         plans = _plans(arguments, source, connection)
         for plan in plans:
             _tell(plan)
-            if len(plan.stores) > 1 and arguments.store is None:
-                complain(f"group {plan.group} has offsets in ZooKeeper and in Kafka, so both are written; see --store")
         failed = any(plan.errors for plan in plans)
         if not arguments.execute or connection is None:
             _print(arguments, plans)
@@ -115,15 +113,7 @@ def _stores(wanted: str | None) -> tuple[Store, ...]:
 
 
 def _warn_of_unknown(group: str, source: SnapshotSource) -> None:
-    complain(f"group {group!r} has neither members nor offsets{_nearest(group, source)}")
-
-
-def _nearest(group: str, source: SnapshotSource) -> str:
-    try:
-        near = get_close_matches(group, source.groups(), 3)
-    except (RegistryError, BrokerError):
-        return ""
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    complain(f"group {group!r} has neither members nor offsets. {hint_for_unknown(source, group)}".rstrip(" ."))
 
 
 def _with_times(
