@@ -317,6 +317,7 @@
 
   const tookText = (one) =>
     !one.claims ? "no claim yet" : known(one.duration) ? `took ${duration(one.duration)}`
+      : known(one.at_least) && known(one.at_most) && one.at_least <= one.at_most && one.at_most < 600 ? `took ${duration(one.at_least)} to ${duration(one.at_most)}`
       : known(one.at_least) ? `took at least ${duration(one.at_least)}` : "duration unknown";
 
   function memberKinds(group) {
@@ -696,7 +697,7 @@
     return make("li", "",
       make("span", "when", moment(one.began ?? one.ended), { title: known(one.zxid) ? `zxid 0x${one.zxid.toString(16)}` : "zxid unknown" }),
       make("span", "cause", causes(group, one)),
-      make("span", "took", bar, make("span", "", tookText(one), known(one.duration) || !one.claims ? null : ": its begin is unknown")),
+      make("span", "took", bar, make("span", "", tookText(one), known(one.duration) || !one.claims ? null : known(one.began) ? null : ": its begin is not known exactly")),
       make("span", "facts", facts.join(" · ")),
       one.moved.length ? make("span", "facts", moves(group, `r${one.zxid}${one.began}`, one.moved.map((move) => ({ partition: `${move.topic}:${move.partition}`, from: move.before, to: move.after })))) : null);
   }
