@@ -5,7 +5,7 @@ One snapshot tells the changes whose nodes still stand, and two tell what has va
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -135,9 +135,8 @@ def _all_members(snapshot: GroupSnapshot) -> bool:
 def vanished(before: GroupSnapshot, now: GroupSnapshot) -> Iterator[TimelineEvent]:
     """Yield what two snapshots tell together: leaves, releases, topics, deleted offsets, the brokers' members."""
     if _readable(before) and _readable(now):
-        left = list(_leaves(before, now))
-        yield from left
-        yield from _releases(before, now, {event.member: event for event in left})
+        yield from _leaves(before, now)
+        yield from _releases(before, now)
         yield from _deleted(before, now)
     yield from _topics(before, now)
     yield from _brokers_changes(before, now)
@@ -190,7 +189,7 @@ def _unseen_changes(before: GroupSnapshot, now: GroupSnapshot, left: int) -> int
     return max(0, new.cversion - old.cversion - joined - left)
 
 
-def _releases(before: GroupSnapshot, now: GroupSnapshot, left: Mapping[str, TimelineEvent]) -> Iterator[TimelineEvent]:
+def _releases(before: GroupSnapshot, now: GroupSnapshot) -> Iterator[TimelineEvent]:
     for partition, owner in before.owners.items():
         claim = now.owners.get(partition)
         if not _gone(owner.stat, claim):
@@ -200,15 +199,7 @@ def _releases(before: GroupSnapshot, now: GroupSnapshot, left: Mapping[str, Time
         bound = now.zxid
         if claim is not None and claim.stat is not None:
             bound = claim.stat.czxid - 1
-        leave = left.get(consumer_of(owner.thread))
-        if leave is not None and leave.zxid is not None:
-            bound = min(bound, leave.zxid)  # a member that leaves has released before, or its session ends just then
         yield TimelineEvent(EventKind.RELEASED, None, None, owner.thread, partition, "", before.zxid, bound)
-
-
-def consumer_of(thread: str) -> str:
-    """Return the consumer id in a thread id, empty if there is none."""
-    return thread.rpartition("-")[0]
 
 
 def _deleted(before: GroupSnapshot, now: GroupSnapshot) -> Iterator[TimelineEvent]:

@@ -122,7 +122,7 @@ def test_two_snapshots_tell_who_left_and_what_moved() -> None:
     before = look(30, {"g_a": 10, "g_b": 20}, {"t:0": ("g_a-0", 12), "t:1": ("g_b-0", 22)}, ids=(20, 2))
     after = look(50, {"g_a": 10}, {"t:0": ("g_a-0", 12), "t:1": ("g_a-0", 44)}, ids=(41, 3))
     found = events([before, after])
-    assert told(found)[-3:] == ["left g_b 41", "released g_b-0 t-1 <=41", "claimed g_a-0 t-1 44"]
+    assert told(found)[-3:] == ["left g_b 41", "released g_b-0 t-1 <=43", "claimed g_a-0 t-1 44"]
     last = rebalances(found)[-1]
     assert [(move.partition.partition, move.before, move.after) for move in last.moved] == [(1, "g_b-0", "g_a-0")]
     assert last.last == "g_a-0"
