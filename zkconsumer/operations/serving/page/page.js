@@ -309,7 +309,7 @@
       ["Owned", `${count(wanted.length - unowned)} of ${count(wanted.length)}`, unowned > 0 ? `${unowned} without an owner` : "partitions", unowned > 0 ? "bad" : ""],
       ["Members", count(group.member_count), memberKinds(group), ""],
       ["Strategy", group.strategy || "unknown", group.coordination === "brokers" ? "the brokers coordinate" : "ZooKeeper coordinates", ""],
-      ["Last rebalance", last && known(last.ended) ? `${duration(Math.max(0, Math.round((group.now - last.ended) / 1000)))} ago` : last ? "time unknown" : "none seen", last ? tookText(last) : "", ""],
+      ["Last rebalance", last && known(last.ended) ? `${/^\d+ \w+/.exec(duration(Math.max(0, Math.round((group.now - last.ended) / 1000))))[0]} ago` : last ? "time unknown" : "none seen", last ? tookText(last) : "", ""],
     ];
     fill(byId("figures"), rows, () =>
       rows.map(([name, value, note, level]) => make("div", level, make("dt", "", name), make("dd", "", value, make("small", "", note)))));
