@@ -68,6 +68,7 @@ class ZooKeeperReader:
         self._deadline = deadline
         self._group = draft.group
         self._registered_bytes = 0
+        self._answered = False
         self._owned: list[TopicPartition] = []
         self._committed: list[TopicPartition] = []
         self._others: list[str] = []
@@ -76,13 +77,18 @@ class ZooKeeperReader:
         """Whether the topic of Kafka's offsets exists; None if it is unknown."""
 
     def read(self) -> bool:
-        """Read everything, and note failed reads as problems. Returns whether ZooKeeper answered to the end."""
+        """Read everything, and note failed reads as problems. Returns whether ZooKeeper answered to the end.
+
+        Raises RegistryError if there was no answer at all.
+        """
         try:
             if name_problem(self._group) is None:
                 self._read_group()
             else:
                 self._read_cluster()
         except RegistryError as error:
+            if not self._answered:
+                raise
             self._draft.problem(f"ZooKeeper {self._session.hosts}", f"the rest was not read: {error}")
             return False
         finally:
@@ -227,7 +233,9 @@ class ZooKeeperReader:
     # ---- one answer
 
     def _each(self, wanted: Iterable[Wanted]) -> Iterator[Reading]:
-        return self._session.read_each(wanted, self._deadline)
+        for one in self._session.read_each(wanted, self._deadline):
+            self._answered = True
+            yield one
 
     def _refused(self, one: Reading) -> None:
         if one.forbidden:

@@ -107,7 +107,7 @@ def test_the_docs_list_only_causes_that_exist() -> None:
 def test_an_unknown_group_names_similar_ones(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
     snapshot = replace(HEALTHY, group="payments")
     assert explain(snapshot, group="paymnets") == 1
-    assert "there is no group paymnets; did you mean payments?" in capsys.readouterr().err
+    assert "Consumer group 'paymnets' does not exist. Did you mean 'payments'?" in capsys.readouterr().err
 
 
 def test_two_snapshots_prove_that_a_group_is_stuck(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
