@@ -122,10 +122,9 @@ class BrokersReader:
         with closing(OffsetClient(search)) as client:
             try:
                 if self._coordinating:
-                    described, where = self._ask(
-                        client, lambda it: (it.describe([group], deadline)[group], it.endpoint), deadline
+                    draft.brokers_group = self._ask(
+                        client, lambda channel: _described(channel, group, deadline), deadline
                     )
-                    draft.brokers_group = _group_of(described, where)
                 else:
                     draft.brokers_group = BrokersGroup("Dead")
             except ZkConsumerError as error:
@@ -256,6 +255,27 @@ class BrokersReader:
         return told, failed
 
 
+def _described(channel: GroupChannel, group: str, deadline: Deadline) -> BrokersGroup:
+    found = _group_of(channel.describe([group], deadline)[group], channel.endpoint)
+    if found.state != "Dead":
+        return found
+    # a broker answers that request for a group of another protocol as for an unknown one
+    other = channel.describe_assigned(group, deadline)
+    if other is None:
+        return found
+    where = channel.endpoint
+    return BrokersGroup(
+        other.state,
+        other.assignor,
+        coordinator=(where.broker_id, where.host, where.port),
+        members=tuple(
+            BrokersMember(one.member_id, one.client_id, one.host, one.instance_id, one.assignment, one.topics)
+            for one in other.members
+        ),
+        group_type="Consumer",
+    )
+
+
 def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
     return BrokersGroup(
         described.state,
@@ -263,7 +283,6 @@ def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
         described.protocol_type,
         (where.broker_id, where.host, where.port),
         tuple(member_of(one, described.protocol_type) for one in described.members),
-        # for groups of other protocols a broker answers this request as for unknown ones
         "" if described.state == "Dead" else "Classic",
     )
 

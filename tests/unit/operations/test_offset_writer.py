@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zkconsumer.core.migration.files import parse_backup
 from zkconsumer.core.migration.planning import SavedEntry, Step, Store, StoreEntry, Verdict
@@ -62,8 +64,8 @@ class House:
     def offsets(self) -> dict[int, bytes]:
         return {int(path.rpartition("/")[2]): data for path, data in self.server.tree(f"{GROUP}/offsets/t").items()}
 
-    def run(self, **more: Any) -> OffsetRun:
-        return OffsetRun("g", "h:1", self.side, 5.0, **more)
+    def run(self, timeout: float = 5.0, **more: Any) -> OffsetRun:
+        return OffsetRun("g", "h:1", self.side, timeout, **more)
 
 
 @pytest.fixture
@@ -124,6 +126,23 @@ def test_a_hostile_owner_node_refuses_its_partition_alone(house: House, data: by
     refused = house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))
     assert set(refused) == {T0}
     assert house.offsets() == {1: b"2"}
+
+
+@pytest.mark.parametrize(
+    ("path", "operation", "words"),
+    [("offsets/t/0", "read", "ACL"), ("offsets/t/0", "write", "refused"), ("owners/t/0", "read", "cannot be read")],
+)
+def test_a_missing_right_refuses_its_partition_alone(house: House, path: str, operation: str, words: str) -> None:
+    house.ours("g_a")
+    house.owns("g_a", T0)
+    house.offset(T0, 5)
+    house.server.refuse(f"{GROUP}/{path}", operation)
+    house.side.read(Deadline(5.0))
+    refused = house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))
+    assert list(refused) == [T0]
+    assert words in refused[T0]
+    house.server.refuse(f"{GROUP}/{path}")
+    assert house.offsets() == {0: b"5", 1: b"2"}
 
 
 def test_an_offset_of_an_owned_partition_is_not_removed(house: House) -> None:
@@ -206,11 +225,69 @@ def test_an_unowned_offset_that_somebody_wrote_is_kept(house: House) -> None:
     assert house.offsets() == {0: b"6"}
 
 
+ADOPTS, OVERWRITES, SCALA = "g_adopts", "g_overwrites", "g_scala"
+SESSIONS = {ADOPTS: 11, OVERWRITES: 12, SCALA: 13}
+
+
+def claim(house: House, name: str) -> None:
+    """Take the partition over as a rebalance does: a claim of ours also writes the offset node once more."""
+    house.owns(name, T0, session=SESSIONS[name], scala=name == SCALA)
+    if name != SCALA:
+        house.offset(T0, house.offsets()[0])
+
+
+def release(house: House) -> None:
+    if house.server.node(f"{GROUP}/owners/t/0") is not None:
+        house.server.remove(f"{GROUP}/owners/t/0")
+
+
+def happens(house: House, event: str) -> None:
+    """Something that members do at any moment."""
+    if event in SESSIONS:
+        claim(house, event)
+    elif event == "release":
+        release(house)
+    elif event == "commit":
+        house.offset(T0, house.offsets()[0])
+
+
+EVENTS = [*SESSIONS, "release", "commit", "nothing"]
+
+
+@given(events=st.lists(st.sampled_from(EVENTS), min_size=1, max_size=6))
+def test_no_race_writes_over_an_owner_that_does_not_adopt(events: list[str]) -> None:
+    """Something changes before each transaction. The offset is written only for the right owner of that moment."""
+    house = House()
+    house.member(SCALA, SESSIONS[SCALA])
+    house.ours(ADOPTS, SESSIONS[ADOPTS])
+    house.ours(OVERWRITES, SESSIONS[OVERWRITES], "overwrite")
+    house.offset(T0, 5)
+    claim(house, ADOPTS)
+    house.side.read(Deadline(5.0))
+    left, written_for = list(events), list[str | None]()
+
+    def racing(*arguments: Any) -> Any:
+        if left:
+            happens(house, left.pop(0))
+        owner, before = house.server.node(f"{GROUP}/owners/t/0"), house.offsets()
+        results = transact(*arguments)
+        if house.offsets() != before:
+            written_for.append(None if owner is None else owner.data.decode())
+        return results
+
+    transact = house.session.transact
+    setattr(house.session, "transact", racing)  # noqa: B010
+    refused = house.side.write([write(T0, 1)], Deadline(5.0))
+    assert written_for in ([None], [f"{ADOPTS}-0"], [])
+    assert bool(refused) == (written_for == [])
+    house.session.close(Deadline(5.0))
+
+
 # ---- followers ----
 
 
 def followed(house: House, *actions: Callable[[], None]) -> Mapping[TopicPartition, str]:
-    """What has not followed; the actions are done while it is waited for, and then the user stops it."""
+    """Return the partitions that have not followed after these actions; then the user stops the wait."""
     left = list(actions)
 
     def stopped() -> bool:
@@ -334,13 +411,25 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, *, performed: bool) -> None:
 def test_what_cannot_be_read_back_stays_unknown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     lose_answers(monkeypatch, performed=True)
     monkeypatch.setattr(group_offsets_admin, "BATCH", 1)
-    run = house.run()
+    run = house.run(timeout=0.1)
     run.begin({T0: entry(1), T1: entry(2)}, {})
     run.write()
     house.session.suspend()
     run.settle()
     assert steps(run.results) == {0: "written", 1: "unknown"}
     assert [run.count(state) for state in WriteState] == [1, 0, 1]
+
+
+def test_a_connection_that_comes_back_settles_the_results(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_answers(monkeypatch, performed=True)
+    monkeypatch.setattr(group_offsets_admin, "BATCH", 1)
+    monkeypatch.setattr(offset_writer, "sleep", lambda _: house.session.resume())
+    run = house.run()
+    run.begin({T0: entry(1), T1: entry(2)}, {})
+    run.write()
+    house.session.suspend()
+    run.settle()
+    assert run.done
 
 
 def test_a_signal_ends_the_run_after_a_slice(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ _REBALANCING = frozenset(
     {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Rebalancing", "Stuck"}
 )
 
+_FAILED = 1
+
 
 def list_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:
     """Print the groups, with their types and states if these are asked for. Return the exit code."""
@@ -56,11 +58,15 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
     names = source.groups() if arguments.all_groups else sorted(set(arguments.group))
     make = _table_maker(arguments)
     everything: list[GroupSide] = []
+    code = 0
     for name in names:
         snapshot = source.snapshot(name)
         found = sides(snapshot)
         _warn_of_problems(snapshot)
-        if not found:
+        if not found and snapshot.problems:
+            warn(f"Error: Consumer group '{printable(name)}' was not found, but not everything could be asked.")
+            code = _FAILED
+        elif not found:
             complain_of_unknown(name, source, arguments)
             if arguments.format == TABLE and arguments.members:
                 say("\n" + render(make([])))
@@ -72,7 +78,7 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
         for side in everything:
             _print_condition(side)
         say(render(make(everything), arguments.format))
-    return 0
+    return code
 
 
 def _table_maker(arguments: argparse.Namespace) -> Callable[[Sequence[GroupSide]], Table]:
@@ -102,6 +108,10 @@ def _print_condition(side: GroupSide) -> None:
         warn(f"\nConsumer group '{name}' has no active members.")
     elif side.state in _REBALANCING:
         warn(f"\nWarning: Consumer group '{name}' is {'stuck' if side.state == 'Stuck' else 'rebalancing'}.")
+    elif side.coordination is Coordination.BROKERS and side.state in ("Dead", "Unknown"):
+        # the group protocol of Kafka 4.0 has requests of its own
+        told = "the coordinator does not describe the group, so its members are unknown"
+        warn(f"\nWarning: Consumer group '{name}' has offsets, but {told}.")
     if side.reason and side.state in _REBALANCING:
         warn(printable(side.reason))
 

@@ -18,7 +18,7 @@ from zkconsumer.operations.serving.burrow_rules import DEFAULT_LIMITS, Commit, C
 V = TypeVar("V")
 
 CHANGES = 32
-"""The most snapshots kept for the timeline."""
+"""The most states of members, owners and topics that are kept for the timeline."""
 
 _UNKNOWN = -1
 """An unknown lag inside :class:`LagPoint`. It never leaves that class."""
@@ -63,9 +63,9 @@ class WatchedGroup:
     """A group with its latest snapshot, the last known values and a bounded history.
 
     ``serial`` counts the readings, failed ones included. ``failure`` says why the latest reading failed, and is empty
-    if it did not. ``zookeeper_taken`` is the time of what ``snapshot`` has from ZooKeeper, in milliseconds since 1970.
-    It is older than the snapshot while only the brokers answer. ``changes`` are the snapshots in which members, owners
-    or topics differ from the one before. They have no logs and no offsets.
+    if it did not. ``zookeeper_taken`` is the time of the nodes in ``snapshot``, in milliseconds since 1970. It is
+    older than the snapshot while only the brokers answer. ``changes`` are the snapshots in which members, owners or
+    topics differ from the one before, and the last ones before each such change. They have no logs and no offsets.
     """
 
     snapshot: GroupSnapshot
@@ -100,6 +100,8 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
 
     Arguments: ``before`` is None for the first snapshot; ``points`` is the most points of history to keep.
     """
+    if before is not None and before.snapshot.taken == snapshot.taken and not before.failure:
+        return before  # a file that has not changed
     if before is None:
         before = WatchedGroup(replace(snapshot, members={}, owners={}, brokers_group=None), serial=0)
     shown = _with_zookeeper(before, snapshot)
@@ -214,8 +216,15 @@ def _commit(snapshot: GroupSnapshot, tp: TopicPartition, window: CommitWindow) -
 def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapshot, ...]:
     if before.changes and _membership(before.changes[-1]) == _membership(snapshot):
         return before.changes
-    light = replace(snapshot, offsets={}, kafka_offsets=None, logs={}, acls={}, servers=())
-    return (*before.changes, light)[-CHANGES:]
+    last: tuple[GroupSnapshot, ...] = ()
+    if before.changes and before.judged.taken > before.changes[-1].taken:
+        last = (_light(before.judged),)  # until then nothing had changed, so what changed is dated to one interval
+    return (*before.changes, *last, _light(snapshot))[-2 * CHANGES :]
+
+
+def _light(snapshot: GroupSnapshot) -> GroupSnapshot:
+    """Return the snapshot without all that the timeline does not need."""
+    return replace(snapshot, offsets={}, kafka_offsets=None, logs={}, acls={}, servers=())
 
 
 def _membership(snapshot: GroupSnapshot) -> object:
