@@ -354,7 +354,7 @@ def test_idle_threads(doctor: Doctor, staged: Staged, topic: str) -> None:
     staged.member("a", {topic: 6})
     (found,) = doctor.check("idle-threads", staged.group)
     assert levels([found]) == ["note"]
-    assert "2 of 6 threads own nothing" in found.text
+    assert "2 of 6 threads get nothing" in found.text
 
 
 def test_flapping(doctor: Doctor, staged: Staged, topic: str) -> None:
@@ -494,16 +494,23 @@ def test_stores_disagree(doctor: Doctor, staged: Staged, cluster: DevCluster, ne
 # ---- rights, chroots, brokers
 
 
-def test_mixed_rights(doctor: Doctor, staged: Staged, topic: str) -> None:
+def test_mixed_rights(
+    doctor: Doctor, staged: Staged, topic: str, cluster: DevCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A member with a login made one offset node, and one without a login another one in the same parent."""
     staged.client.add_auth("digest", "alice:secret")
+    for partition in (0, 1):
+        staged.offset(topic, partition, 0)
     mine = [make_digest_acl("alice", "secret", all=True), make_acl("world", "anyone", read=True)]
-    staged.offset(topic, 0, 1)
-    staged.put("offsets/other/0", b"1")
-    staged.client.set_acls(f"{staged.base}/offsets/other", mine)
-    (found,) = doctor.check("acl", staged.group)
-    assert levels([found]) == ["warn"]
-    assert "digest:alice" in found.evidence
-    assert "secret" not in repr(found)
+    staged.client.set_acls(f"{staged.base}/offsets/{topic}/1", mine)
+    assert levels(doctor.check("acl", staged.group)) == ["ok"], "the parents are alike"
+    main(["doctor", staged.group, "--zookeeper", cluster.zookeeper_connect, "--format", "json"])
+    printed = capsys.readouterr().out
+    (found,) = [one for one in json.loads(printed)[0]["findings"] if one["check"] == "acl"]
+    assert found["level"] == "warn"
+    assert f"digest:alice: {staged.base}/offsets/{topic}/1" in found["evidence"]
+    assert found["node"] == f"{staged.base}/offsets/{topic}/1"
+    assert "secret" not in printed
 
 
 def test_a_forbidden_part_is_unknown(doctor: Doctor, staged: Staged, topic: str) -> None:
@@ -594,7 +601,7 @@ def test_a_partition_without_leader(chroot: Chroot, chroot_doctor: Doctor) -> No
     chroot.put("/consumers/g/ids/g_a", (SCALA % ('{"t":1}', "1")).encode())
     found = chroot_doctor.check("brokers", "g")
     assert levels(found) == ["error", "unknown"]
-    assert "1 partitions have no leader" in found[0].text
+    assert "1 partition without a leader" in found[0].text
     assert found[0].evidence == "t:0"
 
 

@@ -15,7 +15,7 @@ from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.cluster_connection import read_properties
 from zkconsumer.operations.doctor import ClockProbe, Finding, Level, examine, worst
-from zkconsumer.operations.doctor.cluster_probes import chroots_beside, probe_clock
+from zkconsumer.operations.doctor.cluster_probes import chroots_beside, probe_clock, with_rights
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
@@ -85,6 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
             time.sleep(arguments.twice)
             for group, snapshots in looks.items():
                 snapshots.append(source.snapshot(group))
+        if live is not None:
+            for snapshots in looks.values():
+                snapshots[-1] = with_rights(live.connection, snapshots[-1])
         probe, chroots = _probed(live, groups, writes=arguments.write_probe)
     found = {
         group: examine(snapshots, config, probe=probe, chroots=None if chroots is None else chroots.get(group))

@@ -20,6 +20,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
+    FORBIDDEN_NODE,
     BrokerNode,
     MemberNode,
     NodeStat,
@@ -44,7 +45,6 @@ MOST_REGISTERED_BYTES = 64 * 1024 * 1024
 """The most bytes of registrations that are decoded; 10,000 members take a tenth of it."""
 
 _PARTITION = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
-_FORBIDDEN = "ZooKeeper does not let us read it; check the node's ACL"
 _KNOWN = ("ids", "owners", "offsets")
 
 
@@ -239,7 +239,7 @@ class ZooKeeperReader:
 
     def _refused(self, one: Reading) -> None:
         if one.forbidden:
-            self._draft.problem(one.wanted.path, _FORBIDDEN)
+            self._draft.problem(one.wanted.path, FORBIDDEN_NODE)
 
     def _names(self, one: Reading) -> list[str]:
         """Return the children's names that can be looked up, sorted, the first of them if there are too many."""
@@ -268,7 +268,7 @@ class ZooKeeperReader:
         name = ConsumerId(path.rpartition("/")[2])
         if one.node is None:
             if one.forbidden:
-                self._draft.members[name] = MemberNode(None, None, _FORBIDDEN)
+                self._draft.members[name] = MemberNode(None, None, FORBIDDEN_NODE)
                 self._refused(one)
             return
         stat = node_stat(one.node)
@@ -301,7 +301,7 @@ class ZooKeeperReader:
         tp = _partition(one.wanted.path)
         if one.node is None:
             if one.forbidden:
-                self._draft.owners[tp] = OwnerNode("", None, _FORBIDDEN)
+                self._draft.owners[tp] = OwnerNode("", None, FORBIDDEN_NODE)
             return
         stat = node_stat(one.node)
         try:
@@ -313,7 +313,7 @@ class ZooKeeperReader:
         tp = _partition(one.wanted.path)
         if one.node is None:
             if one.forbidden:
-                self._draft.offsets[tp] = OffsetNode(None, None, _FORBIDDEN)
+                self._draft.offsets[tp] = OffsetNode(None, None, FORBIDDEN_NODE)
             return
         stat = node_stat(one.node)
         try:

@@ -9,6 +9,7 @@ from zkconsumer.operations.doctor.findings import (
     Finding,
     Level,
     Observations,
+    counted,
     listed,
     partitions_text,
     shell_command,
@@ -98,7 +99,7 @@ def mixed_rights(seen: Observations) -> Iterator[Finding]:
     forbidden = [one.what for one in snapshot.problems if "does not let us" in one.why or "forbid" in one.why]
     if forbidden:
         yield unknown(
-            f"{len(forbidden)} nodes may not be read by us: {listed(forbidden, 3)}",
+            f"we may not read {counted(len(forbidden), 'node')}: {listed(forbidden, 3)}",
             remedy="log in as the members do: --command-config FILE",
             node=forbidden[0],
         )
@@ -190,7 +191,7 @@ def _partitions(seen: Observations) -> Iterator[Finding]:
         down = [broker for broker in replicas if broker not in snapshot.brokers]
         yield Finding(
             Level.ERROR,
-            f"{len(headless)} partitions have no leader: nothing can be read from them",
+            f"{counted(len(headless), 'partition')} without a leader: nothing can be read there",
             partitions_text(headless) + (f"; brokers not registered: {listed(down)}" if down else ""),
             paths.partition_state(headless[0]),
             f"start brokers {listed(down)}" if down else "see the controller's log",
@@ -198,7 +199,7 @@ def _partitions(seen: Observations) -> Iterator[Finding]:
     thin = [tp for tp in wanted if 0 < len(snapshot.logs[tp].in_sync) < len(snapshot.logs[tp].replicas)]
     if thin:
         missing = sorted({b for tp in thin for b in set(snapshot.logs[tp].replicas) - set(snapshot.logs[tp].in_sync)})
-        text = f"{len(thin)} partitions are under-replicated: one more failure may lose messages, or offsets with them"
+        text = f"{counted(len(thin), 'under-replicated partition')}: one more failure may lose messages"
         evidence = f"{partitions_text(thin)}; not in sync: brokers {listed(missing)}"
         yield Finding(Level.WARN, text, evidence, paths.partition_state(thin[0]), f"look at brokers {listed(missing)}")
     blind = [tp for tp in wanted if not snapshot.logs[tp].replicas and not _without_leader(snapshot, tp)]

@@ -8,15 +8,20 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.operations.chroot_probe import closing_session, roots_beside
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.doctor.findings import ClockProbe
+from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_values import Part, Wanted
 
+MOST_RIGHTS = 1000
+"""The most offset nodes, and as many owner nodes, whose rights are read."""
 MOST_GROUPS = 20
 """The most groups whose other chroots are looked for. Each takes some hundred reads."""
 
@@ -44,6 +49,31 @@ def chroots_beside(
             }
     except RegistryError:
         return None
+
+
+def with_rights(connection: ClusterConnection, snapshot: GroupSnapshot) -> GroupSnapshot:
+    """Return the snapshot with the rights on single owner and offset nodes as well.
+
+    Members with different logins make nodes of different rights in one parent. Of very many nodes only the first are
+    read. If ZooKeeper does not answer, a problem
+    of the snapshot says so.
+    """
+    group = snapshot.group
+    if not connection.zookeeper or name_problem(group) is not None:
+        return snapshot
+    nodes = [paths.offset(group, tp) for tp in sorted(snapshot.offsets)][:MOST_RIGHTS]
+    nodes += [paths.owner(group, tp) for tp in sorted(snapshot.owners)][:MOST_RIGHTS]
+    deadline = Deadline(connection.timeout)
+    found: dict[str, str] = {}
+    try:
+        session = connection.open_session(deadline)
+        for one in session.read_each([Wanted(Part.RIGHTS, path) for path in nodes], deadline):
+            if one.rights:
+                found[one.wanted.path] = one.rights
+    except RegistryError as error:
+        problem = Problem("rights on nodes", str(error))
+        return replace(snapshot, problems=(*snapshot.problems, problem))
+    return replace(snapshot, acls={**snapshot.acls, **found})
 
 
 def now_ms() -> int:

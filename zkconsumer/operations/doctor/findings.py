@@ -97,8 +97,13 @@ def seconds(milliseconds: float) -> str:
     value = milliseconds / 1000
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
         if abs(value) < limit:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 86_400:.3g} days"
+            return f"{round(value / size, 1 if abs(value / size) < 10 else None):g} {unit}"
+    return f"{value / 86_400:.0f} days"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def listed(values: Iterable[object], most: int = 5) -> str:

@@ -9,6 +9,7 @@ from zkconsumer.operations.doctor.findings import (
     Finding,
     Level,
     Observations,
+    counted,
     delete_node,
     listed,
     our_command,
@@ -115,7 +116,7 @@ def membership_size(seen: Observations) -> Iterator[Finding]:
             Level.ERROR if full else Level.WARN,
             f"listing the members takes {size} bytes"
             + (": clients refuse it and lose their connection" if full else ", more than half of what clients accept"),
-            f"{len(snapshot.members)} members; jute.maxbuffer {JUTE_MAXBUFFER}",
+            f"{counted(len(snapshot.members), 'member')}; jute.maxbuffer {JUTE_MAXBUFFER}",
             f"{paths.CONSUMERS}/{snapshot.group}/ids",
             "use fewer members with more streams each, or raise jute.maxbuffer on all servers and clients",
         )
@@ -145,8 +146,14 @@ def flapping_members(seen: Observations) -> Iterator[Finding]:
     ]
     commits = max((one.stat.version for one in snapshot.offsets.values() if one.stat is not None), default=0)
     if young and commits > MANY_COMMITS:
-        text = f"{len(young)} members are younger than a minute in a group that has committed {commits} times"
-        yield Finding(Level.NOTE, f"{text}: a restart, or flapping", listed(sorted(young), 3), path, causes)
+        text = f"{counted(len(young), 'member')} joined within the last minute, in a group that commits for long"
+        yield Finding(
+            Level.NOTE,
+            f"{text} ({commits} times to one offset): a restart, or flapping",
+            listed(sorted(young), 3),
+            path,
+            causes,
+        )
     age = max(1, snapshot.taken - node.ctime)
     average = f"; since the group began, ids changed {node.cversion} times in {seconds(age)}"
     yield unknown(
@@ -169,14 +176,25 @@ def mixed_coordination(seen: Observations) -> Iterator[Finding]:
             broadcasting[0],
             "stop one kind, or give it another group.id",
         )
+    yield from _two_coordinators(snapshot)
+
+
+def _two_coordinators(snapshot: GroupSnapshot) -> Iterator[Finding]:
+    """Find bridges of a migration beside plain members, and members of the brokers' group beside those of ZooKeeper."""
     kinds = {consumer: member_kind(node) for consumer, node in snapshot.members.items()}
     bridges = sorted(consumer for consumer, kind in kinds.items() if kind is MemberKind.BRIDGE)
     plain = sorted(consumer for consumer, kind in kinds.items() if kind is not MemberKind.BRIDGE)
     path = f"{paths.CONSUMERS}/{snapshot.group}/ids"
     verify = our_command(snapshot, "migrate", snapshot.group, "--verify")
     if bridges and plain:
-        text = f"the migration stands half way: {len(bridges)} bridges beside {len(plain)} plain members"
-        yield Finding(Level.NOTE, text, f"plain: {listed(plain, 3)}", path, f"replace the plain members; then {verify}")
+        text = f"{counted(len(bridges), 'bridge')} beside {counted(len(plain), 'plain member')}"
+        yield Finding(
+            Level.NOTE,
+            f"the migration stands half way: {text}",
+            f"plain: {listed(plain, 3)}",
+            path,
+            f"replace the plain members; then {verify}",
+        )
     brokers = snapshot.brokers_group
     if brokers is None:
         if snapshot.members:
@@ -186,8 +204,8 @@ def mixed_coordination(seen: Observations) -> Iterator[Finding]:
     if clients and snapshot.members:
         yield Finding(
             Level.ERROR,
-            f"{len(clients)} members that the brokers coordinate consume beside {len(kinds)} that ZooKeeper"
-            " coordinates: each side consumes everything",
+            f"{counted(len(clients), 'member')} of the brokers' group consume beside {counted(len(kinds), 'member')} of"
+            " ZooKeeper's: each side consumes everything",
             f"brokers: {listed(clients, 3)}; ZooKeeper: {listed(sorted(kinds), 3)}",
             path,
             f"stop one side; then {verify}",

@@ -12,6 +12,7 @@ from zkconsumer.operations.doctor.findings import (
     Finding,
     Level,
     Observations,
+    counted,
     our_command,
     partitions_text,
     seconds,
@@ -77,16 +78,16 @@ def dead_offsets(seen: Observations) -> Iterator[Finding]:
         if unread := why_unread(snapshot, f"/brokers/topics/{topic}"):
             yield unknown(f"whether topic {topic} exists: {unread}", node=node)
         elif known is None:
-            text = f"topic {topic} does not exist, but {len(stored)} offsets of it do"
+            text = f"topic {topic} does not exist, but has {counted(len(stored), 'offset')}"
             yield Finding(Level.WARN, text, partitions_text(stored), node, remedy)
         elif known.problem:
             yield unknown(f"the partitions of topic {topic} were not read ({known.problem})", node=node)
         elif gone := [tp for tp in stored if tp.partition not in known.partitions]:
-            text = f"topic {topic} has {len(known.partitions)} partitions; {len(gone)} offsets are of others"
+            text = f"topic {topic} has {counted(len(known.partitions), 'partition')}; {len(gone)} offsets are of others"
             yield Finding(Level.WARN, text, partitions_text(gone), node, remedy)
         elif subscribed is not None and topic not in subscribed:
             text = f"no member subscribes to topic {topic} any more; its lag only grows"
-            yield Finding(Level.NOTE, text, partitions_text(stored), node, remedy)
+            yield Finding(Level.NOTE, text, partitions_text(stored), node, f"{remedy} --unsubscribed")
 
 
 def offsets_outside_logs(seen: Observations) -> Iterator[Finding]:
@@ -193,10 +194,10 @@ def stores_that_disagree(seen: Observations) -> Iterator[Finding]:
         "With offsets.storage=zookeeper, ZooKeeper's counts; with kafka and dual.commit.enabled, the larger one counts"
     )
     if differing:
-        text = f"the two stores differ for {len(differing)} partitions. {counts}"
+        text = f"the two stores differ for {counted(len(differing), 'partition')}. {counts}"
         yield Finding(Level.WARN, text, _few(differing), parent, remedy)
     if young:
-        text = f"the two stores differ for {len(young)} partitions that were committed just now: look again"
+        text = f"the two stores differ for {counted(len(young), 'partition')} with a commit just now: look again"
         yield Finding(Level.NOTE, text, _few(young), parent, remedy)
 
 

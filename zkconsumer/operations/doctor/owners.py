@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.doctor.findings import (
     Finding,
     Level,
     Observations,
+    counted,
     delete_node,
     partitions_text,
     seconds,
@@ -48,22 +49,24 @@ def orphan_owners(seen: Observations) -> Iterator[Finding]:
     for tp, node in sorted(snapshot.owners.items()):
         if node.stat is not None and node.stat.ephemeral_owner and node.stat.ephemeral_owner not in registered:
             orphans.setdefault(node.stat.ephemeral_owner, []).append(tp)
+    earlier = [(one, _sessions(one)) for one in seen.earlier] if orphans else []
     for session, tps in orphans.items():
         if unread:
             yield unknown(f"whose session {session:#x} is: {unread}", node=_path(snapshot, tps[0]))
         else:
-            yield _orphan(seen, session, tps)
+            yield _orphan(seen, session, tps, [one for one, before in earlier if session not in before])
 
 
-def _orphan(seen: Observations, session: int, tps: list[TopicPartition]) -> Finding:
+def _orphan(seen: Observations, session: int, tps: list[TopicPartition], earlier: Sequence[GroupSnapshot]) -> Finding:
+    """``earlier`` are the snapshots in which the session had registered no member either."""
     snapshot = seen.latest
     node = snapshot.owners[tps[0]]
     limit, sure = longest_session(snapshot)
     address = next((server.sessions[session][0] for server in snapshot.servers if session in server.sessions), "")
     since = [
         one.taken
-        for one in seen.earlier
-        if tps[0] in one.owners and session not in _sessions(one)
+        for one in earlier
+        if tps[0] in one.owners
         if (stat := one.owners[tps[0]].stat) is not None and stat.ephemeral_owner == session
     ]
     age = _age(snapshot, node)
@@ -72,7 +75,7 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition]) -> Find
         shown = f"connected from {address}" if address else f"so since {seconds(snapshot.taken - min(since))} at least"
         return Finding(
             Level.ERROR,
-            f"a live client owns {len(tps)} partitions without being registered: no member will ever get them",
+            f"a live client owns {counted(len(tps), 'partition')} but is not registered: no member will get them",
             f"{evidence}, {shown}",
             _path(snapshot, tps[0]),
             f"restart the process of {node.thread!r}" + (f" at {address}" if address else "") + ": its session ends"
@@ -81,8 +84,8 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition]) -> Find
     most = f"{seconds(limit)}, the longest session {'that the servers allow' if sure else 'by default'}"
     return Finding(
         Level.WARN,
-        f"no registered member has the session that owns {len(tps)} partitions. Either the session ends within {most},"
-        " or a live client lost its registration",
+        f"no registered member has the session that owns {counted(len(tps), 'partition')}. Either the session ends"
+        f" within {most}, or a live client lost its registration",
         evidence,
         _path(snapshot, tps[0]),
         f"look again after {seconds(limit)}; if it is still there, restart the process of {node.thread!r}",
@@ -135,18 +138,18 @@ def unowned_partitions(seen: Observations) -> Iterator[Finding]:
     for tp in wanted:
         if tp not in snapshot.owners:
             missing.setdefault(_member(expected.get(tp, ThreadId(""))), []).append(tp)
+    quiet = seen.analysis.quiet_for
     for member, tps in sorted(missing.items()):
-        yield _unowned(seen, member, tps)
+        yield _unowned(seen, member, tps, quiet)
 
 
-def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition]) -> Finding:
+def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition], quiet: float | None) -> Finding:
     snapshot = seen.latest
     node = snapshot.members.get(member)
     kind = MemberKind.UNKNOWN if node is None else member_kind(node)
     patience, told = member_patience(seen)
-    quiet = seen.analysis.quiet_for
     who = f", which {member} should own" if member else ""
-    text = f"nobody owns {len(tps)} partitions{who}"
+    text = f"nobody owns {counted(len(tps), 'partition')}{who}"
     if quiet is None:
         since = "since when cannot be told"
     else:
@@ -160,21 +163,21 @@ def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition]) 
         later = f"look again after {seconds(patience)} without a change"
         return Finding(Level.NOTE, f"{text}; a rebalance may be under way", evidence, path, later)
     if kind is MemberKind.SCALA:
-        nudge = shell_command(
-            snapshot, "create", "-e", f"{paths.CONSUMERS}/{snapshot.group}/ids/{snapshot.group}_nudge", NUDGE
-        )
-        return Finding(
-            Level.ERROR,
-            f"{text}; it gave up (it tries rebalance.max.retries x rebalance.backoff.ms = {seconds(patience)} {told},"
-            " and then waits for the next change of the group), or another member holds what it wants",
-            evidence,
-            path,
-            f"wake all members once: {nudge}",
-        )
-    advice = "its connector.state and log say why"
-    if node is None:
-        advice = "restart the member that should own them"
+        return _gave_up(snapshot, text, evidence, path, f"{seconds(patience)} {told}")
+    advice = "restart the member that should own them" if node is None else "its connector.state and log say why"
     return Finding(Level.ERROR, f"{text}; it cannot claim them", evidence, path, advice)
+
+
+def _gave_up(snapshot: GroupSnapshot, text: str, evidence: str, path: str, patience: str) -> Finding:
+    node = f"{paths.CONSUMERS}/{snapshot.group}/ids/{snapshot.group}_nudge"
+    return Finding(
+        Level.ERROR,
+        f"{text}; it gave up (it tries rebalance.max.retries x rebalance.backoff.ms = {patience},"
+        " and then waits for the next change of the group), or another member holds what it wants",
+        evidence,
+        path,
+        f"wake all members once: {shell_command(snapshot, 'create', '-e', node, NUDGE)}",
+    )
 
 
 # ---- nodes

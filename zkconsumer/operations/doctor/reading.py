@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zkconsumer.operations.doctor.findings import Finding, Level, Observations, listed, unknown
+from zkconsumer.operations.doctor.findings import Finding, Level, Observations, counted, listed, unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.zookeeper import paths
 
@@ -52,5 +52,5 @@ def unread_parts(seen: Observations) -> Iterator[Finding]:
     problems = seen.latest.problems
     if problems:
         texts = [f"{one.what}: {one.why}" for one in problems]
-        yield unknown(f"{len(problems)} things could not be read", node=problems[0].what)
+        yield unknown(f"{counted(len(problems), 'thing')} could not be read", node=problems[0].what)
         yield Finding(Level.NOTE, "they are: " + listed(texts, 10))

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from zkconsumer.assignors.strategy_agreement import RELEASE_KEY, SCALA_STRATEGIES
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.operations.doctor.findings import Finding, Level, Observations, listed, partitions_text, unknown
+from zkconsumer.operations.doctor.findings import (
+    Finding,
+    Level,
+    Observations,
+    counted,
+    listed,
+    partitions_text,
+    unknown,
+)
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
@@ -177,12 +185,13 @@ def idle_threads(seen: Observations) -> Iterator[Finding]:
     idle = sorted(thread for thread in seen.analysis.registered if thread not in busy)
     if idle:
         members = sorted({seen.analysis.registered[thread] for thread in idle})
-        wholly = [c for c in members if not any(seen.analysis.registered.get(thread) == c for thread in busy)]
+        working = {seen.analysis.registered.get(thread) for thread in busy}
+        wholly = [consumer for consumer in members if consumer not in working]
         yield Finding(
             Level.NOTE,
-            f"{len(idle)} of {len(seen.analysis.registered)} threads own nothing by the plan: there are"
-            f" {len(seen.analysis.expected)} partitions"
-            + (f". {len(wholly)} members are wholly idle" if wholly else ""),
+            f"{len(idle)} of {counted(len(seen.analysis.registered), 'thread')} get nothing by the plan, which has"
+            f" {counted(len(seen.analysis.expected), 'partition')}"
+            + (f". Members without any: {len(wholly)}" if wholly else ""),
             listed(idle),
             f"{paths.CONSUMERS}/{snapshot.group}/ids",
             "more partitions, fewer streams, or keep them as spares",

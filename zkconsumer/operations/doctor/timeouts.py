@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zkconsumer.operations.doctor.findings import Finding, Level, Observations, listed, seconds, unknown
+from zkconsumer.operations.doctor.findings import Finding, Level, Observations, counted, listed, seconds, unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
 
@@ -131,7 +131,8 @@ def session_timeouts(seen: Observations) -> Iterator[Finding]:
         if at_bound:
             yield Finding(
                 Level.NOTE,
-                f"{len(at_bound)} members have the {word} session that the servers allow, {bound} ms: {effect}",
+                f"{counted(len(at_bound), 'member')} with the {word} session that the servers allow ({bound} ms): "
+                + effect,
                 listed(at_bound, 3),
                 f"/consumers/{snapshot.group}/ids",
                 "compare with their zookeeper.session.timeout.ms, and with --member-config",

@@ -18,7 +18,7 @@ OTHER_TOPIC = healthy(offsets={"old:0": 3, "t:0": 50}, logs={**LOGS, "old:0": (0
     ("snapshot", "expected", "text"),
     [
         (healthy(), ["ok"], ""),
-        (healthy(offsets={"gone:0": 3, "gone:1": 3}), ["warn"], "topic gone does not exist, but 2 offsets of it do"),
+        (healthy(offsets={"gone:0": 3, "gone:1": 3}), ["warn"], "topic gone does not exist, but has 2 offsets"),
         (healthy(offsets={"t:4": 3}), ["warn"], "topic t has 4 partitions; 1 offsets are of others"),
         (OTHER_TOPIC, ["note"], "no member subscribes to topic old"),
         (replace(OTHER_TOPIC, members={}), ["ok"], ""),
