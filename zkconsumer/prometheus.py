@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
+from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -154,19 +155,18 @@ class Collector:
     """
 
     def __init__(self, *connectors: ZookeeperConsumerConnector) -> None:
-        self._members: dict[int, _Member] = {}  # changed and read in single steps of the interpreter, by any thread
+        self._members: dict[int, _Member] = {}
+        self._adding = Lock()  # scrapes take no lock: they copy the table in one step of the interpreter
         for connector in connectors:
             self.add(connector)
 
     def add(self, connector: ZookeeperConsumerConnector) -> None:
         """Collect the metrics of this connector too. One that is known is not added again."""
-        if any(member.connector() is connector for member in list(self._members.values())):
-            return
-        for number in range(len(self._members) + 1):
-            known = self._members.get(number)
-            if known is None or known.connector() is None:
+        with self._adding:
+            known = {number: member.connector() for number, member in self._members.items()}
+            if not any(each is connector for each in known.values()):
+                number = next(number for number in range(len(known) + 1) if known.get(number) is None)
                 self._members[number] = _Member(connector, str(number))
-                return
 
     def describe(self) -> Iterable[Metric]:
         """Return the families without samples. A registry calls this, to refuse names that it has already."""

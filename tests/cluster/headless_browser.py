@@ -16,7 +16,7 @@ from typing import Any, Self
 from tests.timing import eventually, scaled
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
-_ANSWER_S = 20.0
+_ANSWER_S = 45.0
 _OPTIONS = [
     "--headless=new",
     "--remote-debugging-pipe",

@@ -76,7 +76,9 @@ class ConsumerGroupsTool:
         watchdog = threading.Timer(scaled(60), process.kill)
         watchdog.start()
         try:
-            process.stdin.write("\x1f".join(["--bootstrap-server", self._bootstrap, *arguments]) + "\n")
+            process.stdin.write(
+                "\x1f".join(["--bootstrap-server", self._bootstrap, "--timeout", "60000", *arguments]) + "\n"
+            )
             process.stdin.flush()
             line = process.stdout.readline()
         finally:

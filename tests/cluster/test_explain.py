@@ -177,6 +177,26 @@ def test_a_dead_owner_is_explained_until_its_session_ends(
     assert set(owners_of(zookeeper, group, topic).values()) == {f"{group}_a-0"}
 
 
+def test_a_brokers_group_is_explained(
+    ask: Ask, cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], connector: Connector
+) -> None:
+    """Its coordinator says who owns what; the arithmetic of its leader can be computed again."""
+    topic, group = new_topic(PARTITIONS), new_group()
+    kafka = {"group_coordination": "kafka", "bootstrap_servers": cluster.bootstrap_servers}
+    connector(group, **kafka).create_message_streams({topic: 1})
+
+    def stable() -> Any:
+        said = ask("explain", group)
+        assert said["state"] == "Stable", said
+        return said
+
+    said = eventually(stable, SETTLED_S, "a stable brokers' group")
+    assert [one["partition"] for one in said["partitions"]] == list(range(PARTITIONS))
+    last = said["partitions"][-1]
+    assert last["settled"]
+    assert f"gets partitions 0-{PARTITIONS - 1}; {topic}-{PARTITIONS - 1} is the 8th of these" in last["why"][-1]
+
+
 def test_members_with_two_strategies_are_told_apart(
     ask: Ask,
     new_topic: NewTopic,

@@ -28,13 +28,16 @@ from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.model import Endpoint
 
 COMMITTED = 3
+STAYS_S = 600.0
+"""Longer than the tests look at the group that rebalances."""
+IN_TIME = ("--timeout", "60000")
 
 
 def run(where: Sequence[str], *arguments: str) -> Printed:
     """Run our command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = main(["groups", *where, *arguments])
+        code = main(["groups", *where, *arguments, *IN_TIME])
     return Printed(code, out.getvalue(), err.getvalue())
 
 
@@ -113,7 +116,7 @@ class Rebalancing:
     def __enter__(self) -> None:
         host, port = self.bootstrap.split(":")
         self.channels = [
-            GroupChannel(BrokerChannel(Endpoint(0, host, int(port)), client_id="late", socket_timeout=scaled(60)))
+            GroupChannel(BrokerChannel(Endpoint(0, host, int(port)), client_id="late", socket_timeout=STAYS_S))
             for _ in range(2)
         ]
         for channel in self.channels:
@@ -131,9 +134,9 @@ class Rebalancing:
             return channel.join(
                 Membership(self.group, member_id=member),
                 [("range", metadata)],
-                session_timeout=60.0,
-                rebalance_timeout=60.0,
-                deadline=Deadline(scaled(60)),
+                session_timeout=STAYS_S,
+                rebalance_timeout=STAYS_S,
+                deadline=Deadline(STAYS_S),
             )
 
         try:

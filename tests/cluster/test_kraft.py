@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from threading import Event, Thread
 from typing import Any, Self
 
@@ -15,6 +17,7 @@ from tests.cluster.in_process import Reader
 from tests.cluster.kraft import KraftBroker, jars
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
+from zkconsumer.cli import main
 from zkconsumer.devcluster import JarResolutionError
 
 PARTITIONS, MESSAGES = 4, 200
@@ -170,3 +173,43 @@ def test_sticky_shares_a_group_with_aiokafka(broker: KraftBroker, topic: str, le
         eventually(lambda: shares(1), 20, "something for each of three")
         members.pop().shutdown()
         eventually(lambda: shares(2) == halves, 20, "what each had before")
+
+
+def test_a_group_of_the_new_protocol_is_described(broker: KraftBroker, topic: str) -> None:
+    """Its members are not ours and not of the classic protocol; the commands show them all the same."""
+    from confluent_kafka import Consumer, Message
+
+    group = unique("new")
+    produce_to(broker.address, topic, [b"x"] * PARTITIONS, partitions=PARTITIONS)
+    member = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "client.id": "peer",
+            "auto.offset.reset": "earliest",
+        }
+    )
+
+    def described(*form: str) -> list[dict[str, Any]]:
+        out = io.StringIO()
+        with redirect_stdout(out):
+            where = ("--bootstrap-server", broker.address, "--format", "json")
+            assert main(["groups", "describe", group, *form, *where]) == 0
+        return list(json.loads(out.getvalue()))
+
+    try:
+        member.subscribe([topic])
+        got: Message | None = eventually(lambda: member.poll(0.1), 30, "a message")
+        assert got is not None
+        member.commit(message=got, asynchronous=False)
+        eventually(lambda: described("--state")[0]["state"] == "Stable", 20, "the group is stable")
+        (state,) = described("--state")
+        assert (state["number_members"], state["assignment_strategy"]) == (1, "uniform")
+        rows = described()
+        assert {(row["partition"], row["client_id"], row["log_end_offset"]) for row in rows} == {
+            (number, "peer", 1) for number in range(PARTITIONS)
+        }
+        assert {row["partition"]: row["lag"] for row in rows}[got.partition()] == 0
+    finally:
+        member.close()

@@ -87,12 +87,21 @@ def test_an_inactive_scala_group_is_reset_and_undone(
     assert offsets_of(zookeeper, group, topic) == {0: 4, 1: 4, 2: 4}
 
 
+@pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
 def test_a_live_group_of_ours_follows_a_reset(
-    operator: Operator, topic: str, new_group: Callable[[], str], zookeeper: KazooClient, connector: Connect
+    operator: Operator,
+    topic: str,
+    new_group: Callable[[], str],
+    zookeeper: KazooClient,
+    connector: Connect,
+    storage: str,
 ) -> None:
-    """The members look at their offsets once an hour by themselves, so they follow because they are told."""
+    """The members look at their offsets once an hour by themselves, so they follow because they are told.
+
+    With offsets in Kafka there is dual commit: the member itself brings the new offset there.
+    """
     group = new_group()
-    patient = {"rebalance.interval.ms": 3_600_000, "auto.commit.interval.ms": 100}
+    patient = {"rebalance.interval.ms": 3_600_000, "auto.commit.interval.ms": 100, "offsets.storage": storage}
     member = connector(group, **patient)
     reader = Reader(member.create_message_streams({topic: 1})[topic][0])
     everything = dict.fromkeys(range(PARTITIONS), MESSAGES)
@@ -104,6 +113,22 @@ def test_a_live_group_of_ours_follows_a_reset(
     again = [(0, offset) for offset in range(7, MESSAGES)]
     eventually(lambda: reader.places[MESSAGES * PARTITIONS :] == again, 20, "the messages again")
     eventually(lambda: offsets_of(zookeeper, group, topic) == everything, 20, "the commits again")
+
+
+def test_owners_follow_a_reset_in_kafka_alone(
+    operator: Operator, topic: str, new_group: Callable[[], str], connector: Connect, cluster: DevCluster
+) -> None:
+    """Kafka does not show it to the command; the messages come again."""
+    group = new_group()
+    patient = {"rebalance.interval.ms": 3_600_000, "auto.commit.interval.ms": 100}
+    member = connector(group, **patient, **{"offsets.storage": "kafka", "dual.commit.enabled": "false"})
+    reader = Reader(member.create_message_streams({topic: 1})[topic][0])
+    eventually(lambda: committed(cluster, group, topic) == [MESSAGES] * PARTITIONS, 20, "the commits")
+    reset = ("offsets", "reset", group, "--topic", f"{topic}:1", "--shift-by", "-4", "--execute")
+    assert operator(*reset) == 0, operator.err
+    assert "whether they follow cannot be seen" in operator.err
+    again = [(1, offset) for offset in range(MESSAGES - 4, MESSAGES)]
+    eventually(lambda: reader.places[MESSAGES * PARTITIONS :] == again, 20, "the messages again")
 
 
 def test_a_mixed_group_is_refused_by_the_scala_members_name(
@@ -208,6 +233,10 @@ def test_dry_runs_print_what_kafkas_tool_prints(
             theirs = kafkas.run("--reset-offsets", "--dry-run", *case)
             assert operator("groups", "--reset-offsets", "--dry-run", *case) == theirs.code, (case, operator.err)
             assert same_lines(operator.out, theirs.out), (case, operator.out, theirs.out, theirs.err)
+        moved = ("--all-topics", "--shift-by", "-1", "--execute")
+        assert kafkas.run("--reset-offsets", "--group", groups[0], *moved).code == 0
+        assert operator("groups", "--reset-offsets", "--group", groups[0], *moved) == 0, operator.err
+        assert operator.new_offsets() == {0: 2, 2: 3}, "each took one off"
         undecided = kafkas.run("--reset-offsets", *one, "--all-topics", "--to-earliest")
         assert operator("groups", "--reset-offsets", *one, "--all-topics", "--to-earliest") == undecided.code
         assert operator.err == undecided.err
@@ -255,6 +284,18 @@ def reordered(text: str) -> list[str]:
 def same_lines(ours: str, theirs: str) -> bool:
     lines = [line for line in ours.splitlines() if line]
     return all(line in theirs for line in lines) and sum(map(len, lines)) == len(theirs.replace("\n", ""))
+
+
+def committed(cluster: DevCluster, group: str, topic: str) -> list[int]:
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Where
+
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
+    try:
+        found = consumer.committed([Where(topic, number) for number in range(PARTITIONS)], timeout=scaled(10))
+        return [one.offset for one in found]
+    finally:
+        consumer.close()
 
 
 def commit(cluster: DevCluster, group: str, offsets: dict[tuple[str, int], int]) -> None:

@@ -483,6 +483,26 @@ def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -
     assert member.owned[tp(0)].consumed == 3
 
 
+@pytest.mark.parametrize("dual", [False, True])
+def test_a_rewritten_registration_makes_a_member_follow(server: FakeZooKeeper, *, dual: bool) -> None:
+    """A command that resets offsets tells the owner so. It sees by the offset node's version that the owner follows."""
+    member = SteppedMember(server, "a", dual=dual)
+    settle([member])
+    offset, registration = paths.offset(GROUP, tp(0)), paths.member(GROUP, member.consumer)
+    server.put(offset, b"3")
+    reset, before = server.node(offset), server.node(registration)
+    assert reset is not None
+    assert before is not None
+    server.put(registration, before.data, ephemeral_owner=before.ephemeral_owner)
+    settle([member])
+    assert member.owned[tp(0)].consumed == 3
+    confirmed, after = server.node(offset), server.node(registration)
+    assert confirmed is not None
+    assert (confirmed.data, confirmed.version) == (b"3", reset.version + 1)
+    assert after is not None
+    assert after.czxid == before.czxid, "it is not registered anew, which would be a rebalance"
+
+
 def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease of all lapsed in a drain, or a last commit, that took longer than the session's timeout."""
     member = SteppedMember(server, "a", drain=60.0)

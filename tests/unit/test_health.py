@@ -137,7 +137,7 @@ def test_a_thread_that_has_ended_makes_a_member_not_live(cluster: FakeCluster) -
         becomes_ready(made)
         listener = member_of(made).parts.listener
         listener.close(Deadline(scaled(10)))
-        assert made.health() == Health((f"the thread {listener.thread.name} has ended",))
+        assert made.health().not_live == (f"the thread {listener.thread.name} has ended",)
 
 
 def test_threads_that_do_not_answer_make_a_member_not_live(

@@ -11,6 +11,7 @@ help. Runs in the main thread.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from importlib.metadata import version
 from typing import Protocol
 
 from zkconsumer.cli import demo, dev, doctor, explain, groups, migrate, offsets, plan, serve, snapshot, timeline
+from zkconsumer.cli.tables import printable
 from zkconsumer.errors import ZkConsumerError
 
 __all__ = ["main"]
@@ -71,17 +73,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises: SystemExit from argparse, for ``--help``, ``--version`` and wrong usage.
     """
     parser = _parser()
-    words = offsets.as_reset(sys.argv[1:] if argv is None else argv)
-    arguments = parser.parse_args(groups.as_flags(words))
+    arguments = parser.parse_args(groups.as_flags(sys.argv[1:] if argv is None else argv))
     if arguments.command is None:
         parser.print_help()
         return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name in a node may have characters that the terminal has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = arguments.run(arguments)
         sys.stdout.flush()
         return int(code)
     except ZkConsumerError as error:
-        print(f"zkconsumer: {error}", file=sys.stderr)
+        # an error may quote a node
+        print("zkconsumer: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

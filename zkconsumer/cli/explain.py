@@ -25,6 +25,9 @@ when, why they differ and what that waits for, the last commit, and the lag.
 Exit codes: 0 done; 1 failed, or the group or partition is unknown; 2 wrong usage.
 """
 
+EXPLAINED = 10
+"""The partitions that the report on a group explains in full. Mostly they have one cause."""
+
 _COLUMNS = ("TOPIC", "PARTITION", "SHOULD-OWN", "OWNER", "SINCE", "LAG", "LAG-TIME", "WHY")
 
 
@@ -77,13 +80,16 @@ def report(analysis: GroupAnalysis, explained: list[Explanation], *, single: boo
     members = member_table(analysis)
     for table in (members, partition_table(explained)):
         lines += ["", *render(table).splitlines()] if table.rows else []
-    for one in explained:
-        lines += [] if one.settled else ["", *(printable(line) for line in one.lines())]
+    unsettled = [one for one in explained if not one.settled]
+    for one in unsettled[:EXPLAINED]:
+        lines += ["", *(printable(line) for line in one.lines())]
+    if len(unsettled) > EXPLAINED:
+        lines += ["", f"{len(unsettled) - EXPLAINED} more are not where they should be: name one as TOPIC:PARTITION."]
     return lines
 
 
 def member_table(analysis: GroupAnalysis) -> Table:
-    """Return the members that ZooKeeper knows, with what they own and should own."""
+    """Return the registered members with the numbers of their partitions, present and expected."""
     owned, expected = _counts(analysis.owners), _counts(analysis.expected)
     rows = []
     for consumer, node in sorted(analysis.snapshot.members.items()):

@@ -100,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.interval,
         arguments.group,
         message_times=not arguments.no_time_lag,
+        histories=bool(arguments.snapshots),
     )
     routes = Routes(
         lambda: poller.board,
@@ -108,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         host=platform.node(),
         interval=arguments.interval,
         files=page_files(),
+        as_taken=bool(arguments.snapshots),
     )
     server = GroupServer(address, routes, poller)
     with _until_terminated() as terminated:

@@ -23,6 +23,8 @@ from zkconsumer.kafka.cluster_metadata import TopicsSeen, topics_of
 from zkconsumer.kafka.group_responses import (
     OF_0_8,
     OF_0_9,
+    AssignedGroup,
+    AssignedMember,
     DescribedMember,
     GroupDescription,
     Joined,
@@ -33,10 +35,10 @@ from zkconsumer.kafka.group_responses import (
     negotiated_versions,
 )
 from zkconsumer.kafka.group_schemas import (
+    CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     FIND_COORDINATOR,
-    GROUP_MESSAGES,
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
@@ -46,6 +48,7 @@ from zkconsumer.kafka.group_schemas import (
     OFFSET_FETCH,
     OFFSET_MESSAGES,
     SYNC_GROUP,
+    TOOL_MESSAGES,
 )
 from zkconsumer.kafka.requests import Api
 from zkconsumer.kafka.schema import ApiRequest, ApiSchema, Values
@@ -67,6 +70,9 @@ _OF_THE_GROUP: Final = frozenset(
     }
 )
 """Codes that concern the whole group, never one partition."""
+
+_NO_SUCH_GROUP: Final = frozenset({error_codes.GROUP_ID_NOT_FOUND, error_codes.UNSUPPORTED_VERSION})
+"""Codes for a group that is none of KIP-848's protocol, and from brokers on which that is not enabled."""
 
 _LEAST_GENERATION: Final = 2  # of 0.9
 _INT32_MAX: Final = 2**31 - 1
@@ -108,7 +114,7 @@ class GroupChannel:
         self._versions = OF_0_9 if generation >= _LEAST_GENERATION else OF_0_8
         if generation >= requests.ASK_FROM_GENERATION:
             answer = self._channel.exchange(requests.API_VERSIONS, requests.api_versions_request(), deadline)
-            wanted = OFFSET_MESSAGES if self._offsets_only else GROUP_MESSAGES
+            wanted = OFFSET_MESSAGES if self._offsets_only else TOOL_MESSAGES
             self._versions = negotiated_versions(requests.api_ranges(answer, name), name, wanted)
 
     def close(self) -> None:
@@ -271,6 +277,23 @@ class GroupChannel:
             raise BrokerError(f"{self._channel.name}: its answer to DescribeGroups says nothing of {missing!r}")
         return found
 
+    def describe_assigned(self, group: str, deadline: Deadline) -> AssignedGroup | None:
+        """Return a group of KIP-848's protocol; None if there is none of this name, or the broker has no such groups.
+
+        Raises: BrokerError.
+        """
+        if CONSUMER_GROUP_DESCRIBE not in self._versions:
+            return None
+        answer = self._ask(CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}, deadline)
+        for one in answer["groups"] or ():
+            if one["group_id"] == group:
+                if one["error_code"] in _NO_SUCH_GROUP:
+                    return None
+                self._check(one["error_code"], f"describing group {group!r}")
+                members = tuple(map(_assigned, one["members"] or ()))
+                return AssignedGroup(one["group_state"] or "", one["assignor_name"] or "", members)
+        raise BrokerError(f"{self._channel.name}: its answer to ConsumerGroupDescribe says nothing of {group!r}")
+
     def list_groups(self, deadline: Deadline) -> Sequence[ListedGroup]:
         """Return the groups that this broker coordinates. Raises an error while it loads some of them."""
         answer = self._ask(LIST_GROUPS, {}, deadline)
@@ -364,6 +387,20 @@ def _described(one: Values) -> DescribedMember:
         one["client_host"] or "",
         one["member_metadata"] or b"",
         one["member_assignment"] or b"",
+    )
+
+
+def _assigned(one: Values) -> AssignedMember:
+    owned = one["assignment"]["topic_partitions"] or ()
+    return AssignedMember(
+        one["member_id"] or "",
+        one["instance_id"],
+        one["client_id"] or "",
+        one["client_host"] or "",
+        tuple(one["subscribed_topic_names"] or ()),
+        tuple(
+            TopicPartition(part["topic_name"] or "", number) for part in owned for number in part["partitions"] or ()
+        ),
     )
 
 

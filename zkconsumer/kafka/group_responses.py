@@ -9,6 +9,7 @@ from zkconsumer.core.consumer_protocol import JoinedMember
 from zkconsumer.errors import BrokerError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.group_schemas import (
+    CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
     FIND_COORDINATOR,
     GROUP_MESSAGES,
@@ -18,11 +19,12 @@ from zkconsumer.kafka.group_schemas import (
     OFFSET_FETCH,
 )
 from zkconsumer.kafka.schema import ApiSchema
+from zkconsumer.model import TopicPartition
 
 Versions = Mapping[ApiSchema, int]
 
-_OPTIONAL: Final = frozenset({LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE})
-"""Requests of tools. Brokers before 0.9, 1.1 and 2.4 do not know them."""
+_OPTIONAL: Final = frozenset({LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_DESCRIBE})
+"""Requests of tools. Brokers before 0.9, 1.1, 2.4 and 3.7 do not know them."""
 
 _LEAST: Final[Mapping[ApiSchema, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
 """The lowest versions that keep offsets in Kafka. With version 0 the broker writes them to ZooKeeper."""
@@ -88,6 +90,25 @@ class DescribedMember(NamedTuple):
     host: str
     metadata: bytes
     assignment: bytes
+
+
+class AssignedMember(NamedTuple):
+    """A member of a group of KIP-848's protocol, as its coordinator describes it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    assignment: tuple[TopicPartition, ...]
+
+
+class AssignedGroup(NamedTuple):
+    """A group of KIP-848's protocol. ``state`` is Empty, Assigning, Reconciling, Stable or Dead."""
+
+    state: str
+    assignor: str
+    members: tuple[AssignedMember, ...]
 
 
 class ListedGroup(NamedTuple):

@@ -1,6 +1,6 @@
 """Schemas of the group requests, in all versions from 0.8.2 to 3.9 that a group of consumers needs. Pure.
 
-Versions later than ``highest`` serve other purposes: several groups in one request, KIP-848's groups.
+Versions later than ``highest`` serve other purposes: several groups in one request, members of KIP-848's groups.
 """
 
 from __future__ import annotations
@@ -220,10 +220,53 @@ OFFSET_DELETE = ApiSchema(
     ),
 )
 
+_OWNED = (
+    Field(
+        "topic_partitions",
+        (
+            *(Field("topic_id_high", INT64), Field("topic_id_low", INT64), Field("topic_name", STRING)),
+            Field("partitions", INT32, many=True),
+        ),
+        many=True,
+    ),
+)
+
+CONSUMER_GROUP_DESCRIBE = ApiSchema(
+    *(69, "ConsumerGroupDescribe", 0, 0, 0),
+    request=(Field("group_ids", STRING, many=True), Field("include_authorized_operations", BOOL, default=False)),
+    response=(
+        _throttle(0),
+        Field(
+            "groups",
+            (
+                *(_ERROR, Field("error_message", STRING), _GROUP, Field("group_state", STRING)),
+                *(Field("group_epoch", INT32), Field("assignment_epoch", INT32), Field("assignor_name", STRING)),
+                Field(
+                    "members",
+                    (
+                        *(_MEMBER, Field("instance_id", STRING), Field("rack_id", STRING)),
+                        *(Field("member_epoch", INT32), Field("client_id", STRING), Field("client_host", STRING)),
+                        Field("subscribed_topic_names", STRING, many=True),
+                        Field("subscribed_topic_regex", STRING),
+                        *(Field("assignment", _OWNED), Field("target_assignment", _OWNED)),
+                    ),
+                    many=True,
+                ),
+                Field("authorized_operations", INT32),
+            ),
+            many=True,
+        ),
+    ),
+)
+"""Groups of KIP-848's protocol, which DescribeGroups takes for unknown ones. Brokers since 3.7 have the request."""
+
 GROUP_MESSAGES = (
     *(FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP, OFFSET_COMMIT, OFFSET_FETCH),
-    *(DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE),
+    *(DESCRIBE_GROUPS, DELETE_GROUPS, OFFSET_DELETE, LIST_GROUPS),
 )
+"""The requests for groups of the classic protocol."""
+
+TOOL_MESSAGES = (*GROUP_MESSAGES, CONSUMER_GROUP_DESCRIBE)
 """All requests of this module."""
 
 OFFSET_MESSAGES = (FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH)

@@ -190,11 +190,17 @@ class KafkaSide:
     def delete_offsets(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, int]:
-        """Delete offsets (brokers from 2.4 on). Returns the error code of each partition. Raises BrokerError."""
-        return self._ask(
-            lambda coordinator: coordinator.delete_offsets(self._group, partitions, deadline),
-            deadline,
-        )
+        """Delete offsets. Returns the error code of each partition, that of an unknown request from brokers before 2.4.
+
+        Raises: BrokerError.
+        """
+
+        def delete(coordinator: GroupChannel) -> Mapping[TopicPartition, int]:
+            if "OffsetDelete" not in coordinator.versions:
+                return dict.fromkeys(partitions, error_codes.UNSUPPORTED_VERSION)
+            return coordinator.delete_offsets(self._group, partitions, deadline)
+
+        return self._ask(delete, deadline)
 
     def delete_group(self, deadline: Deadline) -> None:
         """Delete the group, which must not have members (brokers from 1.1 on). Raises BrokerError."""

@@ -1,4 +1,4 @@
-"""What a change of a group would move: members that join or leave, more partitions, another strategy.
+"""Forecasts of changes of a group: members that join or leave, more partitions, another strategy.
 
 The group's assignment is computed before and after the change, by the strategies themselves; nothing is written and no
 member is asked. Pure; any thread.
@@ -8,14 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from zkconsumer.assignors.assignor import AssignmentError, known_assignors
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.registration import Registration
-from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member.zookeeper.planner import GroupView, Threads, threads_of
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.operations.brokers_forecast import brokers_forecast
+from zkconsumer.operations.forecast_values import (
+    Change,
+    Forecast,
+    ForecastError,
+    Join,
+    Kill,
+    Leave,
+    MorePartitions,
+    Move,
+    Pause,
+    StrategyOutcome,
+    UseStrategy,
+    find_member,
+    grown,
+    moved_partitions,
+    moves_between,
+)
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode
 from zkconsumer.operations.group_view import GroupAnalysis, GroupState, MemberKind, member_kind
 from zkconsumer.operations.moments import duration
@@ -29,113 +46,28 @@ from zkconsumer.operations.strategy_inference import (
     is_scalas,
 )
 
+__all__ = [
+    "Change",
+    "Forecast",
+    "ForecastError",
+    "Join",
+    "Kill",
+    "Leave",
+    "MorePartitions",
+    "Move",
+    "Pause",
+    "StrategyOutcome",
+    "UseStrategy",
+    "find_member",
+    "forecast",
+    "moves_between",
+    "strategy_named",
+]
+
 SESSION_TIMEOUT_MS = 6_000
 """``zookeeper.session.timeout.ms`` by default, in Scala members and in ours."""
 MOST_STREAMS = 10_000
-MOST_PARTITIONS = 200_000
 _NAMED = 5
-
-
-class ForecastError(ZkConsumerError):
-    """A change cannot be forecast; the message says why, and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A member joins from ``host``, with the subscription of the others; ``streams`` for each topic, None: as many."""
-
-    host: str
-    streams: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """A member leaves in order. ``member`` is its consumer id, or a part of it that no other has."""
-
-    member: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """A member dies, and its session ends by its timeout. ``member`` as in :class:`Leave`."""
-
-    member: str
-
-
-@dataclass(frozen=True, slots=True)
-class MorePartitions:
-    """A topic gets ``count`` partitions more; without ``topic`` every subscribed one does."""
-
-    count: int
-    topic: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UseStrategy:
-    """All members use another strategy: a name, or ``roundrobin-0.x`` for the old order of ``roundrobin``."""
-
-    name: str
-
-
-Change = Join | Leave | Kill | MorePartitions | UseStrategy
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A partition that changes its thread; None is nobody."""
-
-    partition: TopicPartition
-    before: ThreadId | None
-    after: ThreadId | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Partitions that nobody consumes for a while: whose they are, how many, and how long, in words."""
-
-    whose: str
-    partitions: int
-    how_long: str
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyOutcome:
-    """What a strategy would make of the change.
-
-    ``moves`` counts the partitions that the change moves if the group has this strategy already; ``switch`` those that
-    move from the present assignment to this strategy after the change. ``least`` and ``most`` are the partitions of a
-    thread, ``idle`` the threads without any. All are None where ``problem`` says why.
-    """
-
-    strategy: str
-    in_effect: bool
-    moves: int | None = None
-    switch: int | None = None
-    least: int | None = None
-    most: int | None = None
-    idle: int | None = None
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a change would do to a group.
-
-    ``before`` and ``after`` are the assignments, ``strategy`` the one in effect afterwards. ``stays`` counts the
-    partitions that keep their thread; ``idle`` are the threads without partitions afterwards.
-    """
-
-    group: str
-    before: Assignment
-    after: Assignment
-    strategy: Strategy
-    moves: tuple[Move, ...]
-    stays: int
-    idle: tuple[ThreadId, ...]
-    pauses: tuple[Pause, ...]
-    outcomes: tuple[StrategyOutcome, ...]
-    joined: tuple[ConsumerId, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +79,13 @@ class _Scene:
     strategy: Strategy | None = None
     killed: tuple[ConsumerId, ...] = ()
     joined: tuple[ConsumerId, ...] = ()
-    grown: Mapping[str, int] = field(default_factory=dict)
 
 
 def forecast(snapshot: GroupSnapshot | GroupAnalysis, changes: Sequence[Change]) -> Forecast:
     """Return what these changes, made together, would do. Raises ForecastError."""
     analysis = snapshot if isinstance(snapshot, GroupAnalysis) else GroupAnalysis(snapshot)
+    if analysis.by_brokers is not None:
+        return brokers_forecast(analysis, analysis.by_brokers, changes)
     _check_kind(analysis)
     kinds = {consumer: member_kind(node) for consumer, node in analysis.snapshot.members.items()}
     scene = _Scene(analysis.view, kinds)
@@ -181,19 +114,12 @@ def forecast(snapshot: GroupSnapshot | GroupAnalysis, changes: Sequence[Change])
     )
 
 
-def moves_between(before: Assignment, after: Assignment) -> tuple[Move, ...]:
-    """Return, in order, the partitions whose threads differ."""
-    return tuple(
-        Move(tp, before.get(tp), after.get(tp)) for tp in sorted({*before, *after}) if before.get(tp) != after.get(tp)
-    )
-
-
 def _check_kind(analysis: GroupAnalysis) -> None:
-    group = analysis.snapshot.group
-    if analysis.by_brokers is not None or analysis.bridges_only:
-        raise ForecastError(f"the brokers coordinate {group}: its leader's strategy depends on what members had before")
-    if not analysis.snapshot.members and analysis.state.state is GroupState.DEAD:
-        raise ForecastError(f"there is no group {group}")
+    group, state = analysis.snapshot.group, analysis.state
+    if analysis.bridges_only:
+        raise ForecastError(f"all members of {group} are migration bridges: the brokers' group assigns its partitions")
+    if not analysis.snapshot.members and state.state in (GroupState.DEAD, GroupState.UNKNOWN):
+        raise ForecastError(f"{group} cannot be planned: {state.reason}")
 
 
 def _threads(view: GroupView) -> Threads:
@@ -222,7 +148,7 @@ def _changed(scene: _Scene, change: Change, snapshot: GroupSnapshot) -> _Scene:
         left = _without_member(scene, consumer)
         return replace(left, killed=(*left.killed, consumer)) if isinstance(change, Kill) else left
     if isinstance(change, MorePartitions):
-        return _with_partitions(scene, change)
+        return replace(scene, view=replace(scene.view, partitions=grown(scene.view.partitions, change)))
     return replace(scene, strategy=strategy_named(change.name))
 
 
@@ -239,18 +165,6 @@ def strategy_named(name: str) -> Strategy:
             f"no strategy is called {name!r}; known are {', '.join(sorted({*known_assignors(), *special}))}"
         )
     return Strategy(name)
-
-
-def find_member(wanted: str, members: set[ConsumerId]) -> ConsumerId:
-    """Return the member of this consumer id, or the only one whose id contains the text. Raises ForecastError."""
-    if ConsumerId(wanted) in members:
-        return ConsumerId(wanted)
-    found = [consumer for consumer in members if wanted and wanted in consumer]
-    if len(found) == 1:
-        return found[0]
-    problem = f"{len(found)} members have {wanted!r} in their id" if found else f"no member is called {wanted!r}"
-    known = first_of(found or members, _NAMED)
-    raise ForecastError(f"{problem}; name one of {known}" if known else f"{problem}: the group has no members")
 
 
 def _unreadable(view: GroupView) -> set[ConsumerId]:
@@ -319,21 +233,6 @@ def _without_member(scene: _Scene, consumer: ConsumerId) -> _Scene:
     )
 
 
-def _with_partitions(scene: _Scene, change: MorePartitions) -> _Scene:
-    partitions = dict(scene.view.partitions)
-    topics = [change.topic] if change.topic is not None else sorted(partitions)
-    for topic in topics:
-        if topic not in partitions:
-            raise ForecastError(f"no member subscribes to a topic {topic!r}; known are {first_of(partitions, _NAMED)}")
-        numbers = partitions[topic]
-        if not 0 < change.count <= MOST_PARTITIONS - len(numbers):
-            raise ForecastError(f"--partitions +{change.count}: a topic has at most {MOST_PARTITIONS} partitions")
-        first = numbers[-1] + 1 if numbers else 0
-        partitions[topic] = (*numbers, *range(first, first + change.count))
-    grown = {**scene.grown, **{topic: scene.grown.get(topic, 0) + change.count for topic in topics}}
-    return replace(scene, view=replace(scene.view, partitions=partitions), grown=grown)
-
-
 # ---- the outcome
 
 
@@ -367,17 +266,12 @@ def _outcome(
     return StrategyOutcome(
         strategy=strategy.label,
         in_effect=chosen,
-        moves=len(_moved(old, new)),
-        switch=len(_moved(current, new)),
+        moves=len(moved_partitions(old, new)),
+        switch=len(moved_partitions(current, new)),
         least=min(sizes, default=0),
         most=max(sizes, default=0),
         idle=sum(size == 0 for size in sizes),
     )
-
-
-def _moved(before: Assignment, after: Assignment) -> tuple[Move, ...]:
-    """Return the moves of partitions that had an owner: new ones do not count."""
-    return tuple(move for move in moves_between(before, after) if move.before is not None)
 
 
 def _pauses(analysis: GroupAnalysis, scene: _Scene, moves: Sequence[Move]) -> tuple[Pause, ...]:

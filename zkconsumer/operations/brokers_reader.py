@@ -11,11 +11,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from time import sleep
 from typing import TypeVar
 
 from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, BrokerUnavailableError, MalformedMemberError, ZkConsumerError
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerResponseError,
+    BrokerUnavailableError,
+    CoordinatorUnavailableError,
+    MalformedMemberError,
+    ZkConsumerError,
+)
 from zkconsumer.fetch.message_times import message_times
 from zkconsumer.fetch.offset_lookup import log_spans
 from zkconsumer.kafka import BrokerChannel, error_codes
@@ -40,6 +48,11 @@ AT_ONCE = 8
 """Brokers that are asked at the same time."""
 OFFSETS_TOPIC = "__consumer_offsets"
 
+PATIENCE = 1.0
+"""Seconds to wait for a coordinator that has just begun or moved."""
+
+_PAUSE = 0.1
+_COORDINATES = 2  # the node version of brokers of 0.9, the first that coordinate groups
 _UNKNOWN_TOPIC = error_codes.UNKNOWN_TOPIC_OR_PARTITION
 _NO_CREATION = 4  # the version of Metadata that creates no topic
 _ALL_OFFSETS = 2  # the version of OffsetFetch that can ask for all offsets
@@ -57,6 +70,7 @@ class BrokersReader:
         self._connection = connection
         self._endpoints = {endpoint.broker_id: endpoint for endpoint in endpoints}
         self._deadline = deadline
+        self._coordinating = all(endpoint.generation >= _COORDINATES for endpoint in endpoints)
 
     def list_groups(self) -> tuple[list[ListedGroup], dict[str, str]]:
         """Return the groups of all brokers, and by broker why it did not tell. Raises BrokerError if none told."""
@@ -101,20 +115,39 @@ class BrokersReader:
 
     def _read_group(self, draft: SnapshotDraft) -> None:
         group, deadline = draft.group, self._deadline
-        search = CoordinatorSearch(group, lambda _: list(self._endpoints.values()), self._connection.channel)
+        search = CoordinatorSearch(
+            group,
+            lambda _: list(self._endpoints.values()),
+            self._connection.channel,
+            offsets_only=not self._coordinating,
+        )
         with closing(OffsetClient(search)) as client:
             try:
-                described, where = client.ask(lambda it: (it.describe([group], deadline)[group], it.endpoint), deadline)
-                draft.brokers_group = _group_of(described, where)
+                if self._coordinating:
+                    draft.brokers_group = self._ask(client, lambda channel: _described(channel, group, deadline))
+                else:
+                    draft.brokers_group = BrokersGroup("Dead")
             except ZkConsumerError as error:
                 draft.problem(f"brokers' group {group!a}", error)
             try:
-                stored = client.ask(lambda channel: self._stored(channel, group), deadline)
+                stored = self._ask(client, lambda channel: self._stored(channel, group))
                 draft.kafka_offsets = {
                     tp: _offset_of(one) for tp, one in stored.items() if one.offset >= 0 or one.error
                 }
             except ZkConsumerError as error:
                 draft.problem(f"offsets of group {group!a} in Kafka", error)
+
+    def _ask(self, client: OffsetClient, question: Callable[[GroupChannel], T]) -> T:
+        """Ask the coordinator, again while it is just becoming one. Raises BrokerError."""
+        patience = Deadline(self._deadline.bounded(PATIENCE))
+        while True:
+            try:
+                return client.ask(question, self._deadline)
+            except (CoordinatorUnavailableError, BrokerResponseError) as error:
+                passing = not isinstance(error, BrokerResponseError) or error_codes.retriable(error.code)
+                if not passing or patience.expired:
+                    raise
+                sleep(patience.bounded(_PAUSE))
 
     def _stored(self, channel: GroupChannel, group: str) -> Mapping[TopicPartition, StoredOffset]:
         wanted = None
@@ -222,19 +255,41 @@ class BrokersReader:
         return told, failed
 
 
+def _described(channel: GroupChannel, group: str, deadline: Deadline) -> BrokersGroup:
+    found = _group_of(channel.describe([group], deadline)[group], channel.endpoint)
+    if found.state != "Dead":
+        return found
+    # a broker answers that request for a group of another protocol as for an unknown one
+    other = channel.describe_assigned(group, deadline)
+    if other is None:
+        return found
+    where = channel.endpoint
+    return BrokersGroup(
+        other.state,
+        other.assignor,
+        coordinator=(where.broker_id, where.host, where.port),
+        members=tuple(
+            BrokersMember(one.member_id, one.client_id, one.host, one.instance_id, one.assignment, one.topics)
+            for one in other.members
+        ),
+        group_type="Consumer",
+    )
+
+
 def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
     return BrokersGroup(
         described.state,
         described.protocol,
         described.protocol_type,
         (where.broker_id, where.host, where.port),
-        tuple(_member_of(one, described.protocol_type) for one in described.members),
+        tuple(member_of(one, described.protocol_type) for one in described.members),
         # for groups of other protocols a broker answers this request as for unknown ones
         "" if described.state == "Dead" else "Classic",
     )
 
 
-def _member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
+def member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
+    """Return a described member. Its assignment is None if nobody but its own kind can decode it."""
     assigned: tuple[TopicPartition, ...] | None = None
     topics: tuple[str, ...] = ()
     if protocol_type == PROTOCOL_TYPE:

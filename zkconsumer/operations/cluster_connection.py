@@ -16,7 +16,7 @@ from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.property_keys import closest_name, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerUnavailableError, ConfigException, NoBrokersError
+from zkconsumer.errors import BrokerUnavailableError, ConfigException, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
 from zkconsumer.model import Endpoint
@@ -87,6 +87,7 @@ class ClusterConnection:
         self.timeout = timeout
         self.security = channel_security(config)
         self._session: Session | None = None
+        self._last_brokers: list[Endpoint] = []
         self._bootstrap: BootstrapBrokers | None = None
         if config.bootstrap_servers:
             self._bootstrap = BootstrapBrokers(
@@ -142,19 +143,33 @@ class ClusterConnection:
             security=registry_security(self.config),
         )
 
+    @property
+    def knows_brokers(self) -> bool:
+        """Whether brokers can be asked without ZooKeeper."""
+        return bool(self._bootstrap or self._last_brokers)
+
     def brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        """Return the live brokers with the addresses to reach them at. Raises RegistryError, BrokerError."""
+        """Return the live brokers with the addresses to reach them at; the last known ones while ZooKeeper is away.
+
+        Raises RegistryError, BrokerError.
+        """
         if self._bootstrap is not None:
-            found: Sequence[Endpoint] = self._bootstrap(deadline)
-        else:
+            return self._bootstrap(deadline)
+        try:
             found = registered_endpoints(self.open_session(deadline), self.config, deadline)
+        except RegistryUnavailableError:
+            if not self._last_brokers:
+                raise
+            return self._last_brokers
         if not found:
             raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
+        self._last_brokers = found
         return found
 
     def reachable(self, brokers: Sequence[BrokerNode]) -> list[Endpoint]:
         """Return the addresses of registered brokers. Raises NoReachableEndpointError if no broker has one."""
-        return reachable(brokers, self.config)
+        self._last_brokers = reachable(brokers, self.config)
+        return self._last_brokers
 
     def endpoint(self, broker: int, host: str, port: int) -> Endpoint:
         """Return the address of a broker that another broker told of."""

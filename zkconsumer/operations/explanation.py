@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.operations.brokers_words import brokers_arithmetic
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.moments import ago, duration, moment
@@ -126,7 +127,7 @@ def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition) 
         position=_position(analysis.snapshot, partition),
         taken=analysis.snapshot.taken,
         threads=analysis.words.threads_of(partition.topic),
-        partitions=tuple(analysis.view.partitions.get(partition.topic, ())),
+        partitions=_numbers(analysis.snapshot, partition.topic),
     )
 
 
@@ -162,12 +163,22 @@ def _why(analysis: GroupAnalysis, partition: TopicPartition) -> tuple[str, ...]:
     strategy = analysis.strategy
     sure = "" if strategy.sure else " (not sure)"
     said = f"strategy {strategy.label or 'unknown'}{sure}: {strategy.why}"
-    if analysis.by_brokers is not None or analysis.bridges_only:
+    if analysis.bridges_only:
         return (said, "the leader of the brokers' group computed the assignment with it")
+    if analysis.by_brokers is not None:
+        numbers = {topic: sorted(node.partitions) for topic, node in analysis.snapshot.topics.items()}
+        computed = brokers_arithmetic(analysis.by_brokers, numbers, partition)
+        owner = analysis.owners.get(partition)
+        other = f"the leader gave it to {owner or 'nobody'}: with racks, or for members before, the sum differs"
+        return (said, *computed.steps, *([other] if computed.thread not in (None, owner) else []))
     if analysis.problem:
         return said, analysis.problem
     steps = analysis.words.of(partition).steps if strategy.name else ()
     return said, *steps
+
+
+def _numbers(snapshot: GroupSnapshot, topic: str) -> tuple[int, ...]:
+    return tuple(sorted(snapshot.topics[topic].partitions)) if topic in snapshot.topics else ()
 
 
 def _position(snapshot: GroupSnapshot, partition: TopicPartition) -> Position:

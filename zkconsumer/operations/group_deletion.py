@@ -34,6 +34,8 @@ _TEXTS = {
     24: f"{_ERRORS}.InvalidGroupIdException: The group id is invalid.",
     29: f"{_ERRORS}.TopicAuthorizationException: Topic authorization failed.",
     30: f"{_ERRORS}.GroupAuthorizationException: Group authorization failed.",
+    35: f"{_ERRORS}.UnsupportedVersionException: Brokers before 2.4 delete the offsets of a group all together only,"
+    " with the group.",
     68: NOT_EMPTY,
     69: NOT_FOUND,
     86: SUBSCRIBED,

@@ -44,27 +44,28 @@ def require_group(source: SnapshotSource, group: str, *, message_times: bool = F
     found = source.snapshot(group, message_times=message_times)
     if found.in_zookeeper or found.in_kafka or found.problems:
         return found
+    hint = hint_for_unknown(source, group) or "There are other groups: see 'zkconsumer groups --list'."
+    raise UnknownGroupError(f"Consumer group {_quoted(group)} does not exist. {hint}")
+
+
+def hint_for_unknown(source: SnapshotSource, group: str) -> str:
+    """Return what the user probably meant by the name of an unknown group, empty if that is unclear."""
     advice = source.chroot_advice(group) if isinstance(source, _KnowsRoots) else ""
     try:
         names: Sequence[str] = source.groups()
     except (RegistryError, BrokerError):
         names = ()
-    raise UnknownGroupError(unknown_group_text(group, names, advice))
+    return unknown_group_hint(group, names, advice)
 
 
-def unknown_group_text(group: str, names: Collection[str], advice: str = "") -> str:
-    """Return the error for an unknown group. ``names`` are the known groups; ``advice`` is about the chroot."""
-    text = f"Consumer group {_quoted(group)} does not exist."
+def unknown_group_hint(group: str, names: Collection[str], advice: str = "") -> str:
+    """Return the hint for an unknown group. ``names`` are the known groups; ``advice`` is about the chroot."""
     similar = similar_names(group, names)
     if advice:
-        text += f" {advice}"
-    elif similar:
-        text += f" Did you mean {' or '.join(map(_quoted, similar))}?"
-    elif names:
-        text += " There are other groups: see 'zkconsumer groups --list'."
-    else:
-        text += " There are no groups at all."
-    return text
+        return advice
+    if similar:
+        return f"Did you mean {' or '.join(map(_quoted, similar))}?"
+    return "" if names else "There are no groups at all."
 
 
 def similar_names(name: str, names: Collection[str], most: int = MOST_NAMES) -> list[str]:

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from zkconsumer.core.registration import Registration
 from zkconsumer.model import ConsumerId, TopicPartition
 
+FORBIDDEN_NODE = "ZooKeeper does not let us read it; check the node's ACL"
+"""Why a node is a problem that ZooKeeper's rights keep from the reader."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:

@@ -1,4 +1,4 @@
-"""What a snapshot says about a group's members, threads, strategy, expected owners and state.
+"""The members, threads, strategy, expected owners and state of a group, derived from its snapshot.
 
 These are the questions that every command asks. Ask :class:`GroupAnalysis` for several of them about one snapshot: it
 computes each answer once. Pure; any thread, one at a time for each analysis.
@@ -18,7 +18,7 @@ from zkconsumer.core.subscription import failing_filters
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS, non_bridges
 from zkconsumer.member.zookeeper.planner import GroupView, Threads, threads_of, topics_wanted
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
-from zkconsumer.operations.group_snapshot import BrokersGroup, GroupSnapshot, MemberNode, NodeStat
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokersGroup, GroupSnapshot, MemberNode, NodeStat
 from zkconsumer.operations.strategy_inference import Strategy, assignment_by, infer_strategy
 from zkconsumer.operations.strategy_words import StrategyWords
 from zkconsumer.zookeeper import paths
@@ -47,7 +47,7 @@ _NAMED = 4
 
 
 class MemberKind(Enum):
-    """What registered a member. The values are for texts."""
+    """The kinds of members. The values are for texts."""
 
     SCALA = "Scala"
     ZKCONSUMER = "zkconsumer"
@@ -137,6 +137,7 @@ class GroupAnalysis:
         self.snapshot = snapshot
         self._earlier = earlier
         self._strategy = strategy
+        self._path = f"{paths.CONSUMERS}/{snapshot.group}"  # unchecked: a brokers' group may have any name
 
     @property
     def by_brokers(self) -> BrokersGroup | None:
@@ -159,13 +160,13 @@ class GroupAnalysis:
         nodes = self.snapshot.members
         readable = {c: node.registration for c, node in nodes.items() if node.registration is not None}
         unreadable = {
-            paths.ids(self.snapshot.group) + f"/{c}": node.problem or "it cannot be read"
+            f"{self._path}/ids/{c}": node.problem or "it cannot be read"
             for c, node in nodes.items()
             if node.registration is None
         }
         topics = tuple(sorted(self.snapshot.topics))
         for consumer, reason in failing_filters(readable, topics, exclude_internal=True).items():
-            unreadable[paths.ids(self.snapshot.group) + f"/{consumer}"] = reason
+            unreadable[f"{self._path}/ids/{consumer}"] = reason
             del readable[consumer]
         wanted = topics_wanted(threads_of(GroupView(readable, {}, topics), exclude_internal_topics=True))
         partitions = {
@@ -284,9 +285,8 @@ class GroupAnalysis:
         by_brokers = self.by_brokers
         if by_brokers is not None:
             return _kafkas_state(by_brokers)
-        unknown = self._unknown()
-        if unknown and not self.snapshot.members:
-            return StateOfGroup(GroupState.UNKNOWN, unknown)
+        if self.unread:
+            return StateOfGroup(GroupState.UNKNOWN, self.unread)
         if not self.snapshot.members:
             return self._without_members()
         differences = self.differences
@@ -298,16 +298,30 @@ class GroupAnalysis:
             return StateOfGroup(GroupState.STUCK, f"{reason}; unchanged for at least {quiet:.0f} s")
         return StateOfGroup(GroupState.REBALANCING, reason)
 
-    def _unknown(self) -> str:
-        asked = [problem for problem in self.snapshot.problems if problem.what == paths.ids(self.snapshot.group)]
-        if asked:
-            return f"{asked[0].what} cannot be read: {asked[0].why}"
-        if not self.snapshot.zookeeper and self.snapshot.brokers_group is None and not self.snapshot.in_kafka:
-            return "neither ZooKeeper nor the brokers said anything about this group"
+    @cached_property
+    def unread(self) -> str:
+        """The unreadable part of members, owners and their topics, in words; empty if everything was read."""
+        where = (self._path, f"{self._path}/ids", f"{self._path}/owners")
+        topics = {f"{paths.TOPICS}/{topic}" for topic in self.subscribed}
+        for problem in self.snapshot.problems:
+            if problem.what.startswith("ZooKeeper "):
+                return f"{problem.what} did not say everything: {problem.why}"
+            node = problem.what in where or problem.what in topics or problem.what.startswith(f"{where[2]}/")
+            if node and problem.why == FORBIDDEN_NODE:
+                return f"{problem.what} cannot be read: {problem.why}"
+        for topic in sorted(self.subscribed.intersection(self.snapshot.topics)):
+            if self.snapshot.topics[topic].problem:
+                return f"topic {topic} cannot be read: {self.snapshot.topics[topic].problem}"
         return ""
 
     def _without_members(self) -> StateOfGroup:
         if not self.snapshot.in_zookeeper and not self.snapshot.in_kafka:
+            missing = [one for one in self.snapshot.problems if one.what.startswith(("broker", "offsets of group"))]
+            if missing:
+                return StateOfGroup(GroupState.UNKNOWN, f"{missing[0].what} could not be asked: {missing[0].why}")
+            if not self.snapshot.zookeeper and self.snapshot.brokers_group is None:
+                said = "neither ZooKeeper nor the brokers said anything about this group"
+                return StateOfGroup(GroupState.UNKNOWN, said)
             return StateOfGroup(GroupState.DEAD, "there is no such group")
         left = len(self.snapshot.owners)
         rest = f"; {left} owner nodes are left of members that are gone" if left else ""

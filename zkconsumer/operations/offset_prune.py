@@ -56,6 +56,8 @@ def plan_prune(snapshot: GroupSnapshot, stores: Sequence[Store] = ()) -> PrunePl
         for problem in snapshot.problems
         if problem.what.startswith(("/brokers/topics", "topic "))
     ]
+    if not snapshot.brokers:
+        errors.append("No broker is registered there, so no topic would exist; is the chroot that of the brokers?")
     if errors:
         return PrunePlan(snapshot.group, errors=tuple(errors))
     unreadable = [name for name, node in snapshot.members.items() if node.registration is None]

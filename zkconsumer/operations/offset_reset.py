@@ -3,8 +3,8 @@
 Scenarios, limits and texts are those of ``kafka-consumer-groups.sh --reset-offsets`` (Kafka 3.9). An offset is never
 guessed: a partition whose log, topic or present offset is unknown is refused, and then nothing of its group is written.
 
-Differs on purpose from Kafka's tool: it resets ZooKeeper groups, also live ones if every owner adopts the offset; it
-leaves out partitions that exist no more; and it refuses a partition that does not exist instead of waiting for it.
+Differs on purpose from Kafka's tool: it resets ZooKeeper groups, also live ones if every owner adopts the offset. It
+refuses a named partition that does not exist, and leaves such partitions out of all topics.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from zkconsumer.core.registration import ADOPTS, CONFLICT_KEY
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, PartitionLog
 from zkconsumer.operations.group_view import MemberKind, group_state, member_kind
+from zkconsumer.operations.moments import moment
 
 INACTIVE = ("Empty", "Dead")
 """The states in which the brokers let somebody else write a group's offsets."""
@@ -61,8 +62,10 @@ class ResetTarget:
 class PartitionReset:
     """The new offset of one partition.
 
-    ``current`` is the offset that a member would start at, None if there is none. ``end`` is the log's end, None if it
-    is unknown. ``owner`` is the member that adopts the offset, None if nobody owns the partition.
+    ``current`` is the offset that a member would start at, None if there is none. ``held`` is the offset in each store
+    that will be written. ``end`` is the log's end, None if it is unknown. ``owner`` is the member that adopts the
+    offset, None if nobody owns the partition. ``time`` is the timestamp of the message at the new offset, in
+    milliseconds since 1970, None if there is no such message or it is unknown.
     """
 
     partition: TopicPartition
@@ -70,6 +73,8 @@ class PartitionReset:
     new: int
     end: int | None
     owner: ConsumerId | None = None
+    held: Mapping[Store, int | None] = field(default_factory=dict)
+    time: int | None = None
 
     @property
     def lag_after(self) -> int | None:
@@ -78,12 +83,12 @@ class PartitionReset:
 
     @property
     def effect(self) -> str:
-        """What becomes of the group's progress, in words."""
-        if self.current is None:
-            return "first offset"
-        if self.new == self.current:
-            return "no change"
-        return f"skips {self.new - self.current}" if self.new > self.current else f"repeats {self.current - self.new}"
+        """The change of the group's progress, in words, with the time of the next message."""
+        words = "first offset" if self.current is None else "no change"
+        if self.current is not None and self.new != self.current:
+            words = "skips" if self.new > self.current else "repeats"
+            words += f" {abs(self.new - self.current)}"
+        return words if self.time is None else f"{words}, next is of {moment(self.time)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +120,10 @@ def plan_reset(
     all partitions with an offset (``--all-topics``); ``stores`` are the stores to write, by default those that the
     group uses (:func:`stores_in_use`).
     """
-    group, stores = snapshot.group, tuple(stores) or stores_in_use(snapshot)
-    refused = unread(snapshot, stores) or [text for text in (brokers_refusal(snapshot),) if text]
+    # if one store could not be asked, nobody knows whether the group uses it as well
+    group, asked = snapshot.group, tuple(stores) or tuple(Store)
+    stores = tuple(stores) or stores_in_use(snapshot)
+    refused = unread(snapshot, asked) or [text for text in (brokers_refusal(snapshot),) if text]
     if refused:
         return ResetPlan(group, stores, errors=tuple(refused))
     if target.scenario is Scenario.FROM_FILE and target.offsets is None:
@@ -134,7 +141,8 @@ def plan_reset(
         except ResetRefusedError as error:
             errors.append(str(error))
             continue
-        resets.append(PartitionReset(tp, current, new, _log(snapshot, tp).end, owners.get(tp)))
+        held = {store: current_offset(snapshot, tp, (store,)) for store in stores}
+        resets.append(PartitionReset(tp, current, new, _log(snapshot, tp).end, owners.get(tp), held))
     return ResetPlan(group, stores, () if errors else tuple(resets), tuple(warnings), tuple(notes), tuple(errors))
 
 
@@ -356,6 +364,8 @@ def owner_refusal(snapshot: GroupSnapshot, owner: OwnerNode) -> str:
     if owner.problem or not owner.thread:
         return f"its owner node cannot be read ({owner.problem or 'it is empty'})"
     consumer = owner.thread.rpartition("-")[0]
+    if owner.stat is not None and not owner.stat.ephemeral_owner:
+        return f"its owner node names {consumer} and is persistent, so that it never vanishes; delete it"
     node = snapshot.members.get(ConsumerId(consumer))
     if node is None:
         return f"{consumer} owns it and is not registered; wait until its session ends"

@@ -13,7 +13,8 @@ One thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -24,7 +25,7 @@ from typing import NamedTuple
 from zkconsumer.core.migration.files import Backup, format_backup
 from zkconsumer.core.migration.planning import SavedEntry, Step, Store, StoreEntry, Verdict
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, MalformedNodeError, RegistryError
+from zkconsumer.errors import BrokerError, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.group_offsets_admin import REASONS, Side, ZooKeeperSide, batches, node_content
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, NodeStat, OwnerNode
@@ -42,7 +43,7 @@ _LOOK_AGAIN = 0.2
 
 
 class WriteState(Enum):
-    """What became of one partition."""
+    """The result of a write for one partition."""
 
     WRITTEN = "written"
     NOT_WRITTEN = "not written"
@@ -60,7 +61,7 @@ class WriteResult:
         return f"{self.state.value}: {self.why}" if self.why else self.state.value
 
 
-class _Adopting(NamedTuple):
+class AdoptingOwner(NamedTuple):
     """A member that adopts offsets: its registration's content and data version."""
 
     consumer: ConsumerId
@@ -80,7 +81,7 @@ class GroupOwners:
 
     def look(
         self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> tuple[dict[TopicPartition, _Adopting], dict[TopicPartition, str]]:
+    ) -> tuple[dict[TopicPartition, AdoptingOwner], dict[TopicPartition, str]]:
         """Return the owners that adopt, and the reasons against all other owned partitions. Raises RegistryError."""
         wanted = sorted(partitions)
         nodes = self._session.read([paths.owner(self._group, tp) for tp in wanted], deadline)
@@ -91,8 +92,18 @@ class GroupOwners:
         adopting = {}
         for tp, consumer in found.items():
             node = registered[consumer]
-            adopting[tp] = _Adopting(consumer, node.data, node.version)
+            adopting[tp] = AdoptingOwner(consumer, node.data, node.version)
         return adopting, refused
+
+    def nudge(self, owners: Iterable[AdoptingOwner], deadline: Deadline) -> None:
+        """Have owners look at their offsets now, by writing their registrations again with the same content.
+
+        Members of ours watch the contents of registrations, Scala members do not. A registration that this user must
+        not write is left alone: its member looks by itself. Raises RegistryError.
+        """
+        for owner in {owner.consumer: owner for owner in owners}.values():
+            with suppress(NotPermittedError):
+                self._session.write(paths.member(self._group, owner.consumer), owner.data, deadline, owner.version)
 
     def _owner(self, tp: TopicPartition, node: Node) -> OwnerNode:
         try:
@@ -139,7 +150,7 @@ class OwnedZooKeeperSide(ZooKeeperSide):
     def __init__(self, session: Session, group: str) -> None:
         super().__init__(session, group)
         self.owners = GroupOwners(session, group)
-        self.adopted: dict[TopicPartition, tuple[_Adopting, int]] = {}
+        self.adopted: dict[TopicPartition, tuple[AdoptingOwner, int]] = {}
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Write, in one transaction each, the partitions without an owner and those whose owners adopt the offset.
@@ -172,7 +183,7 @@ class OwnedZooKeeperSide(ZooKeeperSide):
     def _write_owned(
         self,
         steps: Sequence[Step],
-        adopting: Mapping[TopicPartition, _Adopting],
+        adopting: Mapping[TopicPartition, AdoptingOwner],
         versions: Mapping[TopicPartition, int | None],
         reasons: dict[TopicPartition, str],
         deadline: Deadline,
@@ -201,13 +212,17 @@ class OwnedZooKeeperSide(ZooKeeperSide):
 
     # ---- after the writes ----
 
-    def nudge(self, deadline: Deadline) -> None:
-        """Have the owners look at their offsets now, by writing their registrations again with the same content.
+    def catch_up(self, deadline: Deadline) -> None:
+        """Have the next read show every write that ZooKeeper took before now. Raises RegistryError.
 
-        Members of ours watch the contents of registrations, Scala members do not. Raises RegistryError.
+        Otherwise a server that lags behind could show the nodes as they were before a write whose answer was lost. A
+        delete passes through the leader, in order with all writes, also if there is no such node.
         """
-        for owner in {owner.consumer: owner for owner, _ in self.adopted.values()}.values():
-            self._session.write(paths.member(self._group, owner.consumer), owner.data, deadline, owner.version)
+        self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
+
+    def nudge(self, deadline: Deadline) -> None:
+        """Have the owners look at their offsets now. Raises RegistryError."""
+        self.owners.nudge([owner for owner, _ in self.adopted.values()], deadline)
 
     def unfollowed(self, deadline: Deadline) -> dict[TopicPartition, ConsumerId]:
         """Return the written partitions whose owners have not confirmed the new offset. Raises RegistryError.
@@ -228,11 +243,13 @@ class OwnerCheckedKafkaSide:
     """The offsets at the coordinator, of a group whose members ZooKeeper may coordinate.
 
     ``owners`` looks at the owners right before each write, None without ZooKeeper. Kafka cannot check them with it.
+    ``adopting`` has the owners of written partitions.
     """
 
     def __init__(self, side: Side, owners: GroupOwners | None) -> None:
         self._side = side
         self._owners = owners
+        self.adopting: dict[TopicPartition, AdoptingOwner] = {}
         self.store = side.store
         self.read, self.members = side.read, side.members
 
@@ -240,9 +257,15 @@ class OwnerCheckedKafkaSide:
         """Write the partitions that nobody owns or whose owners adopt offsets. Raises as :class:`Side`."""
         refused: dict[TopicPartition, str] = {}
         if self._owners is not None:
-            _, refused = self._owners.look([step.partition for step in steps], deadline)
+            adopting, refused = self._owners.look([step.partition for step in steps], deadline)
+            self.adopting.update(adopting)
         allowed = [step for step in steps if step.partition not in refused]
         return {**refused, **(self._side.write(allowed, deadline) if allowed else {})}
+
+    def nudge(self, deadline: Deadline) -> None:
+        """Have the owners look at their offsets now. Kafka does not show whether they follow. Raises RegistryError."""
+        if self._owners is not None:
+            self._owners.nudge(self.adopting.values(), deadline)
 
 
 # ---- one run ----
@@ -250,7 +273,7 @@ class OwnerCheckedKafkaSide:
 
 @dataclass(slots=True)
 class OffsetRun:
-    """The writes to one store of one group, from the file with what was there before to the results.
+    """The writes to one store of one group, from the undo file to the results.
 
     ``side`` is the store; ``timeout`` the seconds for each access; ``stopped`` tells whether the user wants it to end.
     ``results`` has all partitions from :meth:`begin` on.
@@ -325,13 +348,10 @@ class OffsetRun:
         self.results.update((step.partition, WriteResult(state, why)) for step in steps)
 
     def settle(self) -> None:
-        """Read unknown results again. What cannot be read stays unknown."""
+        """Read partitions with unknown results again. A partition that cannot be read keeps its result."""
         unknown = [step for step in self._todo if self.results[step.partition].state is WriteState.UNKNOWN]
-        if not unknown:
-            return
-        try:
-            held = self.side.read(Deadline(self.timeout))
-        except (RegistryError, BrokerError):
+        held = self._read_back() if unknown else None
+        if held is None:
             return
         for step in unknown:
             now = held.get(step.partition)
@@ -340,6 +360,19 @@ class OffsetRun:
             elif now == step.before and now != step.after:
                 why = self.results[step.partition].why
                 self.results[step.partition] = WriteResult(WriteState.NOT_WRITTEN, why)
+
+    def _read_back(self) -> dict[TopicPartition, StoreEntry] | None:
+        """Return what is there now, None if that cannot be seen in time. A lost connection may come back."""
+        deadline = Deadline(self.timeout)
+        while True:
+            try:
+                if isinstance(self.side, OwnedZooKeeperSide):
+                    self.side.catch_up(deadline)
+                return self.side.read(deadline)
+            except (RegistryError, BrokerError):
+                if deadline.expired:
+                    return None
+                sleep(deadline.bounded(_LOOK_AGAIN))
 
     def count(self, state: WriteState) -> int:
         """Return the number of partitions with this result."""

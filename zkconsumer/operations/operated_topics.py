@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, BrokerUnavailableError
+from zkconsumer.errors import BrokerError, BrokerUnavailableError, RegistryError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.fetch.message_times import message_times
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.cluster_metadata import ClusterSeen, cluster_of
@@ -66,3 +67,25 @@ def offsets_by_time(
     settings = replace(fetch_settings(connection.config), security=connection.security)
     lookup = OffsetLookup(settings, connection.brokers)
     return lookup.find(times, Deadline(connection.timeout)) if times else {}
+
+
+def times_of(
+    connection: ClusterConnection, snapshot: GroupSnapshot, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the timestamps (ms since 1970) of the messages at these offsets, without unknown ones.
+
+    They are for people only, so a broker that does not answer is no error.
+    """
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for tp, offset in offsets.items():
+        log = snapshot.logs.get(tp)
+        if log is not None and log.leader is not None and log.end is not None and offset < log.end:
+            by_leader.setdefault(log.leader, {})[tp] = offset
+    deadline = Deadline(connection.timeout)
+    found: dict[TopicPartition, int] = {}
+    with suppress(BrokerError, RegistryError):
+        endpoints = {endpoint.broker_id: endpoint for endpoint in connection.brokers(deadline)}
+        for leader in by_leader.keys() & endpoints.keys():
+            with suppress(BrokerError), closing(connection.connected(endpoints[leader], deadline)) as channel:
+                found.update(message_times(channel, by_leader[leader], deadline))
+    return found

@@ -62,6 +62,8 @@ class OwnershipCauses:
             return Cause(
                 "its topic cannot be read", f"the topic's node cannot be read: {topic.problem}", "a readable node"
             )
+        if node is None and analysis.unread:
+            return Cause("its owner could not be read", analysis.unread, "an answer of ZooKeeper")
         if node is None:
             return self._unowned(exists)
         if not node.thread:
@@ -107,7 +109,9 @@ class OwnershipCauses:
             )
             reason = f"{gave_up}; {blocked}" if blocked else gave_up
             return Cause(
-                "its Scala member gave up", reason, "the next change under ids, for example a member that joins"
+                "its Scala member seems to have given up",
+                reason,
+                "the next change under ids, for example a member that joins",
             )
         reason = blocked or f"{consumer} is a Scala member: it claims all of its partitions or none, and still tries"
         waits = "its next attempt (each 2 s, 4 in all by default)"
@@ -227,7 +231,7 @@ class OwnershipCauses:
             reason = f"{consumer}, a Scala member, has not released it: its rebalance has not begun, or failed early"
             waits = f"the rebalance of {consumer}; if it gave up, the next change under ids"
             return Cause("a Scala member has not released it", reason, waits, self._after(SCALA_PATIENCE))
-        reason = f"{consumer} drains: it releases the partition when its reader is done with the message in hand"
+        reason = f"{consumer} has not released it: it drains the message in its reader's hands, or has yet to begin"
         return Cause("its owner drains", reason, f"the release by {consumer}, {_DRAIN}", self._after(OUR_PATIENCE / 3))
 
     def _of_former_session(self, consumer: ConsumerId) -> Cause:
@@ -265,18 +269,19 @@ class OwnershipCauses:
         """Return whether a member's session has a connection, or nothing says otherwise."""
         live = self._live_sessions()
         node = self._snapshot.members.get(consumer)
-        return live is None or node is None or node.stat is None or node.stat.ephemeral_owner in live
+        if node is None or node.stat is None:
+            return True
+        return node.stat.ephemeral_owner != 0 and (live is None or node.stat.ephemeral_owner in live)
 
     def _dying(self, consumer: ConsumerId, said: str) -> Cause:
         stat = self._snapshot.members[consumer].stat
         session = stat.ephemeral_owner if stat is not None else 0
+        if not session:
+            reason = f"the registration of {consumer} is persistent: no session ends it, and no member stands behind it"
+            return Cause("its member's registration is persistent", reason, "somebody who deletes the registration")
         reason = f"{consumer} {said}; either its process is gone, or the network keeps it away"
-        return Cause(
-            "its member has no connection to a server",
-            reason,
-            f"its return, or the end of session {session:#x}",
-            self._longest_session(),
-        )
+        waits = f"its return, or the end of session {session:#x}"
+        return Cause("its member has no connection", reason, waits, self._longest_session())
 
     def _session_end(self) -> int | None:
         """When the session of the owner node has ended at the latest, if its client is gone."""

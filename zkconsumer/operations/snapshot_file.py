@@ -45,19 +45,36 @@ def format_snapshot(snapshot: GroupSnapshot) -> str:
 
 
 def _written(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        found = {}
-        for one in fields(value):
-            content = getattr(value, one.name)
-            default = one.default_factory() if one.default_factory is not MISSING else one.default
-            if content != default or content.__class__ is not default.__class__:
-                found[one.name] = _written(content)
-        return found
+    kind = value.__class__
+    if kind in (int, str, bool) or value is None:
+        return value
+    if isinstance(value, TopicPartition):
+        return _key(value)
     if isinstance(value, Mapping):
         return {_key(key): _written(content) for key, content in value.items()}
     if isinstance(value, list | tuple):
-        return _key(value) if isinstance(value, TopicPartition) else [_written(one) for one in value]
-    return value
+        return [_written(one) for one in value]
+    if not is_dataclass(kind):
+        return value
+    found = {}
+    for name, default in _defaults_of(type(value)):
+        content = getattr(value, name)
+        if content != default or content.__class__ is not default.__class__:
+            found[name] = _written(content)
+    return found
+
+
+_DEFAULTS: dict[Any, tuple[tuple[str, Any], ...]] = {}
+
+
+def _defaults_of(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a class with their defaults."""
+    if kind not in _DEFAULTS:
+        _DEFAULTS[kind] = tuple(
+            (one.name, one.default_factory() if one.default_factory is not MISSING else one.default)
+            for one in fields(kind)
+        )
+    return _DEFAULTS[kind]
 
 
 def _key(key: object) -> str:

@@ -60,7 +60,7 @@ class LiveSource:
                 session = self._session("", deadline)
                 found.update(session.children(paths.CONSUMERS, deadline) or ())
             except RegistryError as error:
-                if not self.connection.bootstrap:
+                if not self.connection.knows_brokers:
                     raise
                 failed.append(error)
         try:
@@ -68,7 +68,7 @@ class LiveSource:
             found.update(one.group for one in listed if one.protocol_type in _GROUP_TYPES)
         except (RegistryError, BrokerError) as error:
             failed.append(error)
-        if len(failed) == (2 if self.connection.zookeeper and self.connection.bootstrap else 1) and not found:
+        if len(failed) == (2 if self.connection.zookeeper else 1):
             raise failed[0]
         return sorted(found)
 
@@ -107,15 +107,15 @@ class LiveSource:
             return None, None
         try:
             session = self._session(draft.group, deadline)
+            reader = ZooKeeperReader(session, draft, self._zookeeper_deadline(deadline))
+            if not reader.read():
+                reader.broker_nodes.clear()  # some may be missing
+            return reader, None
         except RegistryError as error:
-            if not self.connection.bootstrap:
+            if not self.connection.knows_brokers:
                 raise  # it would have named the brokers
             draft.problem(f"ZooKeeper {self.connection.zookeeper}", error)
             return None, error
-        reader = ZooKeeperReader(session, draft, self._zookeeper_deadline(deadline))
-        if not reader.read():
-            reader.broker_nodes.clear()  # some may be missing
-        return reader, None
 
     def _read_brokers(
         self, draft: SnapshotDraft, reader: ZooKeeperReader | None, deadline: Deadline, *, times: bool

@@ -84,14 +84,25 @@ def infer_strategy(view: GroupView, threads: Threads, owners: Assignment) -> Str
     if not view.members:
         return Strategy("", sure=False, why="no member is registered, so no strategy is in effect")
     advertised = _advertised(view.members)
-    silent = sorted(set(view.members).difference(advertised))
     distinct = list(dict.fromkeys(advertised.values()))
+    # a member that should fall back to range may refuse instead, which stands in no node: its partitions must tell
+    plain = [c for c, strategy in advertised.items() if view.members[c].extra.get("strategy") == strategy.name]
+    silent = sorted(set(view.members).difference(plain))
     if not silent and len(distinct) == 1:
-        return _with_why(distinct[0], sure=True, why=_all_advertise(view.members, distinct[0]))
+        count = len(view.members)
+        why = "its only member advertises it" if count == 1 else f"all {count} members advertise it"
+        return _with_why(distinct[0], sure=True, why=why)
     evidence = _Evidence(view, threads, owners)
     if len(distinct) > 1:
         return evidence.contended(advertised)
-    return evidence.judged(silent, distinct[0] if distinct else None, len(advertised))
+    return evidence.judged(silent, distinct[0] if distinct else None, _said(view.members, plain))
+
+
+def _said(members: Mapping[ConsumerId, Registration], plain: Sequence[ConsumerId]) -> str:
+    """Say what the members of a group without agreement advertise."""
+    names = {str(one.extra["strategy"]) for c, one in members.items() if c not in plain and "strategy" in one.extra}
+    said = f"{len(plain)} of {len(members)} members advertise it"
+    return said + (f", others {first_of(names)}, which only whole groups use" if names else "")
 
 
 def _with_why(
@@ -120,13 +131,6 @@ def _advertised(members: Mapping[ConsumerId, Registration]) -> dict[ConsumerId, 
     return found
 
 
-def _all_advertise(members: Mapping[ConsumerId, Registration], strategy: Strategy) -> str:
-    names = {str(registration.extra.get("strategy")) for registration in members.values()}
-    if names == {strategy.name}:
-        return "its only member advertises it" if len(members) == 1 else f"all {len(members)} members advertise it"
-    return f"members advertise {first_of(names)}, and without agreement members of this package use range"
-
-
 class _Evidence:
     """The assignments by the strategies of Scala members, beside the partitions that registered threads own."""
 
@@ -153,10 +157,9 @@ class _Evidence:
         """Return the strategy that explains most partitions; the first of equal ones."""
         return max(among, key=self._matches)
 
-    def judged(self, silent: Sequence[ConsumerId], advertised: Strategy | None, advertising: int) -> Strategy:
+    def judged(self, silent: Sequence[ConsumerId], advertised: Strategy | None, said: str) -> Strategy:
         """Return the strategy of a group with members that advertise none."""
         telling = [consumer for consumer in silent if consumer in self._owned]
-        said = f"{advertising} of {len(self._view.members)} members advertise it"
         names = first_of(silent, _NAMED)
         if not telling:
             if advertised is not None:

@@ -108,10 +108,13 @@ def threads_of_topic(threads: Threads, topic: str) -> list[ThreadId]:
 def _in_blocks(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
     """``range`` and ``average``: contiguous blocks, the first ones larger by one."""
     numbers = words.view.partitions[partition.topic]
-    return _in_block(words.strategy.name, partition, numbers, words.threads_of(partition.topic))
+    return in_block(words.strategy.name, partition, numbers, words.threads_of(partition.topic))
 
 
-def _in_block(name: str, partition: TopicPartition, numbers: Sequence[int], order: Sequence[ThreadId]) -> Arithmetic:
+def in_block(
+    name: str, partition: TopicPartition, numbers: Sequence[int], order: Sequence[ThreadId], noun: str = "thread"
+) -> Arithmetic:
+    """Return the arithmetic of contiguous blocks: these partitions of a topic for these threads, in this order."""
     size, more = divmod(len(numbers), len(order))
     position = numbers.index(partition.partition)
     larger = more * (size + 1)  # the partitions of the threads that get one more
@@ -122,9 +125,9 @@ def _in_block(name: str, partition: TopicPartition, numbers: Sequence[int], orde
     return Arithmetic(
         order[at],
         (
-            f"{name}: {_count(len(numbers), 'partition')} of {partition.topic}, "
-            f"{_count(len(order), 'thread')}: {_sizes(size, more, len(order))}",
-            f"thread {at + 1} of {len(order)}, {order[at]}, gets {_partitions(block)}; "
+            f"{name}: {count_of(len(numbers), 'partition')} of {partition.topic}, "
+            f"{count_of(len(order), noun)}: {_sizes(size, more, len(order))}",
+            f"{noun} {at + 1} of {len(order)}, {order[at]}, gets {_partitions(block)}; "
             f"{partition} is the {ordinal(position - first + 1)} of these",
         ),
     )
@@ -144,16 +147,17 @@ def _by_hash(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
     place, turn, skipped = words.turns[partition]
     ring, text = words.ring, words.hashed(partition)
     orders = "" if words.strategy.scala_release else ", in the order of either release"
+    count = count_of(len(words.turns), "partition")
     steps = [
-        f"roundrobin: all {_count(len(words.turns), 'partition')} in the order of the Java hash of their text{orders}: "
+        f"roundrobin: all {count} in the order of the Java hash of their text{orders}: "
         f'"{text}" has {java_hash(text)} and is number {place + 1}',
-        f"{_count(len(ring), 'thread')} take one each in turn, in the order of their ids",
+        f"{count_of(len(ring), 'thread')} take one each in turn, in the order of their ids",
     ]
     whose = f"thread {turn + 1} of {len(ring)}, {ring[turn]}"
     if words.equal_threads:
         steps.append(f"({place + 1} - 1) modulo {len(ring)} is {turn}: {whose}")
     elif skipped:
-        steps.append(f"the turn passes over {_count(skipped, 'thread')} without {partition.topic} to {whose}")
+        steps.append(f"the turn passes over {count_of(skipped, 'thread')} without {partition.topic} to {whose}")
     else:
         steps.append(f"it is the turn of {whose}")
     return Arithmetic(ring[turn], tuple(steps))
@@ -167,7 +171,7 @@ def _by_circle(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
     return Arithmetic(
         order[at],
         (
-            f"{words.strategy.name}: the {_count(len(order), 'thread')} of {partition.topic} take one each in turn",
+            f"{words.strategy.name}: the {count_of(len(order), 'thread')} of {partition.topic} take one each in turn",
             f"{partition} is number {position + 1} of {partition.topic}: ({position + 1} - 1) modulo {len(order)} is "
             f"{at}, thread {at + 1}, {order[at]}",
         ),
@@ -198,7 +202,7 @@ def _in_its_room(words: StrategyWords, partition: TopicPartition) -> Arithmetic:
     order = words.threads_of(topic)
     near = [thread for thread in order if rooms[thread] == room]
     numbers = [n for n in view.partitions[topic] if view.racks.get(TopicPartition(topic, n)) == room]
-    blocks = _in_block("average", partition, numbers, near or order)
+    blocks = in_block("average", partition, numbers, near or order)
     who = f"{len(near)} of {len(order)} threads are there" if near else "no thread is there, so all threads share it"
     first = f"{words.strategy.name}: the leader of {partition} is in room {room}; {who}"
     return Arithmetic(blocks.thread, (first, *blocks.steps))
@@ -221,7 +225,8 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _count(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 thread``, ``2 threads``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

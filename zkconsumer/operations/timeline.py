@@ -274,11 +274,14 @@ def _last_leave(snapshot: GroupSnapshot) -> int | None:
     """Return the transaction of the last change under ``ids``, if it was a leave; None if it was not, or is unknown."""
     node = snapshot.ids_node
     stats = [member.stat for member in snapshot.members.values()]
-    if node is None or None in stats or node.pzxid <= node.czxid:
+    if node is None or None in stats or not _all_members(snapshot) or node.pzxid <= node.czxid:
         return None
-    joins = {stat.czxid for stat in stats if stat is not None}
-    # a join that the snapshot does not show yet came between the requests of its reader
-    return None if node.pzxid in joins or max(joins, default=0) > node.pzxid else node.pzxid
+    return None if node.pzxid in {stat.czxid for stat in stats if stat is not None} else node.pzxid
+
+
+def _all_members(snapshot: GroupSnapshot) -> bool:
+    """Return whether the stat of ``ids`` counts just the members of the snapshot, none that came or left meanwhile."""
+    return snapshot.ids_node is not None and snapshot.ids_node.children == len(snapshot.members)
 
 
 def _vanished(before: GroupSnapshot, now: GroupSnapshot) -> Iterator[TimelineEvent]:
@@ -332,7 +335,7 @@ def _gone(old: NodeStat | None, now: MemberNode | OwnerNode | None) -> bool:
 def _unseen_changes(before: GroupSnapshot, now: GroupSnapshot, left: int) -> int:
     """Return how many joins and leaves neither snapshot shows: ``ids`` counts the changes of its children."""
     old, new = before.ids_node, now.ids_node
-    if old is None or new is None or old.czxid != new.czxid:
+    if old is None or new is None or old.czxid != new.czxid or not (_all_members(before) and _all_members(now)):
         return 0
     known = {member.stat.czxid for member in before.members.values() if member.stat is not None}
     joined = sum(member.stat is not None and member.stat.czxid not in known for member in now.members.values())

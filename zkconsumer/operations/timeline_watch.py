@@ -24,7 +24,7 @@ from zkconsumer.operations.timeline import EventKind, Rebalance, TimelineEvent, 
 from zkconsumer.operations.zookeeper_reader import node_stat
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache
-from zkconsumer.zookeeper.node_values import Look, Node
+from zkconsumer.zookeeper.node_values import Look, Node, Part, Wanted
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
 
 TICK = 0.25
@@ -132,7 +132,7 @@ class GroupWatch:
         if before is None:
             return events([now])
         # what stood before stood until the first watch fired
-        known = events([before])
+        known = frozenset(events([before]))
         before = replace(before, taken=max(before.taken, fired or 0))
         return [event for event in events([before, now]) if event not in known]
 
@@ -141,8 +141,10 @@ class GroupWatch:
         deadline, group, cache = Deadline(self._timeout), self.group, self._cache
         problems: list[Problem] = []
         whole, ids, owners = paths.consumers_group(group), paths.ids(group), paths.owners(group)
-        top = cache.look(Look(children=[ids, owners], stats=[whole, ids]), deadline)
-        names = self._names(top.children[ids], ids, problems)
+        top = cache.look(Look(children=[ids, owners], stats=[whole]), deadline)
+        # once more, for names and stat that belong together: else a join between two requests looks like a leave
+        (registered,) = self._session.read_each([Wanted(Part.CHILDREN, ids)], deadline)
+        names = self._names(registered.names, ids, problems)
         topics = self._names(top.children[owners], owners, problems)
         owned_topics = {paths.owner_topic(group, topic): topic for topic in topics}
         wanted = Look(existing=[paths.member(group, name) for name in names], children=list(owned_topics))
@@ -160,15 +162,14 @@ class GroupWatch:
         known = {paths.topic(name): name for name in _topics_of(members, topics)}
         third = cache.look(Look(nodes=list(known), existing=list(owned)), deadline).nodes
         claims = {tp: _owner(node, path) for path, tp in owned.items() if (node := third[path]) is not None}
-        group_node, ids_node = (None if (node := top.nodes[path]) is None else node_stat(node) for path in (whole, ids))
         stats = [*(one.stat for one in members.values()), *(one.stat for one in claims.values())]
         return GroupSnapshot(
             group,
             self._now(),
             zookeeper=self._session.hosts,
             zxid=max(self._session.last_zxid, *(stat.mzxid for stat in stats if stat is not None), 0),
-            group_node=group_node,
-            ids_node=ids_node,
+            group_node=None if (node := top.nodes[whole]) is None else node_stat(node),
+            ids_node=None if registered.node is None else node_stat(registered.node),
             members=members,
             owners=claims,
             topics={name: _topic(node, path) for path, name in known.items() if (node := third[path]) is not None},

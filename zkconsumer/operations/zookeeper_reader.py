@@ -20,6 +20,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
+    FORBIDDEN_NODE,
     BrokerNode,
     MemberNode,
     NodeStat,
@@ -44,7 +45,6 @@ MOST_REGISTERED_BYTES = 64 * 1024 * 1024
 """The most bytes of registrations that are decoded; 10,000 members take a tenth of it."""
 
 _PARTITION = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
-_FORBIDDEN = "ZooKeeper does not let us read it; check the node's ACL"
 _KNOWN = ("ids", "owners", "offsets")
 
 
@@ -68,6 +68,7 @@ class ZooKeeperReader:
         self._deadline = deadline
         self._group = draft.group
         self._registered_bytes = 0
+        self._answered = False
         self._owned: list[TopicPartition] = []
         self._committed: list[TopicPartition] = []
         self._others: list[str] = []
@@ -76,13 +77,18 @@ class ZooKeeperReader:
         """Whether the topic of Kafka's offsets exists; None if it is unknown."""
 
     def read(self) -> bool:
-        """Read everything, and note failed reads as problems. Returns whether ZooKeeper answered to the end."""
+        """Read everything, and note failed reads as problems. Returns whether ZooKeeper answered to the end.
+
+        Raises RegistryError if there was no answer at all.
+        """
         try:
             if name_problem(self._group) is None:
                 self._read_group()
             else:
                 self._read_cluster()
         except RegistryError as error:
+            if not self._answered:
+                raise
             self._draft.problem(f"ZooKeeper {self._session.hosts}", f"the rest was not read: {error}")
             return False
         finally:
@@ -227,11 +233,13 @@ class ZooKeeperReader:
     # ---- one answer
 
     def _each(self, wanted: Iterable[Wanted]) -> Iterator[Reading]:
-        return self._session.read_each(wanted, self._deadline)
+        for one in self._session.read_each(wanted, self._deadline):
+            self._answered = True
+            yield one
 
     def _refused(self, one: Reading) -> None:
         if one.forbidden:
-            self._draft.problem(one.wanted.path, _FORBIDDEN)
+            self._draft.problem(one.wanted.path, FORBIDDEN_NODE)
 
     def _names(self, one: Reading) -> list[str]:
         """Return the children's names that can be looked up, sorted, the first of them if there are too many."""
@@ -260,7 +268,7 @@ class ZooKeeperReader:
         name = ConsumerId(path.rpartition("/")[2])
         if one.node is None:
             if one.forbidden:
-                self._draft.members[name] = MemberNode(None, None, _FORBIDDEN)
+                self._draft.members[name] = MemberNode(None, None, FORBIDDEN_NODE)
                 self._refused(one)
             return
         stat = node_stat(one.node)
@@ -293,7 +301,7 @@ class ZooKeeperReader:
         tp = _partition(one.wanted.path)
         if one.node is None:
             if one.forbidden:
-                self._draft.owners[tp] = OwnerNode("", None, _FORBIDDEN)
+                self._draft.owners[tp] = OwnerNode("", None, FORBIDDEN_NODE)
             return
         stat = node_stat(one.node)
         try:
@@ -305,7 +313,7 @@ class ZooKeeperReader:
         tp = _partition(one.wanted.path)
         if one.node is None:
             if one.forbidden:
-                self._draft.offsets[tp] = OffsetNode(None, None, _FORBIDDEN)
+                self._draft.offsets[tp] = OffsetNode(None, None, FORBIDDEN_NODE)
             return
         stat = node_stat(one.node)
         try:

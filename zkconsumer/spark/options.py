@@ -248,6 +248,8 @@ def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptio
     for name, value in options.items():
         if name not in NAMES:
             refuse_unknown(name, value)
+    if "table" in options:
+        refuse("table", options["table"], "a snapshot is one of messages; tables about groups are read by spark.read")
     _check_coordination(options)
     config = ConsumerConfig({**DEFAULTS, **{name: options[name] for name in PROPERTIES if name in options}})
     return ReadOptions(

@@ -100,7 +100,8 @@ def member_host(group: str, consumer: ConsumerId, node: MemberNode | None) -> st
     advertised = None if registration is None else registration.extra.get("host")
     if isinstance(advertised, str) and advertised:
         return advertised
-    found = _DEFAULT_ID.fullmatch(consumer.removeprefix(f"{group}_"))
+    prefix = f"{group}_"
+    found = _DEFAULT_ID.fullmatch(consumer.removeprefix(prefix)) if consumer.startswith(prefix) else None
     return found["host"] if found else None
 
 

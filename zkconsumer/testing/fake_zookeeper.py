@@ -7,7 +7,7 @@ expire it. The contract tests run the same suite on this and on a real server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import RLock
@@ -16,7 +16,18 @@ from typing import Any
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError, RegistryUnavailableError, SessionLostError
-from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, NodeEvent, NodeEventKind, Seen, Watch
+from zkconsumer.zookeeper.node_values import (
+    FORBIDDEN,
+    Look,
+    Node,
+    NodeEvent,
+    NodeEventKind,
+    Part,
+    Reading,
+    Seen,
+    Wanted,
+    Watch,
+)
 from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
 
@@ -342,6 +353,17 @@ class FakeSession(Session):
             server._watch(_CHILD, path, watch, self)
             prefix = path.rstrip("/") + "/"
             return tuple(p[len(prefix) :] for p in server.tree(path) if "/" not in p[len(prefix) :])
+
+    def read_each(self, wanted: Iterable[Wanted], deadline: Deadline) -> Iterator[Reading]:
+        """Yield the answer to each read. Rights are not kept here."""
+        for one in wanted:
+            (node,) = self.read([one.path], deadline)
+            if node is None or node is FORBIDDEN:
+                yield Reading(one, forbidden=node is FORBIDDEN)
+            elif one.part is Part.CHILDREN:
+                yield Reading(one, replace(node, data=b""), names=self.children(one.path, deadline) or ())
+            else:
+                yield Reading(one, node if one.part is Part.CONTENT else replace(node, data=b""))
 
     def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
         """Return the nodes without their contents."""

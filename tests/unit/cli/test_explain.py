@@ -13,7 +13,9 @@ import pytest
 from tests.documents import DOCS, ROOT, example
 from tests.group_snapshots import group_snapshot, partition
 from zkconsumer.cli import main
-from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
+from zkconsumer.cli.explain import EXPLAINED
+from zkconsumer.model import ConsumerId
+from zkconsumer.operations.group_snapshot import GroupSnapshot, NodeStat, OwnerNode
 from zkconsumer.operations.snapshot_file import write_snapshots
 
 LOGS = {f"t:{n}": (0, 10) for n in range(4)}
@@ -51,6 +53,14 @@ def test_unsettled_partitions_are_told_in_full(explain: Explain, capsys: pytest.
     assert "g_gone-0 owns t-3, but g_b-0 should by range: its owner is dead." in said
     assert "waits for            the end of session" in said
     assert "g_a-0 owns t-0, as it should" not in said
+
+
+def test_of_many_unsettled_partitions_the_first_are_told(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    logs = {f"t:{n}": (0, 10) for n in range(500)}
+    assert explain(group_snapshot(MEMBERS, {}, {}, logs, EXTRA)) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n  should own it") == EXPLAINED
+    assert f"{500 - EXPLAINED} more are not where they should be" in said
 
 
 def test_one_partition_is_told_with_its_arithmetic(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +107,22 @@ def test_the_docs_list_only_causes_that_exist() -> None:
 def test_an_unknown_group_names_similar_ones(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
     snapshot = replace(HEALTHY, group="payments")
     assert explain(snapshot, group="paymnets") == 1
-    assert "there is no group paymnets; did you mean payments?" in capsys.readouterr().err
+    assert "Consumer group 'paymnets' does not exist. Did you mean 'payments'?" in capsys.readouterr().err
+
+
+def test_two_snapshots_prove_that_a_group_is_stuck(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one of them nobody can tell when the member left: its node is gone."""
+    ids = replace(HEALTHY.members[ConsumerId("g_a")].stat or NodeStat(0, 0, 0, 0), pzxid=10_000)
+    now = replace(HEALTHY, owners={}, ids_node=ids)
+    file = tmp_path / "group.jsonl"
+    write_snapshots(str(file), [now])
+    assert main(["explain", "g", "--from", str(file)]) == 0
+    assert capsys.readouterr().out.startswith("Group g is Rebalancing: nobody owns")
+    write_snapshots(str(file), [replace(now, taken=now.taken - 600_000)], append=True)
+    assert main(["explain", "g", "--from", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Group g is Stuck: nobody owns")
+    assert "unchanged for at least 600 s" in said
 
 
 def test_an_unknown_partition_fails(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:

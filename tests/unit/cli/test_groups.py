@@ -1,8 +1,9 @@
-"""``zkconsumer groups``: its tables and texts, compared with what Kafka's own tool printed, and its usage."""
+"""Tables and texts of ``zkconsumer groups``, compared with recorded output of Kafka's own tool, and wrong usage."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +18,9 @@ from tests.group_snapshots import partition as tp
 from zkconsumer.cli import main
 from zkconsumer.cli.groups import as_flags
 from zkconsumer.cli.groups.arguments import add_arguments, wrong_usage
-from zkconsumer.cli.groups.group_output import nearest
-from zkconsumer.cli.groups.group_tables import assignment_text
+from zkconsumer.cli.groups.group_tables import assignment_texts
 from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.group_snapshot import (
     BrokersGroup,
@@ -130,8 +131,8 @@ def test_the_output_is_that_of_kafkas_tool(recorded: Mapping[str, Any], run: Run
 
 def test_an_assignment_names_its_topics() -> None:
     found = [tp(text) for text in ("other:0", "t:10", "t:2", "t:0")]
-    assert assignment_text(found) == "other(0), t(0,2,10)"
-    assert assignment_text([]) is None
+    assert assignment_texts(found) == ["other(0)", "t(0,2,10)"]
+    assert assignment_texts([]) == []
 
 
 def test_verbs_are_the_flags_by_other_words(run: Run) -> None:
@@ -178,8 +179,8 @@ def test_members_in_zookeeper_and_what_is_known_of_them(run: Run) -> None:
     assert cells(out) == [["g", SCALA, "host-one", "-", "2"], ["g", OURS, "two.example", "-", "1"]]
     rows = json.loads(run("describe g --members --verbose --format json", MIXED)[1])
     assert [(row["kind"], row["assignment"], row["streams"], row["since"]) for row in rows] == [
-        ("Scala", "t(0,1)", 1, "2023-11-14T22:12:20Z"),
-        ("zkconsumer", "t(2)", 1, "2023-11-14T22:12:20Z"),
+        ("Scala", ["t(0,1)"], 1, "2023-11-14T22:12:20Z"),
+        ("zkconsumer", ["t(2)"], 1, "2023-11-14T22:12:20Z"),
     ]
 
 
@@ -248,7 +249,6 @@ def test_the_nearest_names_of_an_unknown_group_are_told(run: Run) -> None:
     code, out, err = run("describe stabel", STABLE, EMPTIED)
     assert (code, out) == (0, "\nError: Consumer group 'stabel' does not exist.\n")
     assert err == "Did you mean 'stable'?\n"
-    assert nearest("PAYMENTS", ["payments", "other"]) == ["payments"]
 
 
 def test_what_could_not_be_read_is_a_warning(run: Run) -> None:
@@ -256,6 +256,37 @@ def test_what_could_not_be_read_is_a_warning(run: Run) -> None:
     _, out, err = run("describe g", snapshot)
     assert cells(out) == [["g", "t", "0", "3", "-", "-", "-", "-", "-"]]
     assert "Warning: broker 0: no answer\n" in err
+
+
+def test_a_group_that_no_coordinator_describes_is_told(run: Run) -> None:
+    """Brokers of 4.0 keep groups of another protocol, whose members this request does not show."""
+    snapshot = GroupSnapshot("new", 1, kafka_offsets={tp("t:0"): KafkaOffset(4)}, brokers_group=BrokersGroup("Dead"))
+    _, out, err = run("describe new", snapshot)
+    assert cells(out) == [["new", "t", "0", "4", "-", "-", "-", "-", "-"]]
+    assert "its members are unknown" in err
+
+
+def test_a_terminal_that_lacks_a_character_shows_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Source(MIXED, named("größe"))))
+    assert main(["groups", "list"]) == 0
+    assert shown.getvalue() == b"g\ngr\\xf6\\xdfe\n"
+
+
+def test_an_error_that_quotes_a_node_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(_: object) -> None:
+        raise RegistryError("/consumers/g: \x1b[2J\nis wrong")
+
+    monkeypatch.setattr("zkconsumer.cli.groups.open_source", failing)
+    assert main(["groups", "list"]) == 1
+    assert capsys.readouterr().err == "zkconsumer: /consumers/g: \\x1b[2J\nis wrong\n"
+
+
+def named(group: str) -> GroupSnapshot:
+    return GroupSnapshot(group, 1)
 
 
 HOSTILE = "g_\x1b[2J\x07\u202e\n-0"

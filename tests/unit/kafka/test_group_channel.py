@@ -16,19 +16,20 @@ from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
     BrokerUnavailableError,
+    CoordinatorLoadInProgressError,
     IllegalGenerationError,
     MemberIdRequiredError,
     NotCoordinatorError,
 )
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
-from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
+from zkconsumer.kafka.group_schemas import CONSUMER_GROUP_DESCRIBE, GROUP_MESSAGES, TOOL_MESSAGES
 from zkconsumer.kafka.schema import ApiSchema
 from zkconsumer.model import TopicPartition
 
 ME = Membership("g", 3, "m-1", "i-1")
 HERE, THERE = TopicPartition("t", 0), TopicPartition("u", 1)
-BY_KEY = {message.key: message for message in GROUP_MESSAGES}
+BY_KEY = {message.key: message for message in TOOL_MESSAGES}
 ALL = {message.key: (0, 99) for message in GROUP_MESSAGES}
 FIRST = {message.key: (0, 0) for message in GROUP_MESSAGES if message.key not in (42, 47)} | {8: (0, 2), 9: (0, 1)}
 """As 0.10.0 has them."""
@@ -191,9 +192,82 @@ def test_leaving_tells_what_was_wrong_with_the_member() -> None:
         channel.leave(ME, soon())
 
 
+NEW_MEMBER: dict[str, Any] = {
+    "member_id": "m",
+    "instance_id": None,
+    "rack_id": None,
+    "member_epoch": 3,
+    "client_id": "c",
+    "client_host": "/h",
+    "subscribed_topic_names": ["t"],
+    "subscribed_topic_regex": None,
+    "assignment": {
+        "topic_partitions": [{"topic_id_high": 1, "topic_id_low": -1, "topic_name": "t", "partitions": [1, 0]}]
+    },
+    "target_assignment": {"topic_partitions": []},
+}
+NEW_GROUP = {
+    "error_code": 0,
+    "error_message": None,
+    "group_id": "g",
+    "group_state": "Stable",
+    "group_epoch": 3,
+    "assignment_epoch": 3,
+    "assignor_name": "uniform",
+    "members": [NEW_MEMBER],
+    "authorized_operations": 0,
+}
+WITH_NEW_GROUPS = {**ALL, CONSUMER_GROUP_DESCRIBE.key: (0, 1)}
+
+
+def test_a_group_of_the_new_protocol_is_described() -> None:
+    with coordinator({"groups": [NEW_GROUP]}, ranges=WITH_NEW_GROUPS) as (channel, asked):
+        found = channel.describe_assigned("g", soon())
+    assert found is not None
+    assert (found.state, found.assignor) == ("Stable", "uniform")
+    (member,) = found.members
+    assert (member.member_id, member.host, member.topics) == ("m", "/h", ("t",))
+    assert member.assignment == (TopicPartition("t", 1), TopicPartition("t", 0))
+    assert asked == [
+        ("ConsumerGroupDescribe", 0, {"group_ids": ["g"], "include_authorized_operations": False}),
+    ]
+
+
+@pytest.mark.parametrize("code", [69, 35])
+def test_a_broker_without_that_group_says_so(code: int) -> None:
+    with coordinator({"groups": [{**NEW_GROUP, "error_code": code}]}, ranges=WITH_NEW_GROUPS) as (channel, _):
+        assert channel.describe_assigned("g", soon()) is None
+    with coordinator(ranges=ALL) as (channel, asked):
+        assert channel.describe_assigned("g", soon()) is None
+    assert asked == [], "an older broker is not asked"
+
+
+def test_another_answer_about_that_group_is_an_error() -> None:
+    with coordinator({"groups": []}, {"groups": [{**NEW_GROUP, "error_code": 16}]}, ranges=WITH_NEW_GROUPS) as (
+        channel,
+        _,
+    ):
+        with pytest.raises(BrokerError, match="says nothing of 'g'"):
+            channel.describe_assigned("g", soon())
+        with pytest.raises(NotCoordinatorError):
+            channel.describe_assigned("g", soon())
+
+
 def test_a_code_that_nobody_knows_is_an_error_all_the_same() -> None:
     with coordinator({"error_code": 31999}) as (channel, _), pytest.raises(BrokerResponseError, match="ERROR_31999"):
         channel.heartbeat(ME, soon())
+
+
+@pytest.mark.parametrize("ranges", [ALL, FIRST], ids=["the newest", "the oldest"])
+def test_groups_are_listed_with_their_state_if_it_is_told(ranges: Mapping[int, tuple[int, int]]) -> None:
+    groups = [{"group_id": "g", "protocol_type": "consumer", "group_state": "Stable"}]
+    with coordinator({"error_code": 0, "groups": groups}, {"error_code": 14, "groups": []}, ranges=ranges) as (
+        channel,
+        _,
+    ):
+        assert channel.list_groups(soon()) == [("g", "consumer", "Stable" if ranges is ALL else "")]
+        with pytest.raises(CoordinatorLoadInProgressError):
+            channel.list_groups(soon())
 
 
 def test_what_a_broker_is_too_old_for_is_said() -> None:

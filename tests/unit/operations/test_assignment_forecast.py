@@ -1,4 +1,4 @@
-"""What a change would move, against the assignors themselves."""
+"""Forecasts of changes, compared with the assignors themselves."""
 
 from __future__ import annotations
 
@@ -192,7 +192,50 @@ def test_notes_say_what_the_plan_leans_on() -> None:
     assert not any("g_x cannot be read" in note for note in gone.notes)
 
 
-BROKERS = BrokersGroup("Stable", "range", members=(BrokersMember("m", "c", "/h", assignment=(partition("t:0"),)),))
+def brokers(strategy: str, *owned: int) -> dict[str, Any]:
+    """A brokers' group with a member for each number, which owns so many of the six partitions."""
+    every = list(group_snapshot(logs=LOGS).logs)
+    members = []
+    for number, count in enumerate(owned, 1):
+        given, every = tuple(every[:count]), every[count:]
+        members.append(BrokersMember(f"m-{number}", "c", "/h", assignment=given, topics=("t",)))
+    group = BrokersGroup("Stable", strategy, members=tuple(members))
+    return {"members": {}, "owners": {}, "brokers_group": group, "group_node": None, "ids_node": None}
+
+
+IN_BROKERS = brokers("range", 3, 3)
+
+
+def test_a_brokers_group_with_range_moves_as_the_leader_would() -> None:
+    found = made(Leave("m-1"), **IN_BROKERS)
+    assert moved(found) == {f"t-{n}": ("m-1", "m-2") for n in range(3)}
+    assert pauses(found)["all members"][0] == 6
+    joined = made(Join("n"), **IN_BROKERS)
+    assert any("random part" in note for note in joined.notes)
+    assert str(joined.after[partition("t:5")]) == str(joined.joined[0])
+
+
+def test_a_cooperative_brokers_group_moves_the_least() -> None:
+    found = made(Join("n"), **brokers("cooperative-sticky", 3, 3))
+    assert (len(found.moves), found.stays) == (2, 4)
+    assert pauses(found) == {"what moves": (2, "from one rebalance to the next"), "what stays": (4, "no pause")}
+    killed = pauses(made(Kill("m-2"), **brokers("cooperative-sticky", 3, 3)))
+    assert killed["m-2, which dies"][0] == 3
+    by_name = {one.strategy: one for one in found.outcomes}
+    assert (by_name["sticky"].moves, by_name["range"].moves, by_name["roundrobin"].moves) == (2, 3, 4)
+    assert [one.strategy for one in found.outcomes if one.in_effect] == ["cooperative-sticky"]
+
+
+def test_a_brokers_group_takes_partitions_and_strategies() -> None:
+    more = made(MorePartitions(2), **IN_BROKERS)
+    assert moved(more) == {"t-3": ("m-2", "m-1"), "t-6": (None, "m-2"), "t-7": (None, "m-2")}
+    other = made(UseStrategy("roundrobin"), **IN_BROKERS)
+    assert (other.strategy.name, len(other.moves)) == ("roundrobin", 2)
+    nobody = made(Leave("m-1"), Leave("m-2"), **IN_BROKERS)
+    assert nobody.notes == ("no member is left: nobody consumes",)
+    group = replace(IN_BROKERS["brokers_group"], state="PreparingRebalance")
+    assert made(Join("n"), **{**IN_BROKERS, "brokers_group": group}).notes[0] == "the group is PreparingRebalance now"
+
 
 WRONG: list[tuple[dict[str, Any], Change, str]] = [
     ({}, Leave("g_z"), "no member is called 'g_z'; name one of g_a, g_b"),
@@ -204,8 +247,19 @@ WRONG: list[tuple[dict[str, Any], Change, str]] = [
     ({}, MorePartitions(999_999), "at most 200000"),
     ({}, UseStrategy("nonsense"), "no strategy is called 'nonsense'"),
     ({}, UseStrategy("configured"), "assignment.table"),
-    ({"members": {}, "owners": {}, "brokers_group": BROKERS, "group_node": None}, Join("c"), "the brokers coordinate"),
-    ({"members": {}, "owners": {}, "logs": {}, "group_node": None}, Join("c"), "there is no group g"),
+    (
+        IN_BROKERS,
+        UseStrategy("average"),
+        "the strategy 'average' cannot be computed from here; --strategy may be range",
+    ),
+    (IN_BROKERS, Leave("x"), "no member is called 'x'; name one of m-1, m-2"),
+    (IN_BROKERS, Join("c", 1_001), "1001 members"),
+    ({"members": {}, "owners": {}, "logs": {}, "group_node": None}, Join("c"), "there is no such group"),
+    (
+        {"extra": {name: {**OURS, "coordination": "kafka"} for name in TWO}},
+        Join("c"),
+        "all members of g are migration bridges",
+    ),
 ]
 
 

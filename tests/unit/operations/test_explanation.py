@@ -12,12 +12,14 @@ from tests.group_snapshots import NOW, group_snapshot, partition, stat
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.explanation import explain, explained_partitions
 from zkconsumer.operations.group_snapshot import (
+    FORBIDDEN_NODE,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
     MemberNode,
     OwnerNode,
     PartitionLog,
+    Problem,
     TopicNode,
     ZooKeeperServer,
 )
@@ -76,12 +78,18 @@ SOON = NOW - 48_000
 """Two seconds after the last change."""
 
 CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
-    ("Scala gave up", {"owners": without("t:3")}, "t:3", "gave up", "rebalance.max.retries x rebalance.backoff.ms"),
+    (
+        "Scala gave up",
+        {"owners": without("t:3")},
+        "t:3",
+        "seems to have given up",
+        "rebalance.max.retries x rebalance.backoff.ms",
+    ),
     ("Scala tries", {"owners": without("t:3"), "taken": SOON}, "t:3", "still tries", "all of its partitions or none"),
     ("ours late", {"owners": without("t:3"), "extra": ALL_OURS}, "t:3", "not claimed it yet", "g_b (zkconsumer)"),
     ("dead owner", {"owners": {**OWNED, "t:3": "g_gone-0"}}, "t:3", "dead", "session 0x3e7 has not expired"),
     ("no such thread", {"owners": {**OWNED, "t:3": "g_b-7"}}, "t:3", "no such thread", "no thread g_b-7"),
-    ("ours drains", {"owners": {**OWNED, "t:3": "g_a-0"}, "extra": ALL_OURS}, "t:3", "drains", "message in hand"),
+    ("ours drains", {"owners": {**OWNED, "t:3": "g_a-0"}, "extra": ALL_OURS}, "t:3", "drains", "reader's hands"),
     (
         "Spark keeps",
         {"owners": {**OWNED, "t:3": "g_a-0"}, "extra": {"g_a": {**OURS, "reader": "spark"}, "g_b": OURS}},
@@ -162,6 +170,16 @@ def test_damaged_and_persistent_owner_nodes() -> None:
     assert "persistent" in persistent.sentence
 
 
+def test_a_persistent_registration_is_no_member() -> None:
+    """Somebody restored it from a backup: nobody consumes, and no session ends it."""
+    snapshot = group_snapshot(TWO, without("t:3"), logs=LOGS)
+    g_b = ConsumerId("g_b")
+    left = replace(snapshot, members={**snapshot.members, g_b: replace(snapshot.members[g_b], stat=stat())})
+    found = explain(left, T3)
+    assert "registration is persistent" in found.sentence
+    assert found.cause.until is None
+
+
 def test_an_owner_node_of_a_former_session() -> None:
     snapshot = with_owner(group_snapshot(TWO, OWNED, logs=LOGS), "t:3", OwnerNode("g_b-0", stat(ephemeral_owner=77)))
     found = explain(snapshot, T3)
@@ -188,6 +206,14 @@ def test_a_topic_that_cannot_be_read() -> None:
     assert "forbidden" in explain(snapshot, T0).cause.reason
 
 
+def test_an_owner_that_could_not_be_read_is_nobodys_fault() -> None:
+    """A forbidden node under owners: nobody is blamed for a claim that may well stand."""
+    problems = (Problem("/consumers/g/owners/t", FORBIDDEN_NODE),)
+    found = explain(group_snapshot(TWO, logs=LOGS, problems=problems), T0)
+    assert "its owner could not be read" in found.sentence
+    assert "/consumers/g/owners/t cannot be read" in found.cause.reason
+
+
 def test_members_with_two_strategies_contend() -> None:
     """g_b uses roundrobin and owns t-1. The Scala member g_a should own it by range, and claims nothing at all."""
     wanted: Any = {name: {"t": 1, "u": 1} for name in ("g_a", "g_b", "g_c")}
@@ -205,14 +231,20 @@ def test_members_with_two_strategies_contend() -> None:
 
 def test_a_dead_owner_keeps_a_scala_member_from_claiming() -> None:
     found = explain(group_snapshot(TWO, {**without("t:3"), "t:2": "g_gone-0"}, logs=LOGS), T3)
-    assert "gave up" in found.sentence
+    assert "given up" in found.sentence
     assert "it should also own t-2, which g_gone-0 owns; that thread is not registered" in found.cause.reason
 
 
 def test_a_brokers_group_is_explained_by_its_coordinator() -> None:
     brokers = BrokersGroup("Stable", "range", members=(BrokersMember("m-1", "c", "/h", None, (T0,), ("t",)),))
     snapshot = group_snapshot(brokers_group=brokers, group_node=None, ids_node=None, logs=LOGS)
-    assert explain(snapshot, T0).sentence == "m-1 owns t-0, as it should by range."
+    found = explain(snapshot, T0)
+    assert found.sentence == "m-1 owns t-0, as it should by range."
+    assert found.why[-1] == "member 1 of 1, m-1, gets partitions 0-3; t-0 is the 1st of these"
+    assert found.partitions == (0, 1, 2, 3)
+    elsewhere = replace(brokers.members[0], assignment=(), member_id="m-0")
+    given = replace(snapshot, brokers_group=replace(brokers, members=(*brokers.members, elsewhere)))
+    assert explain(given, T0).why[-1].startswith("the leader gave it to m-1: with racks")
     moving = replace(snapshot, brokers_group=replace(brokers, state="PreparingRebalance", members=()))
     assert "rebalances" in explain(moving, T0).sentence
 

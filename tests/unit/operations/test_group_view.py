@@ -15,6 +15,7 @@ from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.model import ConsumerId, thread_id
 from zkconsumer.operations import group_view
 from zkconsumer.operations.group_snapshot import (
+    FORBIDDEN_NODE,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
@@ -110,7 +111,17 @@ STRATEGIES: list[tuple[str, dict[str, Any], str, bool, str]] = [
         {"members": THREE, "extra": {"g_a": {**OURS, "strategy": "average"}}, "owners": BY_RANGE},
         "range",
         True,
-        "1 of 3 members",
+        "0 of 3 members advertise it, others average",
+    ),
+    (
+        "plug-ins that differ",
+        {
+            "members": {"g_a": {"t": 1}, "g_b": {"t": 1}},
+            "extra": {"g_a": {**OURS, "strategy": "average"}, "g_b": {**OURS, "strategy": "mine"}},
+        },
+        "range",
+        False,
+        "nothing advertised, nothing owned",
     ),
     ("range beside Scala", {"members": THREE, "extra": {"g_a": OURS}, "owners": BY_RANGE}, "range", True, "no other"),
     ("old order", {"members": THREE, "extra": dict.fromkeys(THREE, OLD_ROUNDROBIN)}, "roundrobin (0.x)", True, "all 3"),
@@ -180,7 +191,43 @@ STATES: list[tuple[str, dict[str, Any], GroupState, str]] = [
     ("left owners", {"owners": {"t:0": "g_x-0"}}, GroupState.EMPTY, "1 owner nodes are left"),
     ("dead", {"group_node": None, "ids_node": None}, GroupState.DEAD, "no such group"),
     ("not asked", {"group_node": None, "ids_node": None, "zookeeper": ""}, GroupState.UNKNOWN, "neither"),
-    ("forbidden", {"problems": (Problem("/consumers/g/ids", "no rights"),)}, GroupState.UNKNOWN, "no rights"),
+    ("forbidden", {"problems": (Problem("/consumers/g/ids", FORBIDDEN_NODE),)}, GroupState.UNKNOWN, "ACL"),
+    (
+        "owners forbidden",
+        {"members": THREE, "problems": (Problem("/consumers/g/owners/t", FORBIDDEN_NODE),)},
+        GroupState.UNKNOWN,
+        "/consumers/g/owners/t cannot be read",
+    ),
+    (
+        "topic forbidden",
+        {"members": THREE, "owners": BY_RANGE, "problems": (Problem("/brokers/topics/t", FORBIDDEN_NODE),)},
+        GroupState.UNKNOWN,
+        "/brokers/topics/t cannot be read",
+    ),
+    (
+        "odd child",
+        {"members": THREE, "owners": BY_RANGE, "problems": (Problem("/consumers/g/owners", "the child 'x' ..."),)},
+        GroupState.STABLE,
+        "all 7",
+    ),
+    (
+        "ZooKeeper away",
+        {"group_node": None, "ids_node": None, "problems": (Problem("ZooKeeper h:2181", "no answer"),)},
+        GroupState.UNKNOWN,
+        "no answer",
+    ),
+    (
+        "brokers away",
+        {"group_node": None, "ids_node": None, "problems": (Problem("brokers", "no answer"),)},
+        GroupState.UNKNOWN,
+        "brokers could not be asked",
+    ),
+    (
+        "brokers away from a group in ZooKeeper",
+        {"members": THREE, "owners": BY_RANGE, "problems": (Problem("brokers", "no answer"),)},
+        GroupState.STABLE,
+        "all 7",
+    ),
 ]
 
 
@@ -248,3 +295,11 @@ def test_bridges_own_what_the_brokers_assign() -> None:
     assert bridged.strategy.name == "sticky"
     assert bridged.expected == {partition("t:0"): thread_id(ConsumerId("g_a"), 0)}
     assert GroupAnalysis(replace(bridged.snapshot, brokers_group=None)).problem
+
+
+def test_a_brokers_group_of_any_name_is_explained() -> None:
+    """No node of ZooKeeper can have such a name, so no path is made of it."""
+    odd = group_snapshot(group="a/b", brokers_group=BROKERS, group_node=None, ids_node=None, logs=LOGS)
+    problem = replace(odd, brokers_group=None, problems=(Problem("brokers' group 'a/b'", "no answer"),))
+    assert group_view.group_state(odd).state is GroupState.STABLE
+    assert group_view.group_state(problem).state is GroupState.UNKNOWN

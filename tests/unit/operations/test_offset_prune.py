@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from tests.group_snapshots import group_snapshot, partition, stat
+from tests import group_snapshots
+from tests.group_snapshots import partition, stat
 from zkconsumer.core.migration.planning import Store
-from zkconsumer.operations.group_snapshot import GroupSnapshot, KafkaOffset, MemberNode, Problem, TopicNode
+from zkconsumer.operations.group_snapshot import BrokerNode, GroupSnapshot, KafkaOffset, MemberNode, Problem, TopicNode
 from zkconsumer.operations.offset_prune import DeadReason, plan_prune
 
 LOGS = {"t:0": (0, 9), "u:0": (0, 9)}
 OFFSETS = {"t:0": 1, "t:5": 2, "gone:0": 3, "u:0": 4}
 DEAD = {"t-5": DeadReason.NO_PARTITION, "gone-0": DeadReason.NO_TOPIC}
+
+
+def group_snapshot(*nodes: Any, **more: Any) -> GroupSnapshot:
+    return group_snapshots.group_snapshot(*nodes, **{"brokers": {0: BrokerNode("h", 9092)}, **more})
 
 
 def dead(snapshot: GroupSnapshot) -> dict[str, DeadReason]:
@@ -57,3 +63,10 @@ def test_offsets_in_kafka_are_judged_alike() -> None:
     found = replace(group_snapshot(logs=LOGS), kafka_offsets=kafka)
     assert {str(one.partition) for one in plan_prune(found, [Store.KAFKA]).dead} == DEAD.keys()
     assert plan_prune(found, [Store.ZOOKEEPER]).dead == ()
+
+
+def test_nothing_is_dead_where_no_broker_is_registered() -> None:
+    """A wrong chroot has no topics at all."""
+    plan = plan_prune(group_snapshot(offsets=OFFSETS, logs=LOGS, brokers={}))
+    assert plan.dead == ()
+    assert "chroot" in plan.errors[0]

@@ -62,8 +62,8 @@ class House:
     def offsets(self) -> dict[int, bytes]:
         return {int(path.rpartition("/")[2]): data for path, data in self.server.tree(f"{GROUP}/offsets/t").items()}
 
-    def run(self, **more: Any) -> OffsetRun:
-        return OffsetRun("g", "h:1", self.side, 5.0, **more)
+    def run(self, timeout: float = 5.0, **more: Any) -> OffsetRun:
+        return OffsetRun("g", "h:1", self.side, timeout, **more)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_an_unowned_offset_that_somebody_wrote_is_kept(house: House) -> None:
 
 
 def followed(house: House, *actions: Callable[[], None]) -> Mapping[TopicPartition, str]:
-    """What has not followed; the actions are done while it is waited for, and then the user stops it."""
+    """Return the partitions that have not followed after these actions; then the user stops the wait."""
     left = list(actions)
 
     def stopped() -> bool:
@@ -334,13 +334,25 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, *, performed: bool) -> None:
 def test_what_cannot_be_read_back_stays_unknown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     lose_answers(monkeypatch, performed=True)
     monkeypatch.setattr(group_offsets_admin, "BATCH", 1)
-    run = house.run()
+    run = house.run(timeout=0.1)
     run.begin({T0: entry(1), T1: entry(2)}, {})
     run.write()
     house.session.suspend()
     run.settle()
     assert steps(run.results) == {0: "written", 1: "unknown"}
     assert [run.count(state) for state in WriteState] == [1, 0, 1]
+
+
+def test_a_connection_that_comes_back_settles_the_results(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    lose_answers(monkeypatch, performed=True)
+    monkeypatch.setattr(group_offsets_admin, "BATCH", 1)
+    monkeypatch.setattr(offset_writer, "sleep", lambda _: house.session.resume())
+    run = house.run()
+    run.begin({T0: entry(1), T1: entry(2)}, {})
+    run.write()
+    house.session.suspend()
+    run.settle()
+    assert run.done
 
 
 def test_a_signal_ends_the_run_after_a_slice(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import cast
 
 import pytest
 
 from tests.timing import scaled
-from zkconsumer.errors import ZkConsumerError
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.core.consumer_protocol import (
+    MemberAssignment,
+    MemberSubscription,
+    encode_assignment,
+    encode_subscription,
+)
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MemberIdRequiredError, RegistryUnavailableError, ZkConsumerError
+from zkconsumer.kafka import BrokerChannel, error_codes
+from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, StoredOffset
+from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
+from zkconsumer.operations import zookeeper_reader
+from zkconsumer.operations.brokers_reader import member_of
 from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
 from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.testing import FakeCluster
+from zkconsumer.zookeeper.node_values import Node, Part, Reading, Wanted
+from zkconsumer.zookeeper.session import Session
 
 STATIC = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 WILDCARD = b'{"version":1,"subscription":{"u.*":1},"pattern":"white_list","timestamp":"1"}'
+
+
+def soon() -> Deadline:
+    return Deadline(scaled(10.0))
 
 
 @pytest.fixture
@@ -147,6 +169,31 @@ def test_without_zookeeper_the_brokers_tell(cluster: FakeCluster, sources: list[
     assert source.groups() == []
 
 
+def test_brokers_are_remembered_while_zookeeper_is_away(cluster: FakeCluster, sources: list[LiveSource]) -> None:
+    a_group(cluster)
+    source = source_of(sources, cluster.zookeeper_connect, timeout=1.0)
+    assert source.snapshot("g").members
+    assert cluster.zookeeper_server is not None
+    cluster.zookeeper_server.stop()
+    found = source.snapshot("g")
+    assert not found.members
+    assert found.brokers
+    assert [one.what for one in found.problems] == [f"ZooKeeper {cluster.zookeeper_connect}"]
+    for broker in cluster.brokers.values():
+        broker.stop()
+    with pytest.raises(RegistryUnavailableError):
+        source.snapshot("g")
+
+
+def test_a_coordinator_that_is_still_loading_is_asked_again(cluster: FakeCluster, sources: list[LiveSource]) -> None:
+    join(cluster, "g").close()
+    cluster.fail("DescribeGroups", error_codes.COORDINATOR_LOAD_IN_PROGRESS, times=2)
+    found = source_of(sources, cluster.zookeeper_connect).snapshot("g")
+    assert not found.problems
+    assert found.brokers_group is not None
+    assert found.brokers_group.state == "Stable"
+
+
 def test_if_nothing_answers_it_is_an_error(sources: list[LiveSource]) -> None:
     source = source_of(sources, "127.0.0.1:1", "127.0.0.1:1", timeout=0.5)
     with pytest.raises(ZkConsumerError, match="no ZooKeeper server"):
@@ -164,3 +211,144 @@ def test_a_forbidden_node_is_a_problem(cluster: FakeCluster, sources: list[LiveS
     assert "/consumers/g/owners" in [one.what for one in found.problems]
     assert "ACL" in found.offsets[TopicPartition("t", 0)].problem
     assert found.members
+
+
+def join(cluster: FakeCluster, group: str) -> GroupChannel:
+    """A member of a brokers' group that was assigned partition 1 of ``t`` and has committed offset 1 of partition 0."""
+    coordinator = cluster.coordinator(group)
+    assert coordinator is not None
+    host, port = cluster.address(coordinator)
+    channel = GroupChannel(
+        BrokerChannel(Endpoint(coordinator, host, port), client_id="reader", socket_timeout=scaled(10))
+    )
+    channel.connect(soon())
+    nobody, metadata = Membership(group), encode_subscription(MemberSubscription(("t",)))
+    while True:
+        try:
+            joined = channel.join(
+                nobody, [("range", metadata)], session_timeout=60, rebalance_timeout=60, deadline=soon()
+            )
+            break
+        except MemberIdRequiredError as required:
+            nobody = Membership(group, member_id=required.member_id)
+    me = Membership(group, joined.generation, joined.member_id)
+    assigned = encode_assignment(MemberAssignment((TopicPartition("t", 1),)))
+    channel.sync(me, protocol="range", assignments={joined.member_id: assigned}, deadline=soon())
+    channel.commit(me, {TopicPartition("t", 0): StoredOffset(1, 0, "note")}, soon())
+    return channel
+
+
+@pytest.mark.parametrize("version", ["3.9", "1.1"])
+def test_a_brokers_group_is_read(version: str, sources: list[LiveSource]) -> None:
+    with FakeCluster(brokers=2, zookeeper=True, version=version) as cluster:
+        cluster.create_topic("t", 2)
+        cluster.append("t", 0, [b"a", b"b"])
+        channel = join(cluster, "g")
+        for where in ((cluster.zookeeper_connect, None), (None, cluster.bootstrap_servers)):
+            source = source_of(sources, *where)
+            found = source.snapshot("g", message_times=True)
+            assert not found.problems
+            assert found.brokers_group is not None
+            assert (found.brokers_group.state, found.brokers_group.strategy) == ("Stable", "range")
+            (member,) = found.brokers_group.members
+            assert (member.client_id, member.assignment, member.topics) == (
+                "reader",
+                (TopicPartition("t", 1),),
+                ("t",),
+            )
+            assert found.kafka_offsets is not None
+            stored = found.kafka_offsets[TopicPartition("t", 0)]
+            assert (stored.offset, stored.metadata) == (1, "note")
+            assert found.lag(TopicPartition("t", 0)) == 1
+            assert found.logs[TopicPartition("t", 0)].message_time is not None
+            assert source.groups() == ["g"]
+        channel.close()
+
+
+def test_one_broker_that_is_away_costs_its_partitions(sources: list[LiveSource]) -> None:
+    with FakeCluster(brokers=2, zookeeper=True) as cluster:
+        cluster.create_topic("t", 2)
+        cluster.zookeeper.put("/consumers/g/offsets/t/0", b"0")
+        cluster.brokers[1].stop()
+        found = source_of(sources, cluster.zookeeper_connect, timeout=3.0).snapshot("g")
+    ends = {tp.partition: log.end for tp, log in found.logs.items()}
+    assert sorted(ends.values(), key=str) == [0, None]
+    assert [one.what for one in found.problems] == ["broker 1"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\0\0\0\0\0\5"])
+def test_an_assignment_that_cannot_be_decoded(data: bytes) -> None:
+    described = DescribedMember("m", None, "c", "/h", data, data)
+    member = member_of(described, "consumer")
+    assert member.assignment == (() if not data else None)
+    assert member.topics == ()
+    assert member_of(described, "connect").assignment is None
+
+
+class Endless:
+    """A session that answers for as many nodes as one likes, and counts the ones that are in memory at a time."""
+
+    hosts = "h:1"
+    last_zxid = 5
+
+    def __init__(self, children: int, topics: int = 1) -> None:
+        self._children = children
+        self._topics = topics
+        self.read = 0
+
+    def read_each(self, wanted: Iterable[Wanted], deadline: Deadline) -> Iterator[Reading]:
+        for one in wanted:
+            self.read += 1
+            yield Reading(one, Node(b"7", 1, 1, 1, 0), names=self._names(one) if one.part is Part.CHILDREN else ())
+
+    def _names(self, one: Wanted) -> tuple[str, ...]:
+        depth = one.path.count("/")
+        if one.path == "/consumers/g/offsets":
+            return tuple(f"t{n}" for n in range(self._topics))
+        return (
+            tuple(map(str, range(self._children)))
+            if one.path.startswith("/consumers/g/offsets/") and depth == 4
+            else ()
+        )
+
+
+def test_too_many_offsets_are_cut_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper_reader, "MOST_NODES", 100)
+    session, draft = Endless(1000, topics=3), SnapshotDraft("g", 1)
+    assert ZooKeeperReader(cast("Session", session), draft, soon()).read()
+    assert len(draft.offsets) == 100
+    assert session.read < 150
+    whys = {one.what: one.why for one in draft.problems}
+    assert whys["/consumers/g/offsets/t0"] == "only 100 of 1000 nodes were read, 100 of all topics"
+    assert whys["/consumers/g/offsets/t2"] == "only 0 of 1000 nodes were read, 100 of all topics"
+
+
+def test_registrations_beyond_the_limit_are_not_decoded(
+    cluster: FakeCluster, sources: list[LiveSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_reader, "MOST_REGISTERED_BYTES", len(STATIC))
+    a_group(cluster)
+    found = source_of(sources, cluster.zookeeper_connect).snapshot("g")
+    problems = [found.members[ConsumerId(f"g_h-{n}")].problem for n in (1, 2, 3)]
+    assert problems[0] == ""
+    assert all("not decoded" in problem for problem in problems[1:])
+
+
+def test_large_answers_are_read_fewer_at_a_time(cluster: FakeCluster) -> None:
+    """At 512 reads at a time, a thousand nodes of 1 MB would take half a gigabyte."""
+    for number in range(40):
+        cluster.zookeeper.put(f"/large/{number}", b"x" * 200_000)
+    connection = ClusterConnection(command_config(cluster.zookeeper_connect, None)[0], scaled(10))
+    with connection:
+        taken, under_way = 0, []
+
+        def wanted() -> Iterator[Wanted]:
+            for number in itertools.count():
+                under_way.append(number - taken)
+                yield Wanted(Part.CONTENT, f"/large/{number % 40}")
+
+        for reading in connection.session.read_each(islice(wanted(), 600), soon()):
+            taken += 1
+            assert reading.node is not None
+    assert max(under_way[:512]) == 511
+    assert max(under_way[-20:]) < 128

@@ -10,9 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from zkconsumer.assignors.assignor import java_hash
+from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
+from zkconsumer.assignors.sticky import SubscribedMember
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.operations.brokers_words import brokers_arithmetic
+from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD, Strategy, assignment_by
 from zkconsumer.operations.strategy_words import arithmetic, number_runs, ordinal, threads_of_topic
 
@@ -102,6 +106,42 @@ def _check_turn(strategy: Strategy, steps: tuple[str, ...], thread: str, tp: Top
         assert int(modulo[1]) == int(said[3])
         assert (int(modulo[1]) - 1) % int(modulo[2]) == int(modulo[3]) == int(modulo[4]) - 1
         assert modulo[6] == thread
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin"])
+@settings(max_examples=60, deadline=None)
+@given(
+    wanted=some.dictionaries(
+        some.sampled_from(["m-1", "m-10", "m-2", "\u00e9"]), some.sets(some.sampled_from(TOPICS)), min_size=1
+    ),
+    sizes=some.dictionaries(some.sampled_from(TOPICS), some.integers(1, 12)),
+    static=some.booleans(),
+)
+def test_the_words_name_the_member_of_a_brokers_group(
+    name: str, wanted: Mapping[str, set[str]], sizes: Mapping[str, int], static: bool
+) -> None:
+    """As the Java consumer's strategies, with static members first."""
+    first = min(wanted) if static else None
+    members = tuple(
+        BrokersMember(member, "c", "/h", "a-static-one" if member == first else None, topics=tuple(topics))
+        for member, topics in wanted.items()
+    )
+    subscribed = {one.member_id: SubscribedMember(one.topics, instance=one.instance_id) for one in members}
+    assign = range_assignment if name == "range" else roundrobin_assignment
+    numbers = {topic: range(count) for topic, count in sizes.items()}
+    for member, partitions in assign(subscribed, sizes).items():
+        for tp in partitions:
+            found = brokers_arithmetic(BrokersGroup("Stable", name, members=members), numbers, tp)
+            assert found.thread == member
+            assert member in found.steps[-1]
+
+
+def test_strategies_that_depend_on_before_are_told_so() -> None:
+    members = (BrokersMember("m", "c", "/h", topics=("t",)),)
+    sticky = brokers_arithmetic(BrokersGroup("Stable", "sticky", members=members), {"t": [0]}, TopicPartition("t", 0))
+    assert (sticky.thread, "keeps what it had" in sticky.steps[0]) == (None, True)
+    other = brokers_arithmetic(BrokersGroup("Stable", "mine", members=members), {"t": [0]}, TopicPartition("t", 0))
+    assert other.steps == ("the leader of the brokers' group computed it with mine",)
 
 
 def test_range_in_words() -> None:

@@ -48,7 +48,7 @@ def look(
         "taken": at(zxid),
         "zxid": zxid,
         "group_node": node(1),
-        "ids_node": node(2, pzxid=ids[0], cversion=ids[1]),
+        "ids_node": node(2, pzxid=ids[0], cversion=ids[1], children=len(members)),
         "members": {
             ConsumerId(name): MemberNode(Registration(STATIC, {"t": 1}), node(joined, ephemeral_owner=sessions[name]))
             for name, joined in members.items()
@@ -109,9 +109,10 @@ def test_one_snapshot_tells_the_transaction_of_the_last_leave() -> None:
         look(40, {"g_a": 10}, {}, ids=(10, 1)),
         look(40, {"g_a": 10}, {}, ids=(2, 0)),
         look(40, {"g_a": 10}, {}, ids_node=None),
-        replace(look(40, {}, {}, ids=(31, 3)), members={ConsumerId("g_a"): MemberNode(None, None, "unread")}),
+        replace(look(40, {"g_a": 10}, {}, ids=(31, 3)), members={ConsumerId("g_a"): MemberNode(None, None, "unread")}),
+        replace(look(40, {"g_a": 10, "g_b": 31}, {}, ids=(31, 3)), members={}),
     ],
-    ids=["a join was last", "nobody ever came", "no ids", "an unread member"],
+    ids=["a join was last", "nobody ever came", "no ids", "an unread member", "members that left while it was read"],
 )
 def test_a_leave_is_not_guessed(unsure: GroupSnapshot) -> None:
     assert not [one for one in events([unsure]) if one.kind is EventKind.LEFT]

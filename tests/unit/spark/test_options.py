@@ -311,6 +311,11 @@ def test_options_travel_to_other_processes() -> None:
         assert pickle.loads(pickle.dumps(options)) == options
 
 
+def test_a_snapshot_of_messages_is_no_table_about_groups() -> None:
+    with pytest.raises(ConfigException, match="table: 'lag': a snapshot is one of messages"):
+        parse({**BASE, "table": "lag"})
+
+
 def test_a_copy_that_spark_made_of_an_option_is_accepted() -> None:
     """``CREATE TABLE`` hands each option on twice."""
     assert parse({**BASE, "option.subscribe": "t", "Option.Group.Id": "g"}) == parse(BASE)

@@ -12,14 +12,20 @@ import pytest
 
 from tests.timing import eventually
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import BrokerUnavailableError, ConsumerRebalanceFailedException, CoordinatorUnavailableError
 from zkconsumer.model import TopicPartition
+from zkconsumer.operations.group_snapshot import MemberNode
+from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.spark import membership
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span
 from zkconsumer.spark.options import Selection, parse
+from zkconsumer.spark.query_member import stamped_query
 from zkconsumer.testing import FakeCluster
+from zkconsumer.wiring.member_parts import zookeeper_session
 
 T = TypeVar("T")
 ALL = tuple(TopicPartition("t", number) for number in range(4))
@@ -325,3 +331,11 @@ def test_available_now_outside_the_group_is_no_end(
     assert member.claim(ALL, patient=False) == frozenset()  # a batch may follow when the coordinator is back
     with pytest.raises(CoordinatorUnavailableError, match="nothing says that all is read"):
         member.claim(ALL, patient=True)
+
+
+def test_a_query_is_marked_in_its_registration() -> None:
+    """Tools that write offsets refuse to reset a query, because it goes on from its checkpoint."""
+    config = ConsumerConfig({"zookeeper.connect": "127.0.0.1:2181", "group.id": "g"})
+    session = zookeeper_session(config, lambda _: None)
+    node = MemberNode(stamped_query(config, session, Registration(STATIC, {"t": 1})), None)
+    assert member_kind(node) is MemberKind.SPARK

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.registration import CONFLICT_KEY, STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.model import ConsumerId
+from zkconsumer.spark.query_member import stamped_query
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.wiring import Outside, build_member
-from zkconsumer.zookeeper import paths
+from zkconsumer.wiring.member_parts import stamped
+from zkconsumer.zookeeper import node_codecs, paths
+
+
+@pytest.mark.parametrize(
+    ("stamp", "advertised"), [(stamped, "overwrite"), (stamped_query, "checkpoint")], ids=["member", "query"]
+)
+def test_members_say_what_they_do_about_other_offsets(stamp: Callable[..., Registration], advertised: str) -> None:
+    """A command that resets offsets must know it. A query of Spark goes on from its checkpoint in any case."""
+    session = FakeZooKeeper().session()
+    config = ConsumerConfig({"zookeeper.connect": "zk", "group.id": "g", "offset.conflict": "overwrite"})
+    made = stamp(config, session, Registration(STATIC, {"t": 1}))
+    assert made.extra[CONFLICT_KEY] == advertised
+    assert node_codecs.decode_registration(node_codecs.encode_registration(made), "/x").extra == made.extra
 
 
 def node(endpoint: str) -> bytes:

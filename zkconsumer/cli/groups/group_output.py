@@ -7,9 +7,8 @@ there. In CSV and JSON standard output has nothing but the table.
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from zkconsumer.cli.groups.arguments import chosen
 from zkconsumer.cli.groups.group_tables import (
@@ -22,13 +21,13 @@ from zkconsumer.cli.groups.group_tables import (
     states_table,
 )
 from zkconsumer.cli.tables import TABLE, Table, printable, render
+from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
 _REBALANCING = frozenset(
     {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Rebalancing", "Stuck"}
 )
-_SIMILAR = 3
 
 
 def list_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:
@@ -103,26 +102,23 @@ def _print_condition(side: GroupSide) -> None:
         warn(f"\nConsumer group '{name}' has no active members.")
     elif side.state in _REBALANCING:
         warn(f"\nWarning: Consumer group '{name}' is {'stuck' if side.state == 'Stuck' else 'rebalancing'}.")
+    elif side.coordination is Coordination.BROKERS and side.state in ("Dead", "Unknown"):
+        # the group protocol of Kafka 4.0 has requests of its own
+        told = "the coordinator does not describe the group, so its members are unknown"
+        warn(f"\nWarning: Consumer group '{name}' has offsets, but {told}.")
     if side.reason and side.state in _REBALANCING:
         warn(printable(side.reason))
 
 
 def complain_of_unknown(name: str, source: SnapshotSource, arguments: argparse.Namespace) -> None:
-    """Print that the group does not exist, and the nearest names."""
+    """Print that the group does not exist, and what was probably meant."""
     text = f"Error: Consumer group '{printable(name)}' does not exist."
     if arguments.format == TABLE:
         say(f"\n{text}")
     else:
         warn(text)
-    similar = nearest(name, source.groups())
-    if similar:
-        warn(f"Did you mean {' or '.join(repr(printable(one)) for one in similar)}?")
-
-
-def nearest(name: str, names: Iterable[str]) -> list[str]:
-    """Return the few names that are most like this one."""
-    by_small = {one.lower(): one for one in names}
-    return [by_small[found] for found in difflib.get_close_matches(name.lower(), list(by_small), _SIMILAR)]
+    if hint := hint_for_unknown(source, name):
+        warn(hint)
 
 
 def _warn_of_problems(snapshot: GroupSnapshot) -> None:

@@ -253,17 +253,17 @@ def members_table(shown: Sequence[GroupSide], *, verbose: bool = False, with_sid
         count = None if member.assignment is None else len(member.assignment)
         row: list[Cell] = [side.group, consumer, *([member.instance_id] if static else []), host, client, count]
         row += _side_cell(side, with_side)
-        row += [assignment_text(member.assignment or ())] if verbose else []
+        row += [assignment_texts(member.assignment or ())] if verbose else []
         rows.append([*row, *(member.details if extra else ())])
     return Table(columns, rows)
 
 
-def assignment_text(partitions: Iterable[TopicPartition]) -> str | None:
-    """Return ``topic(0,1,2), other(0)``, or None for no partition."""
+def assignment_texts(partitions: Iterable[TopicPartition]) -> list[str]:
+    """Return ``other(0)`` and ``topic(0,1,2)``, sorted by topic."""
     numbers: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         numbers.setdefault(topic, []).append(number)
-    return ", ".join(f"{topic}({','.join(map(str, some))})" for topic, some in numbers.items()) or None
+    return [f"{topic}({','.join(map(str, some))})" for topic, some in numbers.items()]
 
 
 def _members(side: GroupSide) -> list[_Member]:

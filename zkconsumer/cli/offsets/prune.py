@@ -9,12 +9,13 @@ from pathlib import Path
 
 from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.reset import connect_options
-from zkconsumer.cli.offsets.reset_arguments import WAIT
+from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, WAIT, existing_undo_file
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import add_source_arguments, open_connection, open_source
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.core.migration.planning import Store
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.operations.cluster_connection import ClusterConnection
@@ -59,11 +60,16 @@ def run_prune(arguments: argparse.Namespace) -> int:
 
 
 def _wrong_usage(arguments: argparse.Namespace) -> str:
+    problem = name_problem(arguments.group)
+    if problem is not None:
+        return f"{arguments.group!r} is no group: {problem}"
     if arguments.dry_run and arguments.execute:
         return "only one of --execute and --dry-run goes"
     if arguments.undo_file is not None and not (arguments.execute and arguments.undo_file):
         return "--undo-file goes with --execute only, and names a file"
-    return "--from reads files; --execute needs a cluster" if arguments.snapshots and arguments.execute else ""
+    if arguments.snapshots and arguments.execute:
+        return "--from reads files; --execute needs a cluster"
+    return existing_undo_file(arguments.undo_file)
 
 
 def _show(plan: PrunePlan, arguments: argparse.Namespace) -> int:
@@ -100,7 +106,7 @@ def _delete(
             file = None
             if arguments.undo_file is not None:
                 both = all(chosen.get(one) for one in Store)
-                file = Path(arguments.undo_file + (".kafka" if both and store is Store.KAFKA else ""))
+                file = Path(arguments.undo_file + (KAFKAS_FILE if both and store is Store.KAFKA else ""))
             try:
                 report.perform(group, StoreChange(store, wanted), file)
                 if store is Store.ZOOKEEPER:

@@ -14,11 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from zkconsumer.cli.offsets.operated_group import OperatedGroup
-from zkconsumer.cli.offsets.reset_arguments import MISSING_EXECUTE, number_of, scenario_of, wrong_usage
+from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, MISSING_EXECUTE, number_of, scenario_of, wrong_usage
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
 from zkconsumer.cli.source_arguments import open_connection, open_source
@@ -28,10 +27,11 @@ from zkconsumer.core.migration.planning import PartitionSelection, Store, parse_
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
 from zkconsumer.operations.offset_writer import WriteState, written_entries
-from zkconsumer.operations.operated_topics import offsets_by_time, with_topics
+from zkconsumer.operations.operated_topics import offsets_by_time, times_of, with_topics
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
@@ -98,7 +98,11 @@ def _plans(
             if scenario.by_time:
                 time_asked = target.number if scenario is Scenario.TO_DATETIME else now - target.number
                 target = _with_times(connection, snapshot, target, selection, time_asked)
-        plans.append(plan_reset(snapshot, target, selection, _stores(arguments.store)))
+        plan = plan_reset(snapshot, target, selection, _stores(arguments.store))
+        if arguments.verbose and connection is not None:
+            times = times_of(connection, snapshot, {one.partition: one.new for one in plan.resets})
+            plan = replace(plan, resets=tuple(replace(one, time=times.get(one.partition)) for one in plan.resets))
+        plans.append(plan)
     return plans
 
 
@@ -109,15 +113,7 @@ def _stores(wanted: str | None) -> tuple[Store, ...]:
 
 
 def _warn_of_unknown(group: str, source: SnapshotSource) -> None:
-    complain(f"group {group!r} has neither members nor offsets{_nearest(group, source)}")
-
-
-def _nearest(group: str, source: SnapshotSource) -> str:
-    try:
-        near = get_close_matches(group, source.groups(), 3)
-    except (RegistryError, BrokerError):
-        return ""
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    complain(f"group {group!r} has neither members nor offsets. {hint_for_unknown(source, group)}".rstrip(" ."))
 
 
 def _with_times(
@@ -167,10 +163,10 @@ def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, 
             if not resets or report.stop():
                 continue
             wanted = dict(written_entries(store, {one.partition: one.new for one in resets}))
-            expected = {} if both else {one.partition: one.current for one in resets}
+            expected = {one.partition: one.held[store] for one in resets}
             file = None
             if arguments.undo_file is not None:
-                file = Path(arguments.undo_file + (".kafka" if both and store is Store.KAFKA else ""))
+                file = Path(arguments.undo_file + (KAFKAS_FILE if both and store is Store.KAFKA else ""))
             try:
                 report.perform(group, StoreChange(store, wanted, expected, owned), file)
             except (RegistryError, BrokerError) as error:

@@ -6,10 +6,12 @@ import argparse
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from zkconsumer.cli.source_arguments import add_source_arguments
 from zkconsumer.cli.tables import add_format_argument
 from zkconsumer.core.migration.planning import Store, parse_selection
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.operations.offset_reset import Scenario
 from zkconsumer.operations.reset_times import parse_datetime, parse_duration
 
@@ -24,6 +26,9 @@ MISSING_EXECUTE = (
     "if you are scripting this command and want to keep the current default behavior without prompting."
 )
 """Kafka's own warning, with its missing blank."""
+
+KAFKAS_FILE = ".kafka"
+"""The end of the second undo file's name, if both stores are written."""
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _NUMBER = re.compile("[+-]?[0-9]{1,19}", re.ASCII)
@@ -141,7 +146,8 @@ def _duration(text: str) -> int:
 
 def scenario_of(arguments: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios that are given; exactly one should be."""
-    return [one for one in Scenario if getattr(arguments, _name(one)) not in (None, False)]
+    given = ((one, getattr(arguments, _name(one))) for one in Scenario)
+    return [one for one, value in given if value is not None and value is not False]  # 0 is a value
 
 
 def _name(scenario: Scenario) -> str:
@@ -166,6 +172,10 @@ def wrong_usage(arguments: argparse.Namespace) -> str:
         return "Option [reset-offsets] takes one of these options: [group], [all-groups]"
     if arguments.group and arguments.all_groups:
         return 'Option "[group]" can\'t be used with option "[all-groups]"'
+    for group in arguments.group:
+        problem = name_problem(group)
+        if problem is not None:
+            return f"{group!r} is no group: {problem}"
     given = scenario_of(arguments)
     if not given:
         names = ", ".join(f"[{one.value.removeprefix('--')}]" for one in Scenario)
@@ -195,4 +205,15 @@ def _wrong_files(arguments: argparse.Namespace, scenario: Scenario) -> str:
         return "--undo-file is for one group; without it, each group gets a file of its own"
     if arguments.snapshots and (arguments.execute or scenario.by_time):
         return f"--from reads files; {'--execute' if arguments.execute else scenario.value} needs a cluster"
+    return existing_undo_file(arguments.undo_file)
+
+
+def existing_undo_file(name: str | None) -> str:
+    """Return the error if an undo file of that name exists, which must not be overwritten.
+
+    It is looked at before the first write. Otherwise one store would be written, and the other one would fail.
+    """
+    for file in (name, f"{name}{KAFKAS_FILE}") if name is not None else ():
+        if Path(file).exists():
+            return f"--undo-file: {file} exists"
     return ""

@@ -15,6 +15,7 @@ from zkconsumer.cli.source_arguments import add_connection_arguments, open_conne
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.core.migration.files import Backup, parse_backup
 from zkconsumer.core.migration.planning import MovePlan, Step, Verdict, entry_text, plan_rollback
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
@@ -73,7 +74,12 @@ def run_undo(arguments: argparse.Namespace) -> int:
 
 def _read(path: Path) -> Backup:
     try:
-        return parse_backup(path.read_text(encoding="utf-8"))
+        backup = parse_backup(path.read_text(encoding="utf-8"))
+        for name in (backup.group, *(tp.topic for tp in backup.saved)):
+            problem = name_problem(name)
+            if problem is not None:
+                raise ValueError(f"{name!r}: {problem}")
+        return backup
     except OSError as error:
         raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:

@@ -16,9 +16,16 @@ from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.tables import Table, printable, render
 from zkconsumer.core.migration.planning import Store, StoreEntry
 from zkconsumer.core.name_lists import first_of
+from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.offset_writer import OffsetRun, OwnedZooKeeperSide, WriteState, wait_until_followed
+from zkconsumer.operations.offset_writer import (
+    OffsetRun,
+    OwnedZooKeeperSide,
+    OwnerCheckedKafkaSide,
+    WriteState,
+    wait_until_followed,
+)
 
 
 def complain(text: str) -> None:
@@ -70,6 +77,8 @@ class WriteReport:
             trouble = run.write()
             if isinstance(side, OwnedZooKeeperSide) and side.adopted and not trouble:
                 self._follow(run, side)
+            elif isinstance(side, OwnerCheckedKafkaSide) and side.adopting and not trouble:
+                self._tell_owners(run, side)
         finally:
             # also after a second Ctrl-C: what was written must be told
             run.settle()
@@ -93,6 +102,14 @@ class WriteReport:
             for tp, consumer in sorted(late.items()):
                 complain(f"group {run.group}: {tp} has its new offset, and {consumer} has not followed")
             complain("they look at their offsets every rebalance.interval.ms (20 s by default); see --wait")
+
+    def _tell_owners(self, run: OffsetRun, side: OwnerCheckedKafkaSide) -> None:
+        names = first_of({owner.consumer for owner in side.adopting.values()})
+        complain(f"group {run.group}: {names} look for new offsets in Kafka; whether they follow cannot be seen there")
+        try:
+            side.nudge(Deadline(self.timeout))
+        except RegistryError as error:
+            complain(f"they could not be told, and look every rebalance.interval.ms (20 s by default): {error}")
 
     def _tell(self, run: OffsetRun, trouble: str = "") -> None:
         self.failed = self.failed or not run.done

@@ -88,8 +88,8 @@ class CoordinatedRebalancer:
     def unsettled(self) -> str:
         """Why the member may not own what it should, in words; empty if it does. Any thread; takes no lock."""
         state = self._machine.state
-        if state is State.STABLE or (state is State.UNJOINED and not self._watchdog.stalled):
-            return ""
+        if state in (State.STABLE, State.SEARCHING) or (state is State.UNJOINED and not self._watchdog.stalled):
+            return ""  # without a coordinator the lease tells how long that is so
         said = "no reader comes back for its messages" if state is State.UNJOINED else state.value
         return "; ".join(filter(None, (said, self._status.detail)))
 

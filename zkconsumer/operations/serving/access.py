@@ -1,4 +1,4 @@
-"""Who may ask the server: the addresses it listens on, the ``Host`` header and the token. Pure; any thread.
+"""The rules of access to the server: the address it listens on, the ``Host`` header and the token. Pure; any thread.
 
 A page of another site can make a browser on this machine send requests to 127.0.0.1. With a name of its own that
 resolves to 127.0.0.1 it could even read the answers (DNS rebinding). So a server on loopback answers only requests that

@@ -1,6 +1,6 @@
 """The JSON documents of ``/api/groups`` and ``/api/groups/<group>``, which the page reads. Pure; any thread.
 
-Times are milliseconds since 1970, ages and lags in time are seconds. What is unknown is null, never -1 or 0.
+Times are milliseconds since 1970, ages and lags in time are seconds. An unknown value is null, never -1 or 0.
 Names come from nodes that anybody may have written: a reader of the document has to escape them.
 
 The event streams send an event ``changed`` after each reading, with the group's ``serial`` and ``taken``. A reader then

@@ -1,4 +1,4 @@
-"""What the other parts of ``zkconsumer.operations`` conclude about a watched group, as plain values. Pure; any thread.
+"""The conclusions of ``zkconsumer.operations`` about a watched group, as plain values. Pure; any thread.
 
 A :class:`Judgement` is made once a reading. The :class:`Details` cost more and are made when somebody asks for them.
 """
@@ -23,6 +23,13 @@ Document = Mapping[str, object]
 EVENTS = 300
 REBALANCES = 50
 """The most events and rebalances of a document, the latest ones."""
+
+
+EXPLAINED = 200_000
+"""The most partitions of a group that are explained, times its members. An explanation looks at every member."""
+LEAST_EXPLAINED = 10
+PLANNED_MEMBERS = 2000
+"""The most members of a group whose changes are planned after each reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What is told of one group only. ``explanations`` are one sentence a partition; the rest are JSON objects."""
+    """What only the document of one group has. ``explanations`` are one sentence a partition, the rest JSON objects."""
 
     explanations: Mapping[TopicPartition, str] = field(default_factory=dict)
     events: Sequence[Document] = ()
@@ -98,10 +105,21 @@ def details(watched: WatchedGroup, before: tuple[WatchedGroup, Details] | None =
     """
     snapshot = watched.judged
     analysis = GroupAnalysis(snapshot, watched.changes)
-    explanations = {tp: explain(analysis, tp).sentence for tp in explained_partitions(analysis)}
+    explanations = {tp: explain(analysis, tp).sentence for tp in _to_explain(analysis)}
     told = before[1] if before is not None and before[0].changes is watched.changes else _of_changes(watched)
     findings = [_finding(one) for one in examine((*watched.changes, snapshot)) if one.level > Level.OK]
     return replace(told, explanations=explanations, findings=findings)
+
+
+def _to_explain(analysis: GroupAnalysis) -> list[TopicPartition]:
+    """Return the partitions to explain: all, or in a huge group as many as :data:`EXPLAINED` allows.
+
+    Partitions that are not where they should be come first.
+    """
+    every = explained_partitions(analysis)
+    most = EXPLAINED // max(1, len(analysis.snapshot.members))
+    odd = [tp for tp in every if analysis.owners.get(tp) != analysis.expected.get(tp)]
+    return list(dict.fromkeys((*odd, *every)))[: max(LEAST_EXPLAINED, most)]
 
 
 def _of_changes(watched: WatchedGroup) -> Details:
@@ -139,6 +157,8 @@ def _plans(analysis: GroupAnalysis) -> Mapping[str, Document]:
 def _plan(title: str, analysis: GroupAnalysis, change: Change) -> Document:
     """Return a forecast. ``problem`` says why there is none, and is null if there is one."""
     plan: dict[str, object] = {"title": title, "text": None, "moves": [], "idle": [], "pauses": [], "notes": []}
+    if len(analysis.snapshot.members) > PLANNED_MEMBERS:
+        return {**plan, "problem": "the group is too large to plan for after each reading: run zkconsumer plan"}
     try:
         found = forecast(analysis, (change,))
     except ForecastError as error:

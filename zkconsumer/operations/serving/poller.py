@@ -33,7 +33,7 @@ _AWAY = (RegistryUnavailableError, SessionLostError, BrokerUnavailableError)
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What is known of all groups after a poll. Immutable: a thread takes the board once and reads it at leisure.
+    """All groups after a poll. Immutable: a thread takes the board once and reads it at leisure.
 
     ``polls`` counts polls, ``failures`` those in which a group could not be read. ``completed`` is the end of the last
     poll in milliseconds since 1970, ``seconds`` its duration. ``failure`` says why nothing could be read in it, and is
@@ -56,7 +56,8 @@ class Poller:
 
     Arguments: ``opened`` opens the source of the snapshots; the thread opens it, uses it, opens it again after a failed
     poll, and closes it. ``interval`` is in seconds, from begin to begin. ``groups`` restricts the watch to these.
-    ``message_times`` also reads a message a partition for the lag in time.
+    ``message_times`` also reads a message a partition for the lag in time. ``histories`` begins with all snapshots of a
+    group that the source has, as files have them.
 
     Any thread may call :meth:`stop`, :meth:`wait` and :attr:`board`.
     """
@@ -68,11 +69,13 @@ class Poller:
         groups: Sequence[str] = (),
         *,
         message_times: bool = True,
+        histories: bool = False,
     ) -> None:
         self._opened = opened
         self._interval = interval
         self._wanted = tuple(sorted(set(groups)))
         self._message_times = message_times
+        self._histories = histories
         self._board = Board()
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -155,7 +158,9 @@ class Poller:
             return
         before = self._board
         names = sorted({*listed[:MOST_GROUPS], *before.groups})
-        reading = _Reading(source, before, max(1, len(names)), self._message_times)
+        reading = _Reading(
+            source, before, max(1, len(names)), message_times=self._message_times, histories=self._histories
+        )
         for name in names:
             if self._stopping.is_set():
                 return
@@ -177,11 +182,14 @@ class Poller:
 class _Reading:
     """One poll over the groups. A group that cannot be read stays as it was."""
 
-    def __init__(self, source: SnapshotSource, before: Board, count: int, message_times: bool) -> None:
+    def __init__(
+        self, source: SnapshotSource, before: Board, count: int, *, message_times: bool, histories: bool
+    ) -> None:
         self._source = source
         self._before = before
         self._values = HISTORY_VALUES // count
         self._message_times = message_times
+        self._histories = histories
         self.groups: dict[str, WatchedGroup] = {}
         self.judgements: dict[str, Judgement] = {}
         self.failed = 0
@@ -194,6 +202,9 @@ class _Reading:
         try:
             if self._away:
                 raise RegistryUnavailableError(self._away)  # otherwise each group waits for its own timeout
+            if known is None and self._histories:
+                for earlier in self._source.history(name):
+                    known = observed(known, earlier, self._points(earlier))
             snapshot = self._source.snapshot(name, message_times=self._message_times)
             if _blank(snapshot) and snapshot.problems:
                 raise RegistryUnavailableError(f"{snapshot.problems[0].what}: {snapshot.problems[0].why}")

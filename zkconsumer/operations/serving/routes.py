@@ -6,6 +6,7 @@ Each path is answered from the board of the last poll. Asking therefore never ca
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ _OPEN = {("healthz",), ("readyz",), ("burrow", "admin"), ("burrow", "admin", "re
 _LATE = 3
 """A board is too old to be ready after this many intervals."""
 _PARAMETERS = 16
+_PATIENCE = 5.0
+"""Seconds to wait while another thread makes the details of a group."""
 _DETAILS = 64
 """The most groups whose details are kept between two readings."""
 
@@ -77,6 +80,7 @@ class Routes:
 
     Arguments: ``board`` returns it. ``rules`` say who may ask. ``cluster`` is the name in Burrow's paths, ``host`` that
     of this machine. ``interval`` is that of the polls in seconds. ``files`` are those of the page, by name.
+    ``as_taken`` answers as of the latest snapshot in place of now, for snapshots of the past.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class Routes:
         host: str,
         interval: float,
         files: Mapping[str, tuple[bytes, str]],
+        as_taken: bool = False,
     ) -> None:
         self._board = board
         self._rules = rules
@@ -95,7 +100,9 @@ class Routes:
         self._host = host
         self._interval = interval
         self._files = files
+        self._as_taken = as_taken
         self._details: dict[str, tuple[WatchedGroup, Details]] = {}
+        self._making = threading.Lock()
 
     def answer(self, request: Request) -> Response:
         """Return the answer to a GET."""
@@ -140,23 +147,24 @@ class Routes:
 
     def _allowed(self, request: Request) -> Response:
         path, board = request.path, self._board()
+        now = self._time(board)
         match path:
             case ():
                 return self._file("index.html")
             case ("metrics",):
-                return Response(200, metrics_text(board, _now()).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
+                return Response(200, metrics_text(board, now).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
             case ("api", "groups"):
                 judged = {name: (watched, _judgement(board, name)) for name, watched in board.groups.items()}
-                found = {**groups_document(judged, _now()), "failure": board.failure or None, "polls": board.polls}
+                found = {**groups_document(judged, now), "failure": board.failure or None, "polls": board.polls}
                 return document({**found, "interval": self._interval, "left_out": board.left_out})
             case ("api", "groups", group):
-                return self._group(board, group, request.query)
+                return self._group(board, group, request.query, now)
             case ("api", "events"):
                 return Response(200, events="")
             case ("api", "groups", group, "events"):
                 return Response(200, events=group) if group in board.groups else _unknown(group)
             case ("v3", "kafka", *rest):
-                return self._burrow(board, request, rest)
+                return self._burrow(board, request, rest, now)
             case (name,):
                 return self._file(name)
         return text(404, "there is no such path")
@@ -165,28 +173,45 @@ class Routes:
         content, kind = self._files.get(name, (b"", ""))
         return Response(200, content, kind) if kind else text(404, "there is no such path")
 
-    def _group(self, board: Board, group: str, query: Mapping[str, str]) -> Response:
+    def _time(self, board: Board) -> int:
+        """Return the time of the answers, in milliseconds since 1970."""
+        taken = [watched.snapshot.taken for watched in board.groups.values()] if self._as_taken else []
+        return max(taken, default=_now())
+
+    def _group(self, board: Board, group: str, query: Mapping[str, str], now: int) -> Response:
         watched = board.groups.get(group)
         if watched is None:
             return _unknown(group)
         since = query.get("since", "0")
         if not (since.isascii() and since.isdecimal() and len(since) < 18):
             return document({"error": "since: milliseconds since 1970 are wanted"}, 400)
-        found = group_document(watched, _judgement(board, group), self._told(watched), _now(), int(since))
+        found = group_document(watched, _judgement(board, group), self._told(watched), now, int(since))
         return document({**found, "interval": self._interval})
 
     def _told(self, watched: WatchedGroup) -> Details:
-        """Return the details of a group, made once a reading. Two threads may make the same ones at the same time."""
-        known = self._details.get(watched.group)
-        if known is None or known[0].serial != watched.serial:
-            known = watched, details(watched, known)
-            if len(self._details) >= _DETAILS:
-                self._details = {}
-            self._details[watched.group] = known
-        return known[1]
+        """Return the details of a group, made once a reading.
 
-    def _burrow(self, board: Board, request: Request, path: Sequence[str]) -> Response:
-        cluster = BurrowCluster(self._cluster, board.groups, _now(), self._host, self._interval)
+        One thread at a time makes details, so that many open pages of a huge group cost no more than one. The others
+        get those of the reading before, or wait for the first ones.
+        """
+        known = self._details.get(watched.group)
+        if known is not None and known[0].serial == watched.serial:
+            return known[1]
+        if not self._making.acquire(timeout=0 if known is not None else _PATIENCE):
+            return Details() if known is None else known[1]
+        try:
+            known = self._details.get(watched.group)
+            if known is None or known[0].serial != watched.serial:
+                known = watched, details(watched, known)
+                if len(self._details) >= _DETAILS:
+                    self._details = {}
+                self._details[watched.group] = known
+            return known[1]
+        finally:
+            self._making.release()
+
+    def _burrow(self, board: Board, request: Request, path: Sequence[str], now: int) -> Response:
+        cluster = BurrowCluster(self._cluster, board.groups, now, self._host, self._interval)
         answer = cluster.answer(request.target, path)
         if answer is None:
             return document({"error": True, "message": "invalid request type", "result": {}}, 404)

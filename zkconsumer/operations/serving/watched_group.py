@@ -63,9 +63,9 @@ class WatchedGroup:
     """A group with its latest snapshot, the last known values and a bounded history.
 
     ``serial`` counts the readings, failed ones included. ``failure`` says why the latest reading failed, and is empty
-    if it did not. ``zookeeper_taken`` is the time of what ``snapshot`` has from ZooKeeper, in milliseconds since 1970.
-    It is older than the snapshot while only the brokers answer. ``changes`` are the snapshots in which members, owners
-    or topics differ from the one before. They have no logs and no offsets.
+    if it did not. ``zookeeper_taken`` is the time of the nodes in ``snapshot``, in milliseconds since 1970. It is
+    older than the snapshot while only the brokers answer. ``changes`` are the snapshots in which members, owners or
+    topics differ from the one before. They have no logs and no offsets.
     """
 
     snapshot: GroupSnapshot
@@ -100,6 +100,8 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
 
     Arguments: ``before`` is None for the first snapshot; ``points`` is the most points of history to keep.
     """
+    if before is not None and before.snapshot.taken == snapshot.taken and not before.failure:
+        return before  # a file that has not changed
     if before is None:
         before = WatchedGroup(replace(snapshot, members={}, owners={}, brokers_group=None), serial=0)
     shown = _with_zookeeper(before, snapshot)

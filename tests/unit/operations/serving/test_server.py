@@ -9,7 +9,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from zkconsumer.operations.serving.access import AccessRules, ListenAddress, che
 from zkconsumer.operations.serving.http_server import GroupServer
 from zkconsumer.operations.serving.poller import Poller
 from zkconsumer.operations.serving.routes import Routes
+from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
 
 TOKEN = "0123456789abcdef"
 LOOPBACK = ListenAddress("127.0.0.1", 0)
@@ -57,7 +60,7 @@ class Groups:
             self.go_on.wait(scaled(20))
         if self.failure is not None:
             raise self.failure
-        return self.known.get(group, GroupSnapshot(group, 1))
+        return replace(self.known.get(group, GroupSnapshot(group, 1)), taken=time.time_ns() // 1_000_000)
 
     def history(self, group: str) -> Sequence[GroupSnapshot]:
         return [self.known[group]]
@@ -348,9 +351,34 @@ def test_one_unreadable_group_hides_no_other(caplog: pytest.LogCaptureFixture) -
     with serving(groups, interval=3600) as server:
         rows = {row["group"]: row for row in asked(server, "/api/groups")["groups"]}
         assert rows["g"]["failure"] is None
-        assert "NoneType" in rows["broken"]["failure"]
+        assert "dataclass instance" in rows["broken"]["failure"]
         assert ask(server, "/metrics")[0] == 200
     assert "broken" in caplog.text
+
+
+def test_files_are_shown_with_their_history_as_of_their_time(tmp_path: Path) -> None:
+    name = str(tmp_path / "g.jsonl")
+    write_snapshots(name, [at(second, 100 + second, 110 + 2 * second) for second in (0, 10, 20)])
+    poller = Poller(lambda: closing(FileSource([name])), 0.02, histories=True)
+    routes = Routes(
+        lambda: poller.board,
+        AccessRules(LOOPBACK),
+        cluster="local",
+        host="here",
+        interval=0.02,
+        files=FILES,
+        as_taken=True,
+    )
+    server = GroupServer(LOOPBACK, routes, poller)
+    server.start()
+    try:
+        assert poller.wait(2, scaled(10)).polls > 2
+        found = asked(server, "/api/groups/g")
+        assert found["history"]["times"] == [NOW, NOW + 10_000, NOW + 20_000]
+        assert found["now"] == found["taken"] == NOW + 20_000
+        assert asked(server, "/v3/kafka/local/consumer/g/status")["status"]["totallag"] == 6 * 30 + 4
+    finally:
+        assert server.close(scaled(20))
 
 
 def test_closing_does_not_wait_for_a_hanging_read() -> None:

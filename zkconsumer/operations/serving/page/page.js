@@ -103,9 +103,9 @@
     }
     return looks.get(member);
   }
-  const swatch = (member) =>
+  const swatch = (member, none = "–") =>
     known(member) ? make("span", `swatch ${look(member).style}`, { "aria-hidden": "true" }, look(member).letter)
-      : make("span", "swatch", { "aria-hidden": "true" }, "–");
+      : make("span", "swatch", { "aria-hidden": "true" }, none);
   /** Look-ups of one document: members by id, members by thread, and how many members a host has. */
   function indexed(group) {
     const members = new Map(group.members.map((one) => [one.id, one]));
@@ -192,8 +192,9 @@
     try {
       const since = history && history.times.length ? `?since=${history.times.at(-1)}` : "";
       const answer = await fetch(chosen === null ? "api/groups" : groupPath(chosen) + since, { cache: "no-store" });
-      const found = await answer.json();
-      if (!answer.ok) throw new Error(found.error || found.message || `the server answers ${answer.status}`);
+      if (answer.status === 401) throw new Error("a token is needed, open the page with ?token=TOKEN once");
+      const found = await answer.json().catch(() => ({}));
+      if (!answer.ok) throw new Error(found.error || `the server answers ${answer.status}`);
       if (chosen === route) {
         receivedAt = performance.now();
         interval = found.interval ?? interval;
@@ -202,7 +203,7 @@
         else showGroup(found);
       }
     } catch (error) {
-      if (chosen === route) fail(`No data from the server: ${error.message}`);
+      if (chosen === route) fail(`No new data: ${error.message}`);
     } finally {
       fetching = false;
       if (again || chosen !== route) {
@@ -235,7 +236,7 @@
     current = found;
     if (found.failure) fail(`The last reading failed: ${found.failure}. Older values are shown.`);
     const ages = found.groups.map((one) => one.age).filter(known);
-    takenAge = ages.length ? Math.max(...ages) : 0;
+    takenAge = ages.length ? Math.min(...ages) : 0; // a group that cannot be read says so in its row
     byId("overview").hidden = false;
     byId("group").hidden = true;
     put(byId("crumb"), "");
@@ -308,11 +309,15 @@
       ["Owned", `${count(wanted.length - unowned)} of ${count(wanted.length)}`, unowned > 0 ? `${unowned} without an owner` : "partitions", unowned > 0 ? "bad" : ""],
       ["Members", count(group.member_count), memberKinds(group), ""],
       ["Strategy", group.strategy || "unknown", group.coordination === "brokers" ? "the brokers coordinate" : "ZooKeeper coordinates", ""],
-      ["Last rebalance", last && known(last.duration) ? duration(last.duration) : last ? "unknown" : "none", last ? moment(last.ended ?? last.began) : "seen", ""],
+      ["Last rebalance", last && known(last.ended) ? `${duration(Math.max(0, Math.round((group.now - last.ended) / 1000)))} ago` : last ? "time unknown" : "none seen", last ? tookText(last) : "", ""],
     ];
     fill(byId("figures"), rows, () =>
       rows.map(([name, value, note, level]) => make("div", level, make("dt", "", name), make("dd", "", value, make("small", "", note)))));
   }
+
+  const tookText = (one) =>
+    !one.claims ? "no claim yet" : known(one.duration) ? `took ${duration(one.duration)}`
+      : known(one.at_least) ? `took at least ${duration(one.at_least)}` : "duration unknown";
 
   function memberKinds(group) {
     const kinds = new Map();
@@ -429,7 +434,7 @@
       ["Lag", `${count(one.lag)}${known(one.lag_seconds) ? `, ${duration(one.lag_seconds)} behind` : ""}`],
       ["Committed", one.offset_problem ? one.offset_problem : `${count(one.offset)}${known(one.committed) ? `, ${moment(one.committed)}` : ""}`],
       ["Log", `${count(one.log_start)} to ${count(one.log_end)}${known(one.leader) ? `, leader ${one.leader}` : ""}`],
-      ["Judged", one.status],
+      ["Burrow says", one.status],
     ];
     const list = make("dl", "");
     for (const [name, value] of rows) list.append(make("dt", "", name), make("dd", "", value));
@@ -647,7 +652,7 @@
       const row = sparks.get(keyOf(one));
       if (!row) continue;
       row.className = `spark ${known(one.owner_member) ? look(one.owner_member).style.split(" ")[0] : ""}`;
-      fill(row.children[0], [one.owner_member ?? null], () => [swatch(one.owner_member)]);
+      fill(row.children[0], [one.owner_member ?? null, one.owner ?? null], () => [swatch(one.owner_member, known(one.owner) ? "?" : "–")]);
       put(row.children[3], count(one.lag));
     }
     drawSparks();
@@ -684,7 +689,6 @@
   function rebalance(group, one, longest) {
     const bar = make("i", known(one.duration) ? "" : "unknown", { "aria-hidden": "true" });
     bar.style.setProperty("--share", `${known(one.duration) ? Math.max(1, (55 * one.duration) / longest) : 12}%`);
-    const took = known(one.duration) ? duration(one.duration) : known(one.at_least) ? `at least ${duration(one.at_least)}: its begin is unknown` : "duration unknown";
     const last = known(one.last) ? memberOfThread(one.last) : null;
     const facts = [plural(one.claims, "claim"), `${plural(one.moved.length, "partition")} moved`];
     if (one.previous_owner_unknown) facts.push(`${one.previous_owner_unknown} from an unknown owner`);
@@ -692,7 +696,7 @@
     return make("li", "",
       make("span", "when", moment(one.began ?? one.ended), { title: known(one.zxid) ? `zxid 0x${one.zxid.toString(16)}` : "zxid unknown" }),
       make("span", "cause", causes(group, one)),
-      make("span", "took", bar, make("span", "", one.claims ? took : "no claim yet")),
+      make("span", "took", bar, make("span", "", tookText(one), known(one.duration) || !one.claims ? null : ": its begin is unknown")),
       make("span", "facts", facts.join(" · ")),
       one.moved.length ? make("span", "facts", moves(group, `r${one.zxid}${one.began}`, one.moved.map((move) => ({ partition: `${move.topic}:${move.partition}`, from: move.before, to: move.after })))) : null);
   }
@@ -703,25 +707,46 @@
     return texts.length > 4 ? `${texts.slice(0, 3).join(", ")} and ${texts.length - 3} more` : texts.join(", ");
   }
 
+  /** A thread in words: its member, and which of several streams it is. */
+  function threadName(group, thread, member) {
+    if (!member) return "nobody";
+    const name = nameOf(group, member);
+    const stream = /-(\d+)$/.exec(thread)?.[1];
+    const several = index.members.has(member) ? index.members.get(member).threads.length > 1 : false;
+    return several && known(stream) ? `${name} #${stream}` : name;
+  }
+
   function moves(group, key, all) {
     const list = make("ul", "moves");
-    for (const one of all.slice(0, 60)) {
+    let inside = 0;
+    for (const [n, one] of all.entries()) {
       const [from, to] = [memberOfThread(one.from || null), memberOfThread(one.to || null)];
-      const label = `${one.partition} from ${from ? nameOf(group, from) : "nobody"} to ${to ? nameOf(group, to) : "nobody"}`;
-      list.append(make("li", "", from && looks.has(from) ? swatch(from) : make("span", "swatch", "–"), make("span", "", "→", { "aria-hidden": "true" }),
-        to && looks.has(to) ? swatch(to) : make("span", "swatch", to ? "+" : "–"), make("span", "what", label, { title: shown(label) })));
+      inside += from !== null && from === to;
+      if (n >= 60) continue;
+      const label = `${one.partition}: ${threadName(group, one.from, from)} → ${threadName(group, one.to, to)}`;
+      const side = (member) => (member && index.members.has(member) ? swatch(member) : make("span", "swatch", { "aria-hidden": "true" }, member ? "·" : "–"));
+      list.append(make("li", "", side(from), make("span", "", "→", { "aria-hidden": "true" }), side(to), make("span", "what", label, { title: shown(label) })));
     }
     if (all.length > 60) list.append(make("li", "muted", `and ${all.length - 60} more`));
-    return make("details", "", make("summary", "", plural(all.length, "move")), list, { "data-key": key });
+    const summary = `${plural(all.length, "move")}${inside ? `, ${inside} of them between streams of one member` : ""}`;
+    return make("details", "", make("summary", "", summary), list, { "data-key": key });
   }
 
   const LEVELS = { error: 0, warn: 1, note: 2, ok: 3 };
 
   function showFindings(group) {
     const all = [...group.findings].sort((a, b) => (LEVELS[a.level] ?? 2) - (LEVELS[b.level] ?? 2));
-    const bad = all.filter((one) => one.level === "error" || one.level === "warn").length;
-    put(byId("findings-note"), all.length ? (bad ? `${bad} to act on` : "nothing to act on") : "");
-    fill(byId("findings"), all, () => (all.length ? all.map(finding) : [make("li", "muted", "The doctor has found nothing.")]));
+    const [open, told] = [all.filter((one) => one.unknown), all.filter((one) => !one.unknown)];
+    const bad = told.filter((one) => one.level === "error" || one.level === "warn").length;
+    put(byId("findings-note"), bad ? `${bad} to act on` : "nothing to act on");
+    fill(byId("findings"), all, () => {
+      const rows = told.length ? told.map(finding) : [make("li", "muted", "The doctor has found nothing.")];
+      if (open.length) {
+        const list = make("ul", "findings", ...open.map(finding));
+        rows.push(make("li", "", make("details", "", make("summary", "", `${plural(open.length, "check")} without an answer`), list, { "data-key": "unknown" })));
+      }
+      return rows;
+    });
   }
 
   function finding(one) {
@@ -736,12 +761,28 @@
 
   function showPlans(group) {
     const all = Object.entries(group.plans);
-    fill(byId("plans"), all, () => (all.length ? all.map(([key, plan]) => {
-      const idle = plan.idle ?? [];
-      return make("div", "plan", make("h3", "", `If ${plan.title}`), make("p", "", plan.text),
-        idle.length ? make("p", "muted", `Idle then: ${idle.slice(0, 4).map((one) => nameOf(group, memberOfThread(one) ?? one)).join(", ")}${idle.length > 4 ? " and others" : ""}`) : null,
-        plan.moves?.length ? moves(group, `plan ${key}`, plan.moves) : null);
-    }) : [make("p", "muted", "No plan can be made: the group has no members that ZooKeeper knows.")]));
+    fill(byId("plans"), all, () => (all.length ? all.map(([key, one]) => plan(group, key, one))
+      : [make("p", "muted", "No plan can be made: the group has no members that ZooKeeper knows.")]));
+  }
+
+  function plan(group, key, one) {
+    const box = make("div", "plan", make("h3", "", `If ${one.title}${key === "join" && !/ joins$/.test(one.title) ? " joins" : ""}`));
+    if (one.problem) box.append(make("p", "fine", one.problem));
+    else box.append(make("p", "", one.text));
+    const idle = one.idle ?? [];
+    if (idle.length) {
+      const names = idle.slice(0, 4).map((thread) => threadName(group, thread, memberOfThread(thread) ?? thread));
+      box.append(make("p", "muted", `Idle then: ${names.join(", ")}${idle.length > 4 ? ` and ${idle.length - 4} more` : ""}`));
+    }
+    if (one.moves?.length) box.append(moves(group, `plan ${key}`, one.moves));
+    const pauses = (one.pauses ?? []).filter((each) => each.partitions);
+    if (pauses.length || one.notes?.length) {
+      const list = make("ul", "pauses");
+      for (const each of pauses) list.append(make("li", "", make("b", "", `${each.whose}, ${plural(each.partitions, "partition")}: `), each.how_long));
+      for (const note of one.notes ?? []) list.append(make("li", "", note));
+      box.append(make("details", "", make("summary", "", "How long it pauses"), list, { "data-key": `pause ${key}` }));
+    }
+    return box;
   }
 
   function showMembers(group) {
