@@ -19,6 +19,8 @@ V = TypeVar("V")
 
 CHANGES = 32
 """The most snapshots kept for the timeline."""
+CHANGED_NODES = 100_000
+"""The most members and owners that these snapshots have together. Two snapshots are always kept."""
 
 _UNKNOWN = -1
 """An unknown lag inside :class:`LagPoint`. It never leaves that class."""
@@ -217,7 +219,8 @@ def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapsh
     if before.changes and _membership(before.changes[-1]) == _membership(snapshot):
         return before.changes
     light = replace(snapshot, offsets={}, kafka_offsets=None, logs={}, acls={}, servers=())
-    return (*before.changes, light)[-CHANGES:]
+    nodes = len(snapshot.members) + len(snapshot.owners)
+    return (*before.changes, light)[-max(2, min(CHANGES, CHANGED_NODES // max(1, nodes))) :]
 
 
 def _membership(snapshot: GroupSnapshot) -> object:
