@@ -682,7 +682,7 @@
 
   function showRebalances(group) {
     const all = [...group.rebalances].reverse();
-    put(byId("rebalances-note"), all.length ? "the latest first, in the order of ZooKeeper's transactions" : "");
+    put(byId("rebalances-note"), !all.length ? "" : group.coordination === "brokers" ? "the latest first" : "the latest first, in the order of ZooKeeper's transactions");
     const longest = Math.max(0.001, ...all.map((one) => one.duration ?? 0));
     fill(byId("rebalances"), all, () => (all.length ? all.map((one) => rebalance(group, one, longest)) : [make("li", "muted", "None is known.")]));
   }
