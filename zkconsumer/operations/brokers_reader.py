@@ -1,8 +1,11 @@
 """Reads what the brokers know of a group: its offsets and members, and the logs of its partitions.
 
 Only as many requests as there are leaders are needed for the logs. Several brokers are asked at the same time, by
-threads that end with the call. Nothing here creates a topic: brokers before 0.11 create a topic that is asked for by
-name, and all brokers create the topic of offsets for the first search of a coordinator.
+threads that end with the call.
+
+Reading creates no topic if ZooKeeper is known. Brokers before 0.11 create a topic that is asked for by name, so they
+are asked for all. Brokers create the topic of offsets for the first search of a coordinator, so there is no search if
+ZooKeeper does not have that topic. Without ZooKeeper there is a search, as in Kafka's own tools.
 """
 
 from __future__ import annotations
@@ -46,7 +49,6 @@ from zkconsumer.operations.snapshot_draft import SnapshotDraft
 
 AT_ONCE = 8
 """Brokers that are asked at the same time."""
-OFFSETS_TOPIC = "__consumer_offsets"
 
 PATIENCE = 1.0
 """Seconds to wait for a coordinator that has just begun or moved."""
@@ -94,20 +96,14 @@ class BrokersReader:
         Arguments: ``offsets_topic`` tells whether the topic of offsets exists, None if that is unknown; ``times`` also
         reads the timestamps of the messages at the committed offsets.
         """
-        seen = self._cluster({*draft.wanted_topics(), OFFSETS_TOPIC})
+        if offsets_topic is False:  # no group ever used it
+            draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
+        else:
+            self._read_group(draft)
+        seen = self._cluster(draft.wanted_topics())
         for broker, (host, port) in seen.brokers.items():
             self._endpoints.setdefault(broker, self._connection.endpoint(broker, host, port))
             draft.brokers.setdefault(broker, BrokerNode(host, port))
-        exists = any(tp.topic == OFFSETS_TOPIC for tp in seen.partitions)
-        unsure = seen.errors.get(OFFSETS_TOPIC, _UNKNOWN_TOPIC) != _UNKNOWN_TOPIC
-        if exists or offsets_topic or unsure:
-            self._read_group(draft)
-            missing = draft.wanted_topics() - {tp.topic for tp in seen.partitions}
-            if missing:
-                more = self._cluster(missing)
-                seen = ClusterSeen(seen.brokers, {**seen.partitions, **more.partitions}, {**seen.errors, **more.errors})
-        else:  # no group ever used it
-            draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
         self._take_topics(draft, seen)
         self._read_logs(draft, seen, times=times)
 
@@ -283,7 +279,6 @@ def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
         described.protocol_type,
         (where.broker_id, where.host, where.port),
         tuple(member_of(one, described.protocol_type) for one in described.members),
-        # for groups of other protocols a broker answers this request as for unknown ones
         "" if described.state == "Dead" else "Classic",
     )
 

@@ -309,7 +309,7 @@
       ["Owned", `${count(wanted.length - unowned)} of ${count(wanted.length)}`, unowned > 0 ? `${unowned} without an owner` : "partitions", unowned > 0 ? "bad" : ""],
       ["Members", count(group.member_count), memberKinds(group), ""],
       ["Strategy", group.strategy || "unknown", group.coordination === "brokers" ? "the brokers coordinate" : "ZooKeeper coordinates", ""],
-      ["Last rebalance", last && known(last.ended) ? `${duration(Math.max(0, Math.round((group.now - last.ended) / 1000)))} ago` : last ? "time unknown" : "none seen", last ? tookText(last) : "", ""],
+      ["Last rebalance", last && known(last.ended) ? `${/^\d+ \w+/.exec(duration(Math.max(0, Math.round((group.now - last.ended) / 1000))))[0]} ago` : last ? "time unknown" : "none seen", last ? tookText(last) : "", ""],
     ];
     fill(byId("figures"), rows, () =>
       rows.map(([name, value, note, level]) => make("div", level, make("dt", "", name), make("dd", "", value, make("small", "", note)))));
@@ -317,6 +317,7 @@
 
   const tookText = (one) =>
     !one.claims ? "no claim yet" : known(one.duration) ? `took ${duration(one.duration)}`
+      : known(one.at_least) && known(one.at_most) && one.at_least <= one.at_most && one.at_most < 600 ? `took ${duration(one.at_least)} to ${duration(one.at_most)}`
       : known(one.at_least) ? `took at least ${duration(one.at_least)}` : "duration unknown";
 
   function memberKinds(group) {
@@ -696,7 +697,7 @@
     return make("li", "",
       make("span", "when", moment(one.began ?? one.ended), { title: known(one.zxid) ? `zxid 0x${one.zxid.toString(16)}` : "zxid unknown" }),
       make("span", "cause", causes(group, one)),
-      make("span", "took", bar, make("span", "", tookText(one), known(one.duration) || !one.claims ? null : ": its begin is unknown")),
+      make("span", "took", bar, make("span", "", tookText(one), known(one.duration) || !one.claims ? null : known(one.began) ? null : ": its begin is not known exactly")),
       make("span", "facts", facts.join(" · ")),
       one.moved.length ? make("span", "facts", moves(group, `r${one.zxid}${one.began}`, one.moved.map((move) => ({ partition: `${move.topic}:${move.partition}`, from: move.before, to: move.after })))) : null);
   }
