@@ -41,7 +41,7 @@ def test_a_commit_from_before_the_limit_is_expired() -> None:
     assert watched(replace(old, offsets=stale)).windows[FIRST].commits == ()
 
 
-def test_an_offset_that_moves_from_kafka_to_zookeeper_is_a_commit() -> None:
+def test_an_offset_that_moves_to_zookeeper_is_a_commit() -> None:
     """Kafka has no transactions of ZooKeeper; their numbers are larger than the counted ones."""
     tp = partition("t:0")
     kafka = group_snapshot(logs={"t:0": (0, 9)}, kafka_offsets={tp: KafkaOffset(3)})
