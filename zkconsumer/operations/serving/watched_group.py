@@ -19,6 +19,8 @@ V = TypeVar("V")
 
 CHANGES = 32
 """The most states of members, owners and topics that are kept for the timeline."""
+CHANGED_NODES = 100_000
+"""The most members and owners that these states have together. Two of them are always kept."""
 
 _UNKNOWN = -1
 """An unknown lag inside :class:`LagPoint`. It never leaves that class."""
@@ -219,7 +221,9 @@ def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapsh
     last: tuple[GroupSnapshot, ...] = ()
     if before.changes and before.judged.taken > before.changes[-1].taken:
         last = (_light(before.judged),)  # until then nothing had changed, so what changed is dated to one interval
-    return (*before.changes, *last, _light(snapshot))[-2 * CHANGES :]
+    nodes = len(snapshot.members) + len(snapshot.owners)
+    most = max(2, min(2 * CHANGES, CHANGED_NODES // max(1, nodes)))
+    return (*before.changes, *last, _light(snapshot))[-most:]
 
 
 def _light(snapshot: GroupSnapshot) -> GroupSnapshot:
