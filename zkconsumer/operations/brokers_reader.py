@@ -1,8 +1,11 @@
 """Reads what the brokers know of a group: its offsets and members, and the logs of its partitions.
 
 Only as many requests as there are leaders are needed for the logs. Several brokers are asked at the same time, by
-threads that end with the call. Nothing here creates a topic: brokers before 0.11 create a topic that is asked for by
-name, and all brokers create the topic of offsets for the first search of a coordinator.
+threads that end with the call.
+
+Reading creates no topic if ZooKeeper is known. Brokers before 0.11 create a topic that is asked for by name, so they
+are asked for all. Brokers create the topic of offsets for the first search of a coordinator, so there is no search if
+ZooKeeper does not have that topic. Without ZooKeeper there is a search, as in Kafka's own tools.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ from zkconsumer.operations.snapshot_draft import SnapshotDraft
 
 AT_ONCE = 8
 """Brokers that are asked at the same time."""
-OFFSETS_TOPIC = "__consumer_offsets"
 
+COORDINATOR_WITHIN, COORDINATOR_SHARE = 60.0, 0.6
+"""Seconds for the coordinator, and its part of the time that is left: the logs come after it."""
 PATIENCE = 1.0
 """Seconds to wait for a coordinator that has just begun or moved."""
 
@@ -94,27 +98,21 @@ class BrokersReader:
         Arguments: ``offsets_topic`` tells whether the topic of offsets exists, None if that is unknown; ``times`` also
         reads the timestamps of the messages at the committed offsets.
         """
-        seen = self._cluster({*draft.wanted_topics(), OFFSETS_TOPIC})
+        if offsets_topic is False:  # no group ever used it
+            draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
+        else:
+            self._read_group(draft)
+        seen = self._cluster(draft.wanted_topics())
         for broker, (host, port) in seen.brokers.items():
             self._endpoints.setdefault(broker, self._connection.endpoint(broker, host, port))
             draft.brokers.setdefault(broker, BrokerNode(host, port))
-        exists = any(tp.topic == OFFSETS_TOPIC for tp in seen.partitions)
-        unsure = seen.errors.get(OFFSETS_TOPIC, _UNKNOWN_TOPIC) != _UNKNOWN_TOPIC
-        if exists or offsets_topic or unsure:
-            self._read_group(draft)
-            missing = draft.wanted_topics() - {tp.topic for tp in seen.partitions}
-            if missing:
-                more = self._cluster(missing)
-                seen = ClusterSeen(seen.brokers, {**seen.partitions, **more.partitions}, {**seen.errors, **more.errors})
-        else:  # no group ever used it
-            draft.kafka_offsets, draft.brokers_group = {}, BrokersGroup("Dead")
         self._take_topics(draft, seen)
         self._read_logs(draft, seen, times=times)
 
     # ---- the group
 
     def _read_group(self, draft: SnapshotDraft) -> None:
-        group, deadline = draft.group, self._deadline
+        group, deadline = draft.group, Deadline(self._deadline.bounded(COORDINATOR_WITHIN) * COORDINATOR_SHARE)
         search = CoordinatorSearch(
             group,
             lambda _: list(self._endpoints.values()),
@@ -124,36 +122,38 @@ class BrokersReader:
         with closing(OffsetClient(search)) as client:
             try:
                 if self._coordinating:
-                    draft.brokers_group = self._ask(client, lambda channel: _described(channel, group, deadline))
+                    draft.brokers_group = self._ask(
+                        client, lambda channel: _described(channel, group, deadline), deadline
+                    )
                 else:
                     draft.brokers_group = BrokersGroup("Dead")
             except ZkConsumerError as error:
                 draft.problem(f"brokers' group {group!a}", error)
             try:
-                stored = self._ask(client, lambda channel: self._stored(channel, group))
+                stored = self._ask(client, lambda channel: self._stored(channel, group, deadline), deadline)
                 draft.kafka_offsets = {
                     tp: _offset_of(one) for tp, one in stored.items() if one.offset >= 0 or one.error
                 }
             except ZkConsumerError as error:
                 draft.problem(f"offsets of group {group!a} in Kafka", error)
 
-    def _ask(self, client: OffsetClient, question: Callable[[GroupChannel], T]) -> T:
+    def _ask(self, client: OffsetClient, question: Callable[[GroupChannel], T], deadline: Deadline) -> T:
         """Ask the coordinator, again while it is just becoming one. Raises BrokerError."""
-        patience = Deadline(self._deadline.bounded(PATIENCE))
+        patience = Deadline(deadline.bounded(PATIENCE))
         while True:
             try:
-                return client.ask(question, self._deadline)
+                return client.ask(question, deadline)
             except (CoordinatorUnavailableError, BrokerResponseError) as error:
                 passing = not isinstance(error, BrokerResponseError) or error_codes.retriable(error.code)
                 if not passing or patience.expired:
                     raise
                 sleep(patience.bounded(_PAUSE))
 
-    def _stored(self, channel: GroupChannel, group: str) -> Mapping[TopicPartition, StoredOffset]:
+    def _stored(self, channel: GroupChannel, group: str, deadline: Deadline) -> Mapping[TopicPartition, StoredOffset]:
         wanted = None
         if channel.versions["OffsetFetch"] < _ALL_OFFSETS:
             wanted = self._cluster(None).partitions.keys()
-        return channel.offsets(group, wanted, self._deadline)
+        return channel.offsets(group, wanted, deadline)
 
     # ---- topics and logs
 
@@ -283,7 +283,6 @@ def _group_of(described: GroupDescription, where: Endpoint) -> BrokersGroup:
         described.protocol_type,
         (where.broker_id, where.host, where.port),
         tuple(member_of(one, described.protocol_type) for one in described.members),
-        # for groups of other protocols a broker answers this request as for unknown ones
         "" if described.state == "Dead" else "Classic",
     )
 

@@ -34,6 +34,7 @@ from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
 
 VERSIONS = ("3.9", "1.1")
 _LONGEST_SLEEP = 60.0
+_OFFSETS = "__consumer_offsets"
 _JOIN_S = 10.0
 
 
@@ -302,12 +303,16 @@ class FakeCluster(Faults):
         """Return the id of the broker that coordinates a group, None while no broker runs."""
         with self._lock:
             found = self._coordinators.get(group_id)
-            if found is None:
-                alive = [broker_id for broker_id, *_ in self.addresses()]
-                if not alive:
-                    return None
-                found = self._coordinators[group_id] = alive[crc32(group_id.encode()) % len(alive)]
-            return found
+            if found is not None:
+                return found
+            alive = [broker_id for broker_id, *_ in self.addresses()]
+            if not alive:
+                return None
+            first = not self._coordinators
+            found = self._coordinators[group_id] = alive[crc32(group_id.encode()) % len(alive)]
+        if first and self._registration is not None:  # as the first search makes the controller do
+            self._registration.topic(_OFFSETS, [PartitionLog(TopicPartition(_OFFSETS, 0), found)])
+        return found
 
     @property
     def keeps_groups(self) -> bool:

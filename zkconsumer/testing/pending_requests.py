@@ -58,10 +58,6 @@ class Cluster(Protocol):
 
     modern: bool
     cluster_id: str
-
-    @property
-    def keeps_groups(self) -> bool: ...
-
     clock: Clock
 
     def address(self, broker_id: int) -> tuple[str, int]: ...

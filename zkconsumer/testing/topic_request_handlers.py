@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing.partition_log import Appended, PartitionLog
-from zkconsumer.testing.pending_requests import BrokerStopped, Cluster, Handler, PendingRequest
+from zkconsumer.testing.pending_requests import BrokerStopped, Handler, PendingRequest
 from zkconsumer.testing.request_schemas import supported
 from zkconsumer.testing.wire_types import Body
 
@@ -25,7 +24,6 @@ _FENCED_EPOCH = 74
 _UNKNOWN_EPOCH = 75
 _NO_TRANSACTIONS = 53
 _LATEST, _EARLIEST = -1, -2
-_OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def api_versions(call: PendingRequest) -> Body:
@@ -45,16 +43,8 @@ def metadata(call: PendingRequest) -> Body:
         ],
         "cluster_id": cluster.cluster_id,
         "controller_id": min((broker_id for broker_id, *_ in cluster.addresses()), default=-1),
-        "topics": [_topic(_logs(cluster, name), name, [b for b, *_ in cluster.addresses()]) for name in names],
+        "topics": [_topic(cluster.logs(name), name, [b for b, *_ in cluster.addresses()]) for name in names],
     }
-
-
-def _logs(cluster: Cluster, name: str) -> list[PartitionLog] | None:
-    """Return the logs of a topic. Brokers make that of the offsets when first asked for a coordinator."""
-    logs = cluster.logs(name)
-    if logs is None and name == _OFFSETS_TOPIC and cluster.keeps_groups:
-        return [PartitionLog(TopicPartition(name, 0), next((b for b, *_ in cluster.addresses()), -1))]
-    return logs
 
 
 def _topic(logs: list[PartitionLog] | None, name: str, alive: list[int]) -> Body:

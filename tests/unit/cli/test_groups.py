@@ -289,6 +289,13 @@ def named(group: str) -> GroupSnapshot:
     return GroupSnapshot(group, 1)
 
 
+def test_a_group_is_not_called_unknown_if_nobody_answered(run: Run) -> None:
+    snapshot = GroupSnapshot("g", 1, problems=(Problem("/consumers/g", "not permitted"),))
+    code, out, err = run("describe g", snapshot)
+    assert (code, out) == (1, "")
+    assert "Error: Consumer group 'g' was not found, but not everything could be asked." in err
+
+
 HOSTILE = "g_\x1b[2J\x07\u202e\n-0"
 
 

@@ -29,6 +29,8 @@ _REBALANCING = frozenset(
     {"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Rebalancing", "Stuck"}
 )
 
+_FAILED = 1
+
 
 def list_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:
     """Print the groups, with their types and states if these are asked for. Return the exit code."""
@@ -56,11 +58,15 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
     names = source.groups() if arguments.all_groups else sorted(set(arguments.group))
     make = _table_maker(arguments)
     everything: list[GroupSide] = []
+    code = 0
     for name in names:
         snapshot = source.snapshot(name)
         found = sides(snapshot)
         _warn_of_problems(snapshot)
-        if not found:
+        if not found and snapshot.problems:
+            warn(f"Error: Consumer group '{printable(name)}' was not found, but not everything could be asked.")
+            code = _FAILED
+        elif not found:
             complain_of_unknown(name, source, arguments)
             if arguments.format == TABLE and arguments.members:
                 say("\n" + render(make([])))
@@ -72,7 +78,7 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
         for side in everything:
             _print_condition(side)
         say(render(make(everything), arguments.format))
-    return 0
+    return code
 
 
 def _table_maker(arguments: argparse.Namespace) -> Callable[[Sequence[GroupSide]], Table]:
