@@ -12,6 +12,9 @@ from enum import Enum
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, NodeStat, OwnerNode
 
+LONGEST = 300
+"""The most characters of an event's detail, and of the thread in an owner node. The rest is cut off."""
+
 
 class EventKind(Enum):
     """The kinds of events; the value is the word in the output."""
@@ -95,20 +98,25 @@ def standing(snapshot: GroupSnapshot) -> Iterator[TimelineEvent]:
         if (stat := member.stat) is None:
             continue
         topics = member.registration.subscription if member.registration is not None else {}
-        detail = ", ".join(f"{topic} x {streams}" for topic, streams in topics.items()) or member.problem
+        detail = _short(", ".join(f"{topic} x {streams}" for topic, streams in topics.items()) or member.problem)
         yield TimelineEvent(EventKind.JOINED, stat.czxid, stat.ctime, consumer, detail=detail)
         if stat.mzxid != stat.czxid:
             yield TimelineEvent(EventKind.REGISTRATION_CHANGED, stat.mzxid, stat.mtime, consumer, detail=detail)
     for partition, owner in snapshot.owners.items():
         if (stat := owner.stat) is not None:
             detail = owner.problem or ("a persistent node: it outlives its session" if not stat.ephemeral_owner else "")
-            yield TimelineEvent(EventKind.CLAIMED, stat.czxid, stat.ctime, owner.thread, partition, detail)
+            yield TimelineEvent(EventKind.CLAIMED, stat.czxid, stat.ctime, _short(owner.thread), partition, detail)
     for partition, offset in snapshot.offsets.items():
         if (stat := offset.stat) is not None:
             what = offset.problem if offset.offset is None else f"offset {offset.offset}"
             yield TimelineEvent(
                 EventKind.COMMITTED, stat.mzxid, stat.mtime, "", partition, f"{what}, version {stat.version}"
             )
+
+
+def _short(text: str) -> str:
+    """Return a text of at most :data:`LONGEST` characters: a node may hold 1 MB of anything."""
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def left_before(snapshot: GroupSnapshot) -> Iterator[TimelineEvent]:
@@ -199,7 +207,7 @@ def _releases(before: GroupSnapshot, now: GroupSnapshot) -> Iterator[TimelineEve
         bound = now.zxid
         if claim is not None and claim.stat is not None:
             bound = claim.stat.czxid - 1
-        yield TimelineEvent(EventKind.RELEASED, None, None, owner.thread, partition, "", before.zxid, bound)
+        yield TimelineEvent(EventKind.RELEASED, None, None, _short(owner.thread), partition, "", before.zxid, bound)
 
 
 def _deleted(before: GroupSnapshot, now: GroupSnapshot) -> Iterator[TimelineEvent]:

@@ -257,6 +257,13 @@ def test_the_report_folds_neighbours_and_escapes_names() -> None:
     assert lines[3].startswith(r"  = rebalance: cause: g_\x1b[2J joined; 1.500 s; 4 claimed, 0 of them moved")
 
 
+def test_a_node_full_of_text_makes_no_long_line() -> None:
+    subscription = {f"topic-{number}": 1 for number in range(10_000)}
+    member = MemberNode(Registration(STATIC, subscription), node(10))
+    snapshot = replace(look(40, {}, {"t:0": ("x" * 1_000_000, 20)}), members={ConsumerId("g_a"): member})
+    assert max(map(len, report(events([snapshot])))) < 1_000
+
+
 def test_commits_are_shown_only_if_asked_for() -> None:
     found = events([group_snapshot(offsets={"t:0": 3, "t:1": 4})])
     assert list(report(found, commits=False))[-1] == ("(--commits also shows the last commits, here 2)")

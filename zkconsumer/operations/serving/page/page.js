@@ -6,6 +6,7 @@
 
 (() => {
   const MOST_POINTS = 720;
+  const LONGEST = 2000; // characters of one text
   const MOST_LISTED = 200; // members in a list; the map shows all
   const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
   const SVG = "http://www.w3.org/2000/svg";
@@ -14,12 +15,15 @@
 
   const byId = (id) => document.getElementById(id);
 
-  /** Text with visible escapes in place of control, formatting and private characters. */
-  const shown = (value) =>
-    String(value ?? "").replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Cn}\u2028\u2029]/gu, (one) => {
+  /** Text with visible escapes in place of control, formatting and private characters, cut if a node held a megabyte. */
+  const shown = (value) => {
+    const text = String(value ?? "");
+    const cut = text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
+    return cut.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Cn}\u2028\u2029]/gu, (one) => {
       const code = one.codePointAt(0);
       return code < 256 ? "\\x" + code.toString(16).padStart(2, "0") : "\\u" + code.toString(16).padStart(4, "0");
     });
+  };
 
   /** An element with a class, attributes and children; texts become text nodes. */
   function make(tag, name, ...rest) {
@@ -682,7 +686,7 @@
 
   function showRebalances(group) {
     const all = [...group.rebalances].reverse();
-    put(byId("rebalances-note"), all.length ? "the latest first, in the order of ZooKeeper's transactions" : "");
+    put(byId("rebalances-note"), !all.length ? "" : group.coordination === "brokers" ? "the latest first" : "the latest first, in the order of ZooKeeper's transactions");
     const longest = Math.max(0.001, ...all.map((one) => one.duration ?? 0));
     fill(byId("rebalances"), all, () => (all.length ? all.map((one) => rebalance(group, one, longest)) : [make("li", "muted", "None is known.")]));
   }
