@@ -20,7 +20,7 @@ V = TypeVar("V")
 CHANGES = 32
 """The most states of members, owners and topics that are kept for the timeline."""
 CHANGED_NODES = 100_000
-"""The most members and owners that these snapshots have together. Two snapshots are always kept."""
+"""The most members and owners that these states have together. Two of them are always kept."""
 
 _UNKNOWN = -1
 """An unknown lag inside :class:`LagPoint`. It never leaves that class."""

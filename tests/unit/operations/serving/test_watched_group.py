@@ -62,7 +62,7 @@ def test_a_partition_leaves_only_with_a_complete_snapshot() -> None:
 
 def test_changes_are_bounded_by_number_and_by_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     snapshots: list[GroupSnapshot] = []
-    for second in range(80):
+    for second in range(3 * watched_group.CHANGES):
         owners = {f"events:{number}": f"x-{second}" for number in range(6)}
         made = group_snapshot(owners=owners, logs={"events:0": (0, 1)})
         snapshots.append(replace(made, taken=NOW + second * 1000))
