@@ -17,7 +17,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.group_offsets_admin import BATCH, KafkaSide
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.zookeeper import fenced_writes, group_nodes
+from zkconsumer.zookeeper import fenced_writes, group_nodes, paths
 from zkconsumer.zookeeper.fenced_writes import Change, Outcome
 from zkconsumer.zookeeper.group_nodes import Removal
 
@@ -52,8 +52,24 @@ def members_in_zookeeper(snapshot: GroupSnapshot) -> list[str]:
     return sorted({*snapshot.members, *(one for one in owners if one.rpartition("-")[0] not in snapshot.members)})
 
 
+def _unseen(snapshot: GroupSnapshot) -> str:
+    """Return why members in ZooKeeper may have been overlooked; empty if they were not, or if it was not asked.
+
+    To the brokers, a group that ZooKeeper coordinates has no members, and they delete its offsets.
+    """
+    group = paths.consumers_group(snapshot.group)
+    lists = (group, paths.ids(snapshot.group), paths.owners(snapshot.group))
+    for problem in snapshot.problems:
+        if problem.what in lists or problem.what.startswith("ZooKeeper "):
+            return f"whether the group has members in ZooKeeper is unknown: {problem.what}: {problem.why}"
+    return ""
+
+
 def why_not(snapshot: GroupSnapshot) -> str:
     """Return why the group cannot be deleted now, or an empty text."""
+    unseen = _unseen(snapshot)
+    if unseen:
+        return unseen
     if not snapshot.in_zookeeper and not snapshot.in_kafka:
         return NOT_FOUND
     brokers = () if snapshot.brokers_group is None else snapshot.brokers_group.members
@@ -66,6 +82,9 @@ def why_not_offset(snapshot: GroupSnapshot, partition: TopicPartition, *, in_zoo
     Members in ZooKeeper may rely on offsets in either store. The brokers refuse it only for topics that a member
     subscribes to.
     """
+    unseen = _unseen(snapshot)
+    if unseen:
+        return unseen
     members = members_in_zookeeper(snapshot)
     brokers = () if snapshot.brokers_group is None else snapshot.brokers_group.members
     if members or (in_zookeeper and brokers):

@@ -134,6 +134,10 @@ class GroupOwners:
         return members, registered
 
 
+def _made_again(owner: AdoptingOwner) -> str:
+    return f"{owner.consumer} owns it and would make the offset again; stop it"
+
+
 # ---- the stores ----
 
 
@@ -192,7 +196,7 @@ class OwnedZooKeeperSide(ZooKeeperSide):
         for step in steps:
             data, owner = node_content(step), adopting[step.partition]
             if data is None:
-                reasons[step.partition] = f"{owner.consumer} owns it and would make the offset again; stop it"
+                reasons[step.partition] = _made_again(owner)
                 continue
             version = versions[step.partition]
             changes.append(OwnedChange(step.partition, data, version, owner.consumer, owner.version))
@@ -258,6 +262,8 @@ class OwnerCheckedKafkaSide:
         refused: dict[TopicPartition, str] = {}
         if self._owners is not None:
             adopting, refused = self._owners.look([step.partition for step in steps], deadline)
+            removed = [step.partition for step in steps if step.verdict is Verdict.REMOVE]
+            refused |= {tp: _made_again(adopting.pop(tp)) for tp in removed if tp in adopting}
             self.adopting.update(adopting)
         allowed = [step for step in steps if step.partition not in refused]
         return {**refused, **(self._side.write(allowed, deadline) if allowed else {})}
@@ -286,6 +292,8 @@ class OffsetRun:
     stopped: Callable[[], bool] = lambda: False
     results: dict[TopicPartition, WriteResult] = field(default_factory=dict)
     undo_file: Path | None = None
+    trouble: str = ""
+    """Why :meth:`write` ended early, empty if it did not."""
     _todo: list[Step] = field(default_factory=list)
 
     def begin(
@@ -305,11 +313,14 @@ class OffsetRun:
         for tp, after in sorted(wanted.items()):
             before = held.get(tp)
             if tp not in live:
-                if tp in expected and (None if before is None else before.valid) != expected[tp]:
-                    self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, f"somebody wrote it meanwhile: {before}")
-                    continue
                 if _same(before, after):
                     self.results[tp] = WriteResult(WriteState.WRITTEN, "")
+                    continue
+                if tp in expected and (None if before is None else before.valid) != expected[tp]:
+                    why = (
+                        "somebody deleted it meanwhile" if before is None else f"somebody wrote it meanwhile: {before}"
+                    )
+                    self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, why)
                     continue
             verdict = Verdict.REMOVE if after is None else Verdict.WRITE
             self._todo.append(Step(tp, verdict, before=before, after=after))
@@ -328,21 +339,31 @@ class OffsetRun:
 
     def write(self) -> str:
         """Write slice by slice, until a lost answer or until the user stops it. Return the trouble, empty if none."""
-        trouble = ""
         for some in batches(self._todo):
             if self.stopped():
-                return "stopped by the user"
+                self.trouble = "stopped by the user"
+                break
             self._note(some, WriteState.UNKNOWN, "no answer")
             try:
                 refused = self.side.write(some, Deadline(self.timeout))
             except (RegistryError, BrokerError) as error:
                 self._note(some, WriteState.UNKNOWN, str(error))
-                trouble = str(error)
+                self.trouble = str(error)
                 break
             self._note(some, WriteState.WRITTEN, "")
             for tp, reason in refused.items():
                 self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, reason)
-        return trouble
+        return self.trouble
+
+    def left_to(self, other: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return which of these partitions may be written in the other store after this run.
+
+        A member starts at the larger offset of both stores. So the other store follows this one, and is left alone
+        where this one was not written. A live owner that adopts the offset writes it to the other store itself.
+        """
+        adopted = self.side.adopted if isinstance(self.side, OwnedZooKeeperSide) else {}
+        held = {tp for tp, result in self.results.items() if result.state is not WriteState.WRITTEN}
+        return set() if self.trouble else set(other) - held - set(adopted)
 
     def _note(self, steps: Sequence[Step], state: WriteState, why: str) -> None:
         self.results.update((step.partition, WriteResult(state, why)) for step in steps)

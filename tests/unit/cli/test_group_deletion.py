@@ -14,7 +14,7 @@ from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations import group_deletion
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.testing import FakeCluster
 
 OFFSETS = "/consumers/g/offsets/t"
@@ -112,6 +112,17 @@ def test_members_in_zookeeper_protect_both_stores(node: str, cluster: FakeCluste
     assert stored(cluster) == ({0, 1, 2, 3}, {0, 1, 2, 3})
 
 
+@pytest.mark.parametrize("command", ["delete g", "delete-offsets g --topic t:1"])
+def test_unseen_members_protect_the_offsets_in_kafka(
+    command: str, cluster: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scala members may keep their offsets in Kafka; to the brokers, such a group has no members."""
+    away = ["--zookeeper", "127.0.0.1:1", "--bootstrap-server", cluster.bootstrap_servers, "--timeout", "2000"]
+    assert main(["groups", *command.split(), *away, "--execute"]) == 1
+    assert "whether the group has members in ZooKeeper is unknown: ZooKeeper 127.0.0.1:1" in capsys.readouterr().out
+    assert stored(cluster)[1] == {0, 1, 2, 3}
+
+
 def test_an_offset_that_is_written_meanwhile_stays(
     cluster: FakeCluster, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +152,13 @@ def test_offsets_of_a_deleted_topic_can_be_deleted(cluster: FakeCluster, run: Ru
 def test_an_unknown_group_is_told_with_the_nearest(run: Run) -> None:
     code, out, err = run("delete-offsets G --topic t --execute")
     assert (code, out, err) == (1, "\nError: Consumer group 'G' does not exist.\n", "Did you mean 'g'?\n")
+
+
+@pytest.mark.parametrize("node", ["", "/ids", "/owners"])
+def test_a_node_that_must_not_be_read_may_hide_members(node: str) -> None:
+    snapshot = GroupSnapshot("g", 1, problems=(Problem(f"/consumers/g{node}", "we may not read it"),))
+    assert "we may not read it" in group_deletion.why_not(snapshot)
+    assert "we may not read it" in group_deletion.why_not_offset(snapshot, TopicPartition("t", 0), in_zookeeper=False)
 
 
 def test_what_nobody_knows_cannot_be_deleted() -> None:

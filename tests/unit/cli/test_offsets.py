@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from zkconsumer import cli
 from zkconsumer.core.registration import CONFLICT_KEY
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.offsets import group_offsets_admin
-from zkconsumer.operations.offset_writer import OwnedZooKeeperSide
+from zkconsumer.operations.offset_writer import OffsetRun, OwnedZooKeeperSide
 from zkconsumer.testing import FakeCluster, ManualClock
 
 PARTITIONS, MESSAGES = 3, 50
@@ -154,6 +155,54 @@ def test_dual_commit_writes_both_stores_and_undoes_both(world: World) -> None:
     assert world.cluster.committed("g") == {}
 
 
+def before_begin(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
+    """Act once, after the plan and right before the writes read what is there."""
+    left, begin = [action], OffsetRun.begin
+
+    def acting(self: OffsetRun, *arguments: Any) -> int:
+        if left:
+            left.pop()()
+        return begin(self, *arguments)
+
+    monkeypatch.setattr(OffsetRun, "begin", acting)
+
+
+@pytest.fixture
+def dual(world: World) -> Iterator[World]:
+    """Partition 0 of the group is at 10 in both stores."""
+    world.put(10)
+    reset = ("reset", "g", "--topic", "t:0", "--to-offset", "10", "--store", "kafka")
+    assert world(*reset, "--execute", "--undo-file", "first") == 0, world.err
+    yield world
+    world.zookeeper.remove("/consumers/g")
+    assert world("undo", "first", "--execute", "--force") == 0, world.err
+
+
+def test_an_owner_leaves_before_the_reset_of_both_stores(dual: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka was left to the owner, and kept the larger offset, at which the next member starts."""
+    dual.owner(0, zkconsumer="1.0", **{CONFLICT_KEY: "adopt"})
+    before_begin(monkeypatch, lambda: dual.zookeeper.remove("/consumers/g/owners/t/0"))
+    assert dual("reset", "g", "--all-topics", "--to-offset", "3", "--execute") == 0, dual.err
+    assert (dual.offsets(), dual.cluster.committed("g")) == (["3"], {("t", 0): 3})
+
+
+def test_kafka_is_left_alone_where_zookeeper_was(dual: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written in Kafka alone, an offset that is further ahead counts."""
+    before_begin(monkeypatch, lambda: dual.put(12))
+    assert dual("reset", "g", "--all-topics", "--to-offset", "30", "--execute") == 1
+    assert (dual.offsets(), dual.cluster.committed("g")) == (["12"], {("t", 0): 10})
+    assert "somebody wrote it meanwhile: 12" in dual.err
+    assert "30" not in dual.out.split()
+
+
+def test_a_signal_between_the_stores_is_told(dual: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before_write(monkeypatch, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    assert dual("reset", "g", "--all-topics", "--to-offset", "30", "--execute") == 143
+    assert (dual.offsets(), dual.cluster.committed("g")) == (["30"], {("t", 0): 10})
+    assert "group g, Kafka: nothing was written: stopped by the user" in dual.err
+    assert "30" not in dual.out.split(), "a row means: in all stores"
+
+
 def parsed(name: str) -> Any:
     return json.loads(Path(name).read_text())
 
@@ -188,6 +237,28 @@ def test_a_signal_lists_what_was_not_written(
     assert f"offsets undo {file}" in world.err
     assert world("undo", file, "--execute") == 0, world.err
     assert world.offsets() == ["10", "10", "10"]
+
+
+def test_impatient_signals_do_not_hide_what_was_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one interrupts the write, the third one the look at its result."""
+
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def impatient(number: int) -> None:
+        if number == 2:
+            interrupt()
+            monkeypatch.setattr(OffsetRun, "settle", interrupt)
+            interrupt()
+
+    monkeypatch.setattr(group_offsets_admin, "BATCH", 1)
+    before_write(monkeypatch, impatient)
+    world.put(10, 10, 10)
+    with suppress(KeyboardInterrupt):
+        assert world("reset", "g", "--all-topics", "--to-offset", "3", "--execute") == 130
+    assert "1 written, 1 not written, 1 unknown (it was interrupted)" in world.err
+    assert f"offsets undo {world.undo_files()[0]}" in world.err
+    assert world.offsets() == ["3", "10", "10"]
 
 
 def test_zookeeper_is_lost_in_the_middle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,6 +372,14 @@ def test_offsets_of_existing_topics_go_only_if_asked(world: World, cluster: Fake
     assert world.zookeeper.tree("/consumers/g/offsets/gone") == {"/consumers/g/offsets/gone/0": b"not a number\x1b[2J"}
     assert world("prune", "g", "--execute", "--unsubscribed") == 0, world.err
     assert not world.zookeeper.tree("/consumers/g/offsets/other")
+
+
+def test_an_offset_that_is_written_meanwhile_is_not_dead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.put(1, 2, 3, 4, 5)
+    before_begin(monkeypatch, lambda: world.zookeeper.put("/consumers/g/offsets/t/3", b"44"))
+    assert world("prune", "g", "--execute") == 1
+    assert "somebody wrote it meanwhile: 44" in world.err
+    assert world.offsets() == ["1", "2", "3", "44"]
 
 
 # ---- usage ----

@@ -452,6 +452,7 @@ class FakeKafka:
 
     def __init__(self) -> None:
         self.held: dict[TopicPartition, StoreEntry] = {}
+        self.removed: list[TopicPartition] = []
         self.error: Exception | None = None
 
     def read(self, deadline: Deadline) -> dict[TopicPartition, StoreEntry]:
@@ -462,6 +463,7 @@ class FakeKafka:
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         self.held.update({step.partition: step.after for step in steps if step.after is not None})
+        self.removed += [step.partition for step in steps if step.after is None]
         if self.error is not None:
             raise self.error
         return {}
@@ -475,6 +477,17 @@ def test_owners_are_looked_up_right_before_a_commit_to_kafka(house: House) -> No
     assert "Scala member g_scala" in side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))[T0]
     assert kafka.held == {T1: StoreEntry(2)}
     assert OwnerCheckedKafkaSide(kafka, None).write([write(T0, 1)], Deadline(5.0)) == {}
+
+
+def test_an_offset_in_kafka_is_not_removed_under_its_owner(house: House) -> None:
+    """The owner would commit its old place again, and the removal was told as done."""
+    house.ours("g_a")
+    house.owns("g_a", T0)
+    kafka = FakeKafka()
+    side = OwnerCheckedKafkaSide(kafka, GroupOwners(house.session, "g"))
+    removals = [Step(tp, Verdict.REMOVE, before=StoreEntry(5)) for tp in (T0, T1)]
+    assert "g_a owns it and would make the offset again" in side.write(removals, Deadline(5.0))[T0]
+    assert (kafka.removed, side.adopting) == ([T1], {})
 
 
 def test_a_lost_answer_of_kafka_is_looked_for(house: House) -> None:

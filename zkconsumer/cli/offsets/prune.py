@@ -18,6 +18,7 @@ from zkconsumer.core.migration.planning import Store
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, RegistryError
+from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.offset_prune import DeadOffset, DeadReason, PrunePlan, plan_prune
 from zkconsumer.operations.snapshot_reader import LiveSource
@@ -98,23 +99,37 @@ def _delete(
 ) -> int:
     with StopSignals() as stop, OperatedGroup(connection, plan.group) as group:
         report = WriteReport(connection.timeout, WAIT, connect_options(arguments), stop)
+        # an offset that cannot be deleted in ZooKeeper is no dead one in Kafka either
+        kept: set[TopicPartition] = set()
         chosen = {store: [one for one in plan.dead if one.store is store and _goes(one, arguments)] for store in stores}
-        for store, dead in chosen.items():
+        both = all(chosen.get(one) for one in Store)
+        for store, found in chosen.items():
+            dead = [one for one in found if one.partition not in kept]
+            if len(dead) < len(found):
+                report.skip(plan.group, store, f"{len(found) - len(dead)} offsets that stand in ZooKeeper still")
+            if dead and stop():
+                report.skip(plan.group, store, "stopped by the user")
             if not dead or stop():
                 continue
-            wanted = dict.fromkeys([one.partition for one in dead])
+            change = StoreChange(store, dict.fromkeys(one.partition for one in dead), _expected(dead))
             file = None
             if arguments.undo_file is not None:
-                both = all(chosen.get(one) for one in Store)
                 file = Path(arguments.undo_file + (KAFKAS_FILE if both and store is Store.KAFKA else ""))
             try:
-                report.perform(group, StoreChange(store, wanted), file)
+                run = report.perform(group, change, file)
+                kept = set(change.wanted) - run.left_to(change.wanted)
                 if store is Store.ZOOKEEPER:
                     _remove_empty(connection, plan, dead)
             except (RegistryError, BrokerError) as error:
+                kept = {one.partition for one in dead}
                 report.failed = True
                 complain(f"group {plan.group}, {store}: {error}")
         return report.code()
+
+
+def _expected(dead: Sequence[DeadOffset]) -> dict[TopicPartition, int | None]:
+    """Return the offsets that were shown: one that is written meanwhile is not dead."""
+    return {one.partition: one.offset if one.offset is not None and one.offset >= 0 else None for one in dead}
 
 
 def _remove_empty(connection: ClusterConnection, plan: PrunePlan, dead: Sequence[DeadOffset]) -> None:

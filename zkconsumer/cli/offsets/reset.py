@@ -30,7 +30,7 @@ from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_lookup import hint_for_unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.offset_reset import PartitionReset, ResetPlan, ResetTarget, Scenario, plan_reset
-from zkconsumer.operations.offset_writer import WriteState, written_entries
+from zkconsumer.operations.offset_writer import OwnedZooKeeperSide, WriteState, written_entries
 from zkconsumer.operations.operated_topics import offsets_by_time, times_of, with_topics
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
@@ -156,10 +156,12 @@ def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, 
         return
     owned = [reset.partition for reset in plan.resets if reset.owner is not None]
     both = len(plan.stores) > 1
+    left = {reset.partition for reset in plan.resets}
     with OperatedGroup(connection, plan.group) as group:
         for store in plan.stores:
-            # with dual commit a live owner writes the adopted offset to Kafka itself
-            resets = [one for one in plan.resets if not (both and store is Store.KAFKA and one.owner is not None)]
+            resets = [one for one in plan.resets if one.partition in left]
+            if report.stop():
+                report.skip(plan.group, store, "stopped by the user")
             if not resets or report.stop():
                 continue
             wanted = dict(written_entries(store, {one.partition: one.new for one in resets}))
@@ -168,20 +170,28 @@ def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, 
             if arguments.undo_file is not None:
                 file = Path(arguments.undo_file + (KAFKAS_FILE if both and store is Store.KAFKA else ""))
             try:
-                report.perform(group, StoreChange(store, wanted, expected, owned), file)
+                run = report.perform(group, StoreChange(store, wanted, expected, owned), file)
             except (RegistryError, BrokerError) as error:
-                report.failed = True
-                complain(f"group {plan.group}, {store}: nothing was written: {error}")
+                report.skip(plan.group, store, str(error))
+                return
+            left = run.left_to(left)
+            if run.trouble and both and store is Store.ZOOKEEPER and not report.stop():
+                report.skip(plan.group, Store.KAFKA, "the writes to ZooKeeper came to no end")
 
 
 def _written(plan: ResetPlan, report: WriteReport) -> ResetPlan:
-    """Return the plan with those resets alone that were written to all stores."""
-    runs = [run for run in report.runs if run.group == plan.group]
-    results: dict[TopicPartition, bool] = {}
-    for run in runs:
-        for tp, result in run.results.items():
-            results[tp] = results.get(tp, True) and result.state is WriteState.WRITTEN
-    return replace(plan, resets=tuple(one for one in plan.resets if results.get(one.partition)))
+    """Return the plan with those resets alone that were written to all stores, or are left to a live owner."""
+    runs = {run.side.store: run for run in report.runs if run.group == plan.group}
+    done = {one.partition for one in plan.resets} if runs else set()
+    adopted: set[TopicPartition] = set()
+    for store in plan.stores:
+        run = runs.get(store)
+        results = {} if run is None else run.results
+        written = {tp for tp, result in results.items() if result.state is WriteState.WRITTEN}
+        done &= written | adopted
+        if run is not None and isinstance(run.side, OwnedZooKeeperSide):
+            adopted = set(run.side.adopted)
+    return replace(plan, resets=tuple(one for one in plan.resets if one.partition in done))
 
 
 # ---- output ----

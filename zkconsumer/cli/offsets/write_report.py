@@ -81,11 +81,19 @@ class WriteReport:
                 self._tell_owners(run, side)
         finally:
             # also after a second Ctrl-C: what was written must be told
-            run.settle()
-            self._tell(run, trouble)
-            undo = f"zkconsumer offsets undo {shlex.quote(str(saved))} {self.options}"
-            complain(f"what was there before is kept; to put it back: {undo} --execute")
+            try:
+                run.settle()
+            finally:
+                # also after a third one
+                self._tell(run, trouble)
+                undo = f"zkconsumer offsets undo {shlex.quote(str(saved))} {self.options}"
+                complain(f"what was there before is kept; to put it back: {undo} --execute")
         return run
+
+    def skip(self, group: str, store: Store, why: str) -> None:
+        """Tell that one store is left as it is."""
+        self.failed = True
+        complain(f"group {group}, {store}: nothing was written: {why}")
 
     def _follow(self, run: OffsetRun, side: OwnedZooKeeperSide) -> None:
         """Wait until the owners have adopted their new offsets, and tell which have not."""

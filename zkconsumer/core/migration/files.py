@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,11 @@ from zkconsumer.model import TopicPartition
 _FORMAT = "zkconsumer migrate, what was there before"
 _VERSION = 1
 _LARGEST = (1 << 63) - 1
+_PARTITIONS = range(1 << 31)
+_OFFSETS = range(-(1 << 63), 1 << 63)
+_EPOCHS = range(-1, 1 << 31)
+_METADATA_BYTES = (1 << 15) - 1
+_NUMBER = re.compile(r"[+-]?\d+")
 
 
 def format_csv(offsets: Mapping[TopicPartition, int], group: str | None = None) -> str:
@@ -129,10 +135,12 @@ def parse_backup(text: str) -> Backup:
             Store(document["store"]),
             _text(document["zookeeper.connect"]),
             _text(document["when"]),
-            dict(_parsed(entries) for entries in _partitions(document["partitions"])),
+            _once(_parsed(entries) for entries in _partitions(document["partitions"])),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"it is damaged: {error!r}") from None
+    except RecursionError:
+        raise ValueError("it is damaged: it is nested too deeply") from None
 
 
 def _partitions(value: object) -> Iterable[dict[str, Any]]:
@@ -141,26 +149,43 @@ def _partitions(value: object) -> Iterable[dict[str, Any]]:
     return value
 
 
+def _once(entries: Iterable[tuple[TopicPartition, SavedEntry]]) -> dict[TopicPartition, SavedEntry]:
+    found: dict[TopicPartition, SavedEntry] = {}
+    for tp, saved in entries:
+        if tp in found:
+            raise ValueError(f"it is damaged: {tp} stands in it twice")
+        found[tp] = saved
+    return found
+
+
 def _parsed(one: dict[str, Any]) -> tuple[TopicPartition, SavedEntry]:
-    tp = TopicPartition(_text(one["topic"]), _whole(one["partition"]))
-    return tp, SavedEntry(_entry(one["before"]), _entry(one["wrote"]))
+    tp = TopicPartition(_text(one["topic"]), _whole(one["partition"], _PARTITIONS))
+    return tp, SavedEntry(_entry(tp, one["before"]), _entry(tp, one["wrote"]))
 
 
-def _entry(value: dict[str, Any] | None) -> StoreEntry | None:
+def _entry(tp: TopicPartition, value: object) -> StoreEntry | None:
     if value is None:
         return None
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r:.40} is no entry")
     problem, text, metadata = (_text(value.get(key, "")) for key in ("problem", "text", "metadata"))
-    offset = None if value["offset"] is None else _whole(value["offset"])
-    return StoreEntry(offset, problem, text, metadata, _whole(value.get("leader_epoch", -1)))
+    offset = None if value["offset"] is None else _whole(value["offset"], _OFFSETS)
+    if offset is not None and text and (_NUMBER.fullmatch(text) is None or int(text) != offset):
+        # the text is what would be written, and the offset what people are shown
+        raise ValueError(f"it is damaged: {tp} has the offset {offset} and the text {text!r:.40}; change both")
+    if len(metadata.encode("utf-8", "surrogatepass")) > _METADATA_BYTES:
+        raise ValueError(f"it is damaged: {tp} has metadata of more than {_METADATA_BYTES} bytes")
+    text.encode("utf-8", "surrogateescape")  # a ValueError here, and not at the write
+    return StoreEntry(offset, problem, text, metadata, _whole(value.get("leader_epoch", -1), _EPOCHS))
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r:.40} is no text")
     return value
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no whole number")
+def _whole(value: object, among: range) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value not in among:
+        raise TypeError(f"{value!r:.40} is no whole number from {among[0]} to {among[-1]}")
     return value

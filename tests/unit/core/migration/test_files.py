@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -66,15 +67,18 @@ def test_a_line_that_cannot_be_read_is_named(line: str, says: str) -> None:
     assert str(raised.value).startswith("line ")
 
 
-ENTRIES = st.builds(
-    StoreEntry,
-    st.none() | st.integers(-1, 2**63 - 1),
-    st.text(max_size=5),
-    st.binary(max_size=8).map(lambda data: data.decode("utf-8", "surrogateescape")),
-    st.text(max_size=5),
-    st.integers(-1, 5),
-)
-SAVED = st.builds(SavedEntry, st.none() | ENTRIES, st.none() | ENTRIES)
+TEXTS = st.binary(max_size=8).map(lambda data: data.decode("utf-8", "surrogateescape"))
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> StoreEntry:
+    offset = draw(st.none() | st.integers(-1, 2**63 - 1))
+    signs = ("", "-0") if offset == 0 else ("", "+0", "0") if offset is not None and offset > 0 else ("",)
+    text = draw(TEXTS) if offset is None else draw(st.sampled_from(["", *(f"{sign}{offset}" for sign in signs)]))
+    return StoreEntry(offset, draw(st.text(max_size=5)), text, draw(st.text(max_size=5)), draw(st.integers(-1, 5)))
+
+
+SAVED = st.builds(SavedEntry, st.none() | entries(), st.none() | entries())
 
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 99)), SAVED), st.sampled_from(Store))
@@ -116,6 +120,32 @@ def test_a_damaged_backup_is_refused(damage: Callable[[dict[str, Any]], Any]) ->
         parse_backup(json.dumps(damage(document)))
 
 
-def test_what_is_no_json_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"partition": -3}, "-3 is no whole number from 0"),
+        ({"partition": 2**31}, "2147483648 is no whole number"),
+        ({"before": {"offset": 2**63}}, "9223372036854775808 is no whole number"),
+        ({"before": {"offset": float("nan")}}, "nan is no whole number"),
+        ({"before": [1]}, "is no entry"),
+        ({"before": "offset"}, "is no entry"),
+        ({"before": {"offset": 5, "text": "77"}}, "t-0 has the offset 5 and the text '77'; change both"),
+        ({"before": {"offset": 50, "text": "5_0"}}, "the text '5_0'"),
+        ({"before": {"offset": None, "text": "\ud800"}}, "surrogates not allowed"),
+        ({"before": {"offset": 5, "metadata": "m" * 2**15}}, "t-0 has metadata of more than 32767 bytes"),
+        ({"before": {"offset": 5, "leader_epoch": 2**31}}, "2147483648 is no whole number"),
+        ({"topic": "u"}, "u-1 stands in it twice"),
+    ],
+)
+def test_an_entry_that_must_not_be_written_is_refused(change: dict[str, Any], says: str) -> None:
+    saved = {TopicPartition("t", 0): SavedEntry(None, None), TopicPartition("u", 1): SavedEntry(None, None)}
+    document = json.loads(format_backup(Backup("g", Store.ZOOKEEPER, "h", "now", saved)))
+    document["partitions"][0] |= change | ({"partition": 1} if "topic" in change else {})
+    with pytest.raises(ValueError, match=re.escape(says)):
+        parse_backup(json.dumps(document))
+
+
+@pytest.mark.parametrize("text", ["topic,0,5", "[" * 200_000])
+def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        parse_backup("topic,0,5")
+        parse_backup(text)
