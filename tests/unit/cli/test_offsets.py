@@ -217,6 +217,17 @@ def test_one_refused_group_does_not_stop_the_others(world: World) -> None:
     assert (world.offsets(), world.offsets("h")) == (["10"], ["0"])
 
 
+def test_a_group_without_an_undo_file_stops_no_other(world: World) -> None:
+    """Its name is too long for a file, so nothing of it is written."""
+    long = "f" * 240
+    world.put(10)
+    world.put(10, group=long)
+    assert world("reset", long, "g", "--all-topics", "--to-earliest", "--execute") == 1
+    assert f"group {long}, ZooKeeper: nothing was written" in world.err
+    assert (world.offsets(long), world.offsets()) == (["10"], ["0"])
+    assert [line.split()[0] for line in world.out.splitlines() if line][1:] == ["g"]
+
+
 @pytest.mark.parametrize(
     ("signal_number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )

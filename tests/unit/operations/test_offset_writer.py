@@ -120,7 +120,7 @@ def test_owners_that_do_not_adopt_are_refused_by_name(house: House) -> None:
     assert house.offsets() == {}
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", b"", b"a/b-0", b"\x1b[2J-0", b"." * 2000])
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"", b"a/b-0", b"\x1b[2J-0", b"." * 2000, b"g", b"-", b"-0", b".-0"])
 def test_a_hostile_owner_node_refuses_its_partition_alone(house: House, data: bytes) -> None:
     house.server.put(f"{GROUP}/owners/t/0", data, ephemeral_owner=SESSION)
     refused = house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))

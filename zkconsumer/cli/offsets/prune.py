@@ -17,7 +17,7 @@ from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.core.migration.planning import Store
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, RegistryError
+from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.offset_prune import DeadOffset, DeadReason, PrunePlan, plan_prune
@@ -120,7 +120,7 @@ def _delete(
                 kept = set(change.wanted) - run.left_to(change.wanted)
                 if store is Store.ZOOKEEPER:
                     _remove_empty(connection, plan, dead)
-            except (RegistryError, BrokerError) as error:
+            except (RegistryError, BrokerError, ConfigException) as error:
                 kept = {one.partition for one in dead}
                 report.failed = True
                 complain(f"group {plan.group}, {store}: {error}")

@@ -171,7 +171,7 @@ def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, 
                 file = Path(arguments.undo_file + (KAFKAS_FILE if both and store is Store.KAFKA else ""))
             try:
                 run = report.perform(group, StoreChange(store, wanted, expected, owned), file)
-            except (RegistryError, BrokerError) as error:
+            except (RegistryError, BrokerError, ConfigException) as error:
                 report.skip(plan.group, store, str(error))
                 return
             left = run.left_to(left)

@@ -111,7 +111,7 @@ def _undo(
             file = Path(arguments.undo_file) if arguments.undo_file is not None else None
             try:
                 report.perform(group, StoreChange(backup.store, wanted, expected, live), file)
-            except (RegistryError, BrokerError) as error:
+            except (RegistryError, BrokerError, ConfigException) as error:
                 report.failed = True
                 complain(f"{name}: nothing was written: {error}")
         return [_row(backup.group, step) for step in plan.steps]
