@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -91,12 +92,15 @@ class Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(scaled(5))
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with suppress(BrokenPipeError):  # it has ended already
+            self._write.write(b'{"id":0,"method":"Browser.close"}\0')
+        for end in (self._process.terminate, self._process.kill):
+            try:
+                self._process.wait(scaled(5))
+                break
+            except subprocess.TimeoutExpired:
+                end()
+        self._process.wait(scaled(5))
         self._reader.join(scaled(5))
         self._write.close()
 

@@ -24,7 +24,7 @@ from tests.cluster.secured import (
     secured_broker,
 )
 from tests.timing import eventually, scaled
-from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector, cli
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import EmbeddedKafka
 from zkconsumer.errors import (
@@ -34,6 +34,8 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
 )
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations.snapshot_file import read_snapshots
 from zkconsumer.spark.batch_reader import BatchReader
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import ReadOptions, parse
@@ -500,3 +502,34 @@ def test_a_limited_login_is_renewed_on_the_same_connection(
         asked += 1
     assert asked > 1
     channel.close()
+
+
+def test_a_command_logs_in_with_a_file_of_properties(
+    zookeeper: SecuredZooKeeper,
+    certificates: Certificates,
+    topic: str,
+    admin: KazooClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    group, logins, output = unique("group"), tmp_path / "command.properties", str(tmp_path / "snapshot")
+    admin.create(f"/consumers/{group}/offsets/{topic}/0", b"4", makepath=True)
+    command = ["snapshot", group, "--zookeeper", zookeeper.secure_connect, "--command-config", str(logins)]
+
+    def with_password(password: str) -> int:
+        given = {**tls(zookeeper, certificates), **sasl_ssl(certificates, password=password)}
+        text = "".join(f"{name}={value}\n" for name, value in given.items())
+        logins.write_text(text, encoding="iso-8859-1")
+        return cli.main([*command, "--timeout", str(int(scaled(15) * 1000)), "--output", output])
+
+    assert with_password(PASSWORD) == 0
+    (found,) = read_snapshots(output)
+    assert not found.problems
+    assert found.lag(TopicPartition(topic, 0)) == 6
+    assert found.servers[0].mode == "standalone"
+    assert with_password("wrong-one") == 0
+    (found,) = read_snapshots(output)
+    assert found.offsets[TopicPartition(topic, 0)].offset == 4
+    assert any("broker" in one.what for one in found.problems)
+    told = capsys.readouterr()
+    assert "wrong-one" not in told.out + told.err + Path(output).read_text()

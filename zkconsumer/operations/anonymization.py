@@ -1,8 +1,9 @@
 """Replaces the names in group snapshots by random ones, so that a file can be sent to somebody else. Pure.
 
 The same name becomes the same random name in all snapshots of one call. The new names have the order of the old ones by
-Java's ``String.compareTo``. So every strategy that sorts names assigns the same partitions to the same members. A
-strategy that hashes names (``roundrobin``, ``consistent-hash``) does not. Nor is the order of threads kept for two
+Java's ``String.compareTo``. So every strategy that sorts names assigns the same partitions to the same members. For
+``roundrobin``, which sorts hashes, a search finds names of topics that keep its order; a problem says if it finds none.
+The order of ``consistent-hash`` is not kept. Nor is the order of threads kept for two
 consumer ids of which one is the other with ``-`` and a number behind it. Nothing of a name is left in its replacement,
 not its length either, and no table is kept.
 
@@ -31,6 +32,7 @@ from zkconsumer.operations.group_snapshot import (
     Problem,
     ZooKeeperServer,
 )
+from zkconsumer.operations.hash_order import TEXTS, named_in_hash_order
 
 HIDDEN = "(hidden)"
 """Stands for a text that may hold names."""
@@ -40,6 +42,9 @@ _KEPT = frozenset({"strategy", "zkconsumer", "scala.compat.version", "coordinati
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
 _PREFIXES = ("T-", "__topic-", "t-")
 """Of topics before, between and after :data:`_INTERNAL`."""
+MOST_HASHED = 40
+"""The most topics for which names in the order of ``roundrobin`` are searched."""
+_UNKEPT = "the random names of the topics do not keep its order: it would assign otherwise"
 _THREAD = re.compile(r"(?P<consumer>.*)(?P<number>-[0-9]{1,9})", re.DOTALL)
 _STARTED = re.compile(r"(?P<host>.+)-(?P<ms>[0-9]{13})-[0-9a-f]{8}", re.DOTALL)
 _PLACES = 36**10
@@ -111,7 +116,33 @@ class _Names:
         for at, prefix in enumerate(_PREFIXES):
             part = [name for name in names.difference(_INTERNAL) if sum(one < utf16_key(name) for one in kept) == at]
             found |= _rising(part, prefix, self._random)
-        return found
+        numbers = self._partition_numbers(names.difference(_INTERNAL))
+        hashed = self._in_hash_order(found, numbers)
+        self.keeps_hash_order = hashed is not None
+        return found | (hashed or {})
+
+    def _partition_numbers(self, names: set[str]) -> dict[str, set[int]]:
+        """Return the partitions of the topics that exist, or did when a member owned them."""
+        numbers: dict[str, set[int]] = {}
+        for one in self._snapshots:
+            owned = [(tp.topic, (tp.partition,)) for tp in one.owners]
+            for topic, found in (*((topic, node.partitions) for topic, node in one.topics.items()), *owned):
+                if topic in names and found:
+                    numbers.setdefault(topic, set()).update(found)
+        return numbers
+
+    def _in_hash_order(self, found: Mapping[str, str], numbers: Mapping[str, set[int]]) -> dict[str, str] | None:
+        """Return names with further random letters, so that ``roundrobin`` assigns as before; None if there are none.
+
+        The order of the old text, that of releases before 1.0, is kept where both can be.
+        """
+        if len(numbers) > MOST_HASHED:
+            return None
+
+        def candidate(topic: str) -> str:
+            return found[topic] + _digits(self._random.randrange(_PLACES))
+
+        return named_in_hash_order(numbers, candidate) or named_in_hash_order(numbers, candidate, TEXTS[:1])
 
     def _consumer_ids(self, group: str) -> set[str]:
         return {
@@ -195,7 +226,10 @@ class _Names:
             servers=tuple(map(self._server, one.servers)),
             other_nodes={self._path(path): node for path, node in one.other_nodes.items()},
             acls={self._path(path): self._rights(text) for path, text in one.acls.items()},
-            problems=tuple(Problem(self._what(problem.what), HIDDEN) for problem in one.problems),
+            problems=(
+                *(Problem(self._what(problem.what), HIDDEN) for problem in one.problems),
+                *(() if self.keeps_hash_order else (Problem("roundrobin", _UNKEPT),)),
+            ),
         )
 
     def _member(self, node: MemberNode, one: GroupSnapshot) -> MemberNode:

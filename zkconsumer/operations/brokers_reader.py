@@ -50,6 +50,8 @@ from zkconsumer.operations.snapshot_draft import SnapshotDraft
 AT_ONCE = 8
 """Brokers that are asked at the same time."""
 
+COORDINATOR_WITHIN, COORDINATOR_SHARE = 60.0, 0.6
+"""Seconds for the coordinator, and its part of the time that is left: the logs come after it."""
 PATIENCE = 1.0
 """Seconds to wait for a coordinator that has just begun or moved."""
 
@@ -110,7 +112,7 @@ class BrokersReader:
     # ---- the group
 
     def _read_group(self, draft: SnapshotDraft) -> None:
-        group, deadline = draft.group, self._deadline
+        group, deadline = draft.group, Deadline(self._deadline.bounded(COORDINATOR_WITHIN) * COORDINATOR_SHARE)
         search = CoordinatorSearch(
             group,
             lambda _: list(self._endpoints.values()),
@@ -120,36 +122,38 @@ class BrokersReader:
         with closing(OffsetClient(search)) as client:
             try:
                 if self._coordinating:
-                    draft.brokers_group = self._ask(client, lambda channel: _described(channel, group, deadline))
+                    draft.brokers_group = self._ask(
+                        client, lambda channel: _described(channel, group, deadline), deadline
+                    )
                 else:
                     draft.brokers_group = BrokersGroup("Dead")
             except ZkConsumerError as error:
                 draft.problem(f"brokers' group {group!a}", error)
             try:
-                stored = self._ask(client, lambda channel: self._stored(channel, group))
+                stored = self._ask(client, lambda channel: self._stored(channel, group, deadline), deadline)
                 draft.kafka_offsets = {
                     tp: _offset_of(one) for tp, one in stored.items() if one.offset >= 0 or one.error
                 }
             except ZkConsumerError as error:
                 draft.problem(f"offsets of group {group!a} in Kafka", error)
 
-    def _ask(self, client: OffsetClient, question: Callable[[GroupChannel], T]) -> T:
+    def _ask(self, client: OffsetClient, question: Callable[[GroupChannel], T], deadline: Deadline) -> T:
         """Ask the coordinator, again while it is just becoming one. Raises BrokerError."""
-        patience = Deadline(self._deadline.bounded(PATIENCE))
+        patience = Deadline(deadline.bounded(PATIENCE))
         while True:
             try:
-                return client.ask(question, self._deadline)
+                return client.ask(question, deadline)
             except (CoordinatorUnavailableError, BrokerResponseError) as error:
                 passing = not isinstance(error, BrokerResponseError) or error_codes.retriable(error.code)
                 if not passing or patience.expired:
                     raise
                 sleep(patience.bounded(_PAUSE))
 
-    def _stored(self, channel: GroupChannel, group: str) -> Mapping[TopicPartition, StoredOffset]:
+    def _stored(self, channel: GroupChannel, group: str, deadline: Deadline) -> Mapping[TopicPartition, StoredOffset]:
         wanted = None
         if channel.versions["OffsetFetch"] < _ALL_OFFSETS:
             wanted = self._cluster(None).partitions.keys()
-        return channel.offsets(group, wanted, self._deadline)
+        return channel.offsets(group, wanted, deadline)
 
     # ---- topics and logs
 

@@ -42,20 +42,30 @@ def require_group(source: SnapshotSource, group: str, *, message_times: bool = F
     ``problems`` says what did not answer. Raises UnknownGroupError; RegistryError, BrokerError as the source does.
     """
     found = source.snapshot(group, message_times=message_times)
-    if found.in_zookeeper or found.in_kafka or found.problems:
+    if found.in_zookeeper or found.in_kafka:
         return found
+    if found.problems:
+        answered = not any(problem.what.startswith("ZooKeeper ") for problem in found.problems)
+        advice = _chroot_advice(source, group) if answered else ""
+        if not advice:
+            return found
+        raise UnknownGroupError(f"Consumer group {_quoted(group)} does not exist. {advice}")
     hint = hint_for_unknown(source, group) or "There are other groups: see 'zkconsumer groups --list'."
     raise UnknownGroupError(f"Consumer group {_quoted(group)} does not exist. {hint}")
 
 
 def hint_for_unknown(source: SnapshotSource, group: str) -> str:
     """Return what the user probably meant by the name of an unknown group, empty if that is unclear."""
-    advice = source.chroot_advice(group) if isinstance(source, _KnowsRoots) else ""
+    advice = _chroot_advice(source, group)
     try:
         names: Sequence[str] = source.groups()
     except (RegistryError, BrokerError):
         names = ()
     return unknown_group_hint(group, names, advice)
+
+
+def _chroot_advice(source: SnapshotSource, group: str) -> str:
+    return source.chroot_advice(group) if isinstance(source, _KnowsRoots) else ""
 
 
 def unknown_group_hint(group: str, names: Collection[str], advice: str = "") -> str:

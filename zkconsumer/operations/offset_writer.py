@@ -28,12 +28,13 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.group_offsets_admin import REASONS, Side, ZooKeeperSide, batches, node_content
-from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, NodeStat, OwnerNode
+from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.offset_reset import adopting_owners
+from zkconsumer.operations.zookeeper_reader import node_stat
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import Outcome, OwnedChange
-from zkconsumer.zookeeper.node_values import Node
+from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
 from zkconsumer.zookeeper.session import Session
 
 ROUNDS = 8
@@ -107,9 +108,9 @@ class GroupOwners:
 
     def _owner(self, tp: TopicPartition, node: Node) -> OwnerNode:
         try:
-            return OwnerNode(node_codecs.decode_owner(node.data, paths.owner(self._group, tp)), _stat(node))
+            return OwnerNode(node_codecs.decode_owner(node.data, paths.owner(self._group, tp)), node_stat(node))
         except MalformedNodeError as error:
-            return OwnerNode("", _stat(node), str(error))
+            return OwnerNode("", node_stat(node), str(error))
 
     def _members(
         self, names: Sequence[str], deadline: Deadline
@@ -127,14 +128,10 @@ class GroupOwners:
                 continue
             registered[name] = node
             try:
-                members[name] = MemberNode(node_codecs.decode_registration(node.data, path), _stat(node))
+                members[name] = MemberNode(node_codecs.decode_registration(node.data, path), node_stat(node))
             except MalformedNodeError as error:
-                members[name] = MemberNode(None, _stat(node), str(error))
+                members[name] = MemberNode(None, node_stat(node), str(error))
         return members, registered
-
-
-def _stat(node: Node) -> NodeStat:
-    return NodeStat(node.czxid, node.mzxid, 0, 0, node.version, ephemeral_owner=node.ephemeral_owner)
 
 
 # ---- the stores ----
@@ -157,8 +154,10 @@ class OwnedZooKeeperSide(ZooKeeperSide):
 
         A claim or a commit that comes in between makes a transaction fail. Then owners and versions are read again.
         """
-        left = list(steps)
-        reasons: dict[TopicPartition, str] = {}
+        # an offset that cannot be read could not be put back
+        forbidden = {step.partition for step in steps if self.versions.get(step.partition) == FORBIDDEN.version}
+        reasons = dict.fromkeys(forbidden, "ZooKeeper does not let us read its offset; check the node's ACL")
+        left = [step for step in steps if step.partition not in forbidden]
         for _ in range(ROUNDS):
             # the versions before the owners: see fenced_writes.write_adopted
             versions = self._present_versions(left, deadline)
@@ -216,9 +215,10 @@ class OwnedZooKeeperSide(ZooKeeperSide):
         """Have the next read show every write that ZooKeeper took before now. Raises RegistryError.
 
         Otherwise a server that lags behind could show the nodes as they were before a write whose answer was lost. A
-        delete passes through the leader, in order with all writes, also if there is no such node.
+        delete passes through the leader, in order with all writes, also if there is no such node or it is forbidden.
         """
-        self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
+        with suppress(NotPermittedError):
+            self._session.delete(f"{paths.consumers_group(self._group)}/no-such-node", deadline)
 
     def nudge(self, deadline: Deadline) -> None:
         """Have the owners look at their offsets now. Raises RegistryError."""

@@ -101,21 +101,30 @@ class OwnershipCauses:
                 f"the next round of {consumer}: it looks at the group every rebalance.interval.ms (20 s by default)",
                 self._after(OUR_PATIENCE / 3),
             )
-        blocked = self._contended(consumer)
-        if quiet is not None and quiet > SCALA_PATIENCE:
-            gave_up = (
-                f"{consumer} is a Scala member and has not claimed it for {duration(quiet * 1000)}: it gives up after"
-                " rebalance.max.retries x rebalance.backoff.ms (4 x 2 s by default)"
+        return self._unclaimed_by_scala(consumer, quiet)
+
+    def _unclaimed_by_scala(self, consumer: ConsumerId, quiet: float | None) -> Cause:
+        strategy = self._analysis.strategy
+        reasons = [self._contended(consumer)]
+        if not strategy.sure and consumer not in strategy.by_member:
+            reasons.append(
+                f"or it does not assign by {strategy.label}: it advertises no strategy, and owns nothing to tell"
             )
-            reason = f"{gave_up}; {blocked}" if blocked else gave_up
-            return Cause(
-                "its Scala member seems to have given up",
-                reason,
-                "the next change under ids, for example a member that joins",
-            )
-        reason = blocked or f"{consumer} is a Scala member: it claims all of its partitions or none, and still tries"
-        waits = "its next attempt (each 2 s, 4 in all by default)"
-        return Cause("its Scala member still tries", reason, waits, self._after(SCALA_PATIENCE))
+        if quiet is None or quiet <= SCALA_PATIENCE:
+            said = f"{consumer} is a Scala member, which claims all of its partitions or none: it may still try"
+            waits = "its next attempt (each 2 s, 4 in all by default)"
+            reason = "; ".join(filter(None, (said, *reasons)))
+            return Cause("its Scala member may still try", reason, waits, self._after(SCALA_PATIENCE))
+        said = (
+            f"{consumer} is a Scala member and has not claimed it for {duration(quiet * 1000)}: it gives up after"
+            " rebalance.max.retries x rebalance.backoff.ms (4 x 2 s by default)"
+        )
+        kinds = {member_kind(node) for node in self._snapshot.members.values()}
+        woken = kinds.intersection((MemberKind.ZKCONSUMER, MemberKind.SPARK, MemberKind.BRIDGE))
+        waits = "the next change under ids" + (
+            ": members of zkconsumer make one a few times to wake it" if woken else ", for example a member that joins"
+        )
+        return Cause("its Scala member seems to have given up", "; ".join(filter(None, (said, *reasons))), waits)
 
     def _unclaimed(self, exists: bool) -> Cause:
         """The cause if the strategy gives the partition to nobody, or is unknown."""

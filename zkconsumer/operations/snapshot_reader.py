@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, ChrootMissingError, RegistryError, ZkConsumerError
+from zkconsumer.errors import BrokerError, ChrootMissingError, NoBrokersError, RegistryError, ZkConsumerError
 from zkconsumer.model import Endpoint
 from zkconsumer.operations.brokers_reader import BrokersReader
 from zkconsumer.operations.chroot_probe import chroot_advice, closing_session
@@ -27,6 +27,8 @@ from zkconsumer.zookeeper.session import Session
 
 BROKERS_SHARE = 0.4
 """The part of the time that is kept for the brokers while ZooKeeper is asked."""
+LAST_SHARE = 0.1
+"""The part of the time that is kept for leaders in ZooKeeper, for when the brokers do not answer."""
 SERVERS_BELIEVED = 10.0
 """Seconds after which ZooKeeper's servers are asked again for their statistics."""
 _PROBE = 5.0
@@ -86,13 +88,16 @@ class LiveSource:
             servers = beside.submit(self._servers.read, deadline) if connection.zookeeper else None
             reader, failed = self._read_zookeeper(draft, deadline)
             try:
-                self._read_brokers(draft, reader, deadline, times=message_times)
+                self._read_brokers(
+                    draft, reader, deadline.earlier(LAST_SHARE * connection.timeout), times=message_times
+                )
             except (RegistryError, BrokerError) as error:
-                if failed is not None or not connection.zookeeper:
-                    raise failed or error from None
-                draft.problem("brokers", error)
-                if reader is not None and reader.broker_nodes:
-                    reader.partition_states()
+                if failed is not None:
+                    raise RegistryError(f"{failed}. The brokers: {error}") from None
+                if reader is None:
+                    raise
+                draft.problem("brokers", self._with_advice(error, group))
+                reader.partition_states(deadline)
             if reader is not None:
                 reader.complete_topics()
             if servers is not None:
@@ -137,6 +142,11 @@ class LiveSource:
                 return chroot_advice(session, self.connection.config.zookeeper_chroot, group, Deadline(_PROBE))
         except RegistryError:
             return ""  # it is advice only
+
+    def _with_advice(self, error: Exception, group: str) -> str:
+        """Return the text of an error, with the likely chroot if no brokers are registered below ours."""
+        advice = self.chroot_advice(group) if isinstance(error, NoBrokersError) else ""
+        return f"{error}. {advice}" if advice else str(error)
 
     def _session(self, group: str, deadline: Deadline) -> Session:
         """Return the session. Raises RegistryError, with advice if the chroot does not exist."""

@@ -15,6 +15,8 @@ from zkconsumer.operations.timeline import CAUSES, EventKind, Rebalance, Timelin
 _FOLDED = frozenset({EventKind.CLAIMED, EventKind.RELEASED, EventKind.COMMITTED, EventKind.OFFSET_DELETED})
 _ZXID_WIDTH = 14
 _KIND_WIDTH = max(len(kind.value) for kind in EventKind)
+_USEFUL = 600.0
+"""Seconds. A larger bound of a duration tells nothing but how rarely somebody looked."""
 NO_TIME = "-"
 
 
@@ -85,6 +87,8 @@ def rebalance_line(one: Rebalance) -> str:
 def _duration_text(one: Rebalance) -> str:
     if one.duration is not None:
         return f"{one.duration:.3f} s"
+    if one.at_least is not None and one.at_most is not None and one.at_least <= one.at_most < _USEFUL:
+        return f"{one.at_least:.3f} to {one.at_most:.3f} s"
     least = f"at least {one.at_least:.3f} s, " if one.at_least is not None else ""
     return f"duration: {least}its begin is unknown" if least else "duration: unknown"
 

@@ -234,18 +234,20 @@ class OpenRebalance:
         if found:
             self._events += found
             self._changed = now
-        formed = rebalances(self._events)
-        over: list[Rebalance] = list(formed[:-1])
-        if formed and self._is_over(formed[-1], now - self._changed, snapshot):
-            over.append(formed[-1])
+        formed = list(rebalances(self._events))
+        # releases after claims belong to the last rebalance or to the next one: the next event tells
+        undecided = 2 if len(formed) > 1 and not formed[-1].causes and not formed[-1].claims else 1
+        under_way = formed[-undecided:]
+        if under_way and self._is_over(under_way, now - self._changed, snapshot):
             self._events.clear()
-        elif over:
-            self._events = list(formed[-1].events)
-        return tuple(over)
+            return tuple(formed)
+        self._events = [event for one in under_way for event in one.events]
+        return tuple(formed[:-undecided])
 
-    def _is_over(self, last: Rebalance, quiet: float, snapshot: GroupSnapshot | None) -> bool:
+    @staticmethod
+    def _is_over(under_way: Sequence[Rebalance], quiet: float, snapshot: GroupSnapshot | None) -> bool:
         if quiet >= GIVEN_UP:
             return True
         owners = snapshot.owners if snapshot is not None else {}
-        released = {event.partition for event in last.releases}
-        return quiet >= SETTLED and bool(last.claims) and released <= set(owners)
+        released = {event.partition for one in under_way for event in one.releases}
+        return quiet >= SETTLED and bool(under_way[0].claims) and released <= set(owners)

@@ -95,8 +95,9 @@ class ZooKeeperReader:
             self._draft.zxid = self._session.last_zxid
         return True
 
-    def partition_states(self) -> None:
+    def partition_states(self, deadline: Deadline) -> None:
         """Read leaders and in-sync replicas from ZooKeeper, for when no broker answers."""
+        self._deadline = deadline
         wanted = [
             Wanted(Part.CONTENT, paths.partition_state(TopicPartition(topic, number)))
             for topic, node in self._draft.topics.items()

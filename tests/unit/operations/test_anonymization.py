@@ -10,8 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.group_snapshots import NOW, group_snapshot
-from zkconsumer.assignors.assignor import Member
+from zkconsumer.assignors.assignor import Assignor, Member
 from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.assignors.roundrobin import RoundRobinAssignor
 from zkconsumer.core.registration import BLACK_LIST, WHITE_LIST, Registration
 from zkconsumer.core.subscription import subscribed_topics, thread_ids
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, utf16_key
@@ -133,22 +134,22 @@ def test_an_expression_allows_the_same_topics(pattern: str, expression: str, str
 NAMES = st.text(st.sampled_from("aZ09-._"), min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
 
 
-def assigned(snapshot: GroupSnapshot) -> dict[TopicPartition, ThreadId]:
+def assigned(snapshot: GroupSnapshot, strategy: Assignor) -> dict[TopicPartition, ThreadId]:
     numbers = {name: node.partitions for name, node in snapshot.topics.items()}
     members = {
         consumer: Member(thread_ids(consumer, node.registration, tuple(numbers), True))
         for consumer, node in snapshot.members.items()
         if node.registration is not None
     }
-    return RangeAssignor().assign(members, numbers)
+    return dict(strategy.assign(members, numbers))
 
 
-def ranked(snapshot: GroupSnapshot) -> list[tuple[int, int, int, str]]:
+def ranked(snapshot: GroupSnapshot, strategy: Assignor) -> list[tuple[int, int, int, str]]:
     """The assignment by ranks of names in place of names."""
     topics = sorted(snapshot.topics, key=utf16_key)
     consumers = sorted(snapshot.members, key=lambda name: utf16_key(f"{name}-0"))
     found = []
-    for tp, thread in assigned(snapshot).items():
+    for tp, thread in assigned(snapshot, strategy).items():
         consumer, _, number = thread.rpartition("-")
         found.append((topics.index(tp.topic), tp.partition, consumers.index(ConsumerId(consumer)), number))
     return sorted(found)
@@ -169,4 +170,14 @@ def test_every_assignment_stays_the_same(topics: dict[str, int], hosts: dict[str
         topics={topic: TopicNode(tuple(range(count))) for topic, count in topics.items()},
     )
     (found,) = anonymized([made], Random(seed))
-    assert ranked(found) == ranked(made)
+    strategies = (RangeAssignor(), RoundRobinAssignor("1.1"), RoundRobinAssignor("0.10"))
+    assert not found.problems
+    assert [ranked(found, one) for one in strategies] == [ranked(made, one) for one in strategies]
+
+
+def test_too_many_topics_for_roundrobin_are_a_problem() -> None:
+    topics = {f"topic{n}": TopicNode((0, 1)) for n in range(50)}
+    (found,) = anonymized([group_snapshot(topics=topics)])
+    assert [one.what for one in found.problems] == ["roundrobin"]
+    renamed = dict(zip(topics, found.topics, strict=True))
+    assert [renamed[topic] for topic in sorted(topics)] == sorted(found.topics)

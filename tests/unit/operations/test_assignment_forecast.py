@@ -104,7 +104,7 @@ wanted_members = some.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     members=wanted_members,
     sizes=some.dictionaries(some.sampled_from(["t", "u"]), some.integers(1, 9), min_size=1),

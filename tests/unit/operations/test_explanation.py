@@ -85,7 +85,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
         "seems to have given up",
         "rebalance.max.retries x rebalance.backoff.ms",
     ),
-    ("Scala tries", {"owners": without("t:3"), "taken": SOON}, "t:3", "still tries", "all of its partitions or none"),
+    ("Scala tries", {"owners": without("t:3"), "taken": SOON}, "t:3", "may still try", "all of its partitions or none"),
     ("ours late", {"owners": without("t:3"), "extra": ALL_OURS}, "t:3", "not claimed it yet", "g_b (zkconsumer)"),
     ("dead owner", {"owners": {**OWNED, "t:3": "g_gone-0"}}, "t:3", "dead", "session 0x3e7 has not expired"),
     ("no such thread", {"owners": {**OWNED, "t:3": "g_b-7"}}, "t:3", "no such thread", "no thread g_b-7"),
@@ -227,6 +227,14 @@ def test_members_with_two_strategies_contend() -> None:
     unowned = explain(snapshot, T0)
     assert unowned.should == "g_a-0"
     assert "it should also own t-1, which g_b-0 owns; what g_b owns is explained by" in unowned.cause.reason
+
+
+def test_members_of_ours_wake_a_scala_member_that_gave_up() -> None:
+    alone = explain(group_snapshot(TWO, without("t:3"), logs=LOGS), T3)
+    assert "for example a member that joins" in alone.cause.waits_for
+    beside = explain(group_snapshot(TWO, without("t:2", "t:3"), logs=LOGS, extra={"g_a": OURS}), T3)
+    assert "members of zkconsumer make one" in beside.cause.waits_for
+    assert "or it does not assign by range" in beside.cause.reason
 
 
 def test_a_dead_owner_keeps_a_scala_member_from_claiming() -> None:

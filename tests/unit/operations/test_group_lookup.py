@@ -115,6 +115,21 @@ def test_a_group_nobody_could_look_up_is_no_error() -> None:
     assert require_group(Source(doubtful), "g") is doubtful
 
 
+def test_another_chroot_counts_more_than_missing_brokers() -> None:
+    with FakeZooKeeperServer() as server:
+        server.zookeeper.put("/kafka/brokers/ids/0", BROKER)
+        server.zookeeper.put("/kafka/consumers/g")
+        server.zookeeper.put("/consumers/h")
+        source = LiveSource(ClusterConnection(command_config(server.connect, None)[0], scaled(5.0)))
+        try:
+            with pytest.raises(UnknownGroupError, match=f"It is there with --zookeeper {server.connect}/kafka."):
+                require_group(source, "g")
+            (problem,) = require_group(source, "h").problems
+            assert problem.why.endswith(f"There are some with --zookeeper {server.connect}/kafka.")
+        finally:
+            source.close()
+
+
 def test_an_unknown_group_is_an_error() -> None:
     with pytest.raises(UnknownGroupError, match="Did you mean .orders1."):
         require_group(Source(GroupSnapshot("orders2", 1)), "orders2")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zkconsumer.core.migration.files import parse_backup
 from zkconsumer.core.migration.planning import SavedEntry, Step, Store, StoreEntry, Verdict
@@ -126,6 +128,23 @@ def test_a_hostile_owner_node_refuses_its_partition_alone(house: House, data: by
     assert house.offsets() == {1: b"2"}
 
 
+@pytest.mark.parametrize(
+    ("path", "operation", "words"),
+    [("offsets/t/0", "read", "ACL"), ("offsets/t/0", "write", "refused"), ("owners/t/0", "read", "cannot be read")],
+)
+def test_a_missing_right_refuses_its_partition_alone(house: House, path: str, operation: str, words: str) -> None:
+    house.ours("g_a")
+    house.owns("g_a", T0)
+    house.offset(T0, 5)
+    house.server.refuse(f"{GROUP}/{path}", operation)
+    house.side.read(Deadline(5.0))
+    refused = house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))
+    assert list(refused) == [T0]
+    assert words in refused[T0]
+    house.server.refuse(f"{GROUP}/{path}")
+    assert house.offsets() == {0: b"5", 1: b"2"}
+
+
 def test_an_offset_of_an_owned_partition_is_not_removed(house: House) -> None:
     house.ours("g_a")
     house.owns("g_a", T0)
@@ -204,6 +223,64 @@ def test_an_unowned_offset_that_somebody_wrote_is_kept(house: House) -> None:
     house.offset(T0, 6)
     assert house.side.write([write(T0, 1)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
     assert house.offsets() == {0: b"6"}
+
+
+ADOPTS, OVERWRITES, SCALA = "g_adopts", "g_overwrites", "g_scala"
+SESSIONS = {ADOPTS: 11, OVERWRITES: 12, SCALA: 13}
+
+
+def claim(house: House, name: str) -> None:
+    """Take the partition over as a rebalance does: a claim of ours also writes the offset node once more."""
+    house.owns(name, T0, session=SESSIONS[name], scala=name == SCALA)
+    if name != SCALA:
+        house.offset(T0, house.offsets()[0])
+
+
+def release(house: House) -> None:
+    if house.server.node(f"{GROUP}/owners/t/0") is not None:
+        house.server.remove(f"{GROUP}/owners/t/0")
+
+
+def happens(house: House, event: str) -> None:
+    """Something that members do at any moment."""
+    if event in SESSIONS:
+        claim(house, event)
+    elif event == "release":
+        release(house)
+    elif event == "commit":
+        house.offset(T0, house.offsets()[0])
+
+
+EVENTS = [*SESSIONS, "release", "commit", "nothing"]
+
+
+@given(events=st.lists(st.sampled_from(EVENTS), min_size=1, max_size=6))
+def test_no_race_writes_over_an_owner_that_does_not_adopt(events: list[str]) -> None:
+    """Something changes before each transaction. The offset is written only for the right owner of that moment."""
+    house = House()
+    house.member(SCALA, SESSIONS[SCALA])
+    house.ours(ADOPTS, SESSIONS[ADOPTS])
+    house.ours(OVERWRITES, SESSIONS[OVERWRITES], "overwrite")
+    house.offset(T0, 5)
+    claim(house, ADOPTS)
+    house.side.read(Deadline(5.0))
+    left, written_for = list(events), list[str | None]()
+
+    def racing(*arguments: Any) -> Any:
+        if left:
+            happens(house, left.pop(0))
+        owner, before = house.server.node(f"{GROUP}/owners/t/0"), house.offsets()
+        results = transact(*arguments)
+        if house.offsets() != before:
+            written_for.append(None if owner is None else owner.data.decode())
+        return results
+
+    transact = house.session.transact
+    setattr(house.session, "transact", racing)  # noqa: B010
+    refused = house.side.write([write(T0, 1)], Deadline(5.0))
+    assert written_for in ([None], [f"{ADOPTS}-0"], [])
+    assert bool(refused) == (written_for == [])
+    house.session.close(Deadline(5.0))
 
 
 # ---- followers ----

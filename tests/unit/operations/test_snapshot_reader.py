@@ -17,7 +17,7 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import MemberIdRequiredError, RegistryUnavailableError, ZkConsumerError
+from zkconsumer.errors import MemberIdRequiredError, RegistryError, ZkConsumerError
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, StoredOffset
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
@@ -141,7 +141,7 @@ def test_a_group_that_nobody_knows_is_empty(cluster: FakeCluster, sources: list[
 
 def test_without_brokers_zookeeper_tells_leaders(cluster: FakeCluster, sources: list[LiveSource]) -> None:
     a_group(cluster)
-    source = source_of(sources, cluster.zookeeper_connect, timeout=2.0)
+    source = source_of(sources, cluster.zookeeper_connect)
     for broker in cluster.brokers.values():
         broker.stop()  # its registration stays, as that of a broker that hangs
     found = source.snapshot("g")
@@ -161,7 +161,7 @@ def test_without_zookeeper_the_brokers_tell(cluster: FakeCluster, sources: list[
     connect = cluster.zookeeper_connect
     assert cluster.zookeeper_server is not None
     cluster.zookeeper_server.stop()
-    source = source_of(sources, connect, cluster.bootstrap_servers, timeout=1.0)
+    source = source_of(sources, connect, cluster.bootstrap_servers, timeout=3.0)
     found = source.snapshot("g")
     assert found.brokers
     assert found.brokers_group is not None
@@ -171,7 +171,7 @@ def test_without_zookeeper_the_brokers_tell(cluster: FakeCluster, sources: list[
 
 def test_brokers_are_remembered_while_zookeeper_is_away(cluster: FakeCluster, sources: list[LiveSource]) -> None:
     a_group(cluster)
-    source = source_of(sources, cluster.zookeeper_connect, timeout=1.0)
+    source = source_of(sources, cluster.zookeeper_connect, timeout=4.0)
     assert source.snapshot("g").members
     assert cluster.zookeeper_server is not None
     cluster.zookeeper_server.stop()
@@ -181,7 +181,7 @@ def test_brokers_are_remembered_while_zookeeper_is_away(cluster: FakeCluster, so
     assert [one.what for one in found.problems] == [f"ZooKeeper {cluster.zookeeper_connect}"]
     for broker in cluster.brokers.values():
         broker.stop()
-    with pytest.raises(RegistryUnavailableError):
+    with pytest.raises(RegistryError, match="not connected.*cannot be reached"):
         source.snapshot("g")
 
 
@@ -270,7 +270,7 @@ def test_one_broker_that_is_away_costs_its_partitions(sources: list[LiveSource])
         cluster.create_topic("t", 2)
         cluster.zookeeper.put("/consumers/g/offsets/t/0", b"0")
         cluster.brokers[1].stop()
-        found = source_of(sources, cluster.zookeeper_connect, timeout=3.0).snapshot("g")
+        found = source_of(sources, cluster.zookeeper_connect).snapshot("g")
     ends = {tp.partition: log.end for tp, log in found.logs.items()}
     assert sorted(ends.values(), key=str) == [0, None]
     assert [one.what for one in found.problems] == ["broker 1"]

@@ -55,7 +55,7 @@ def view_of(wanted: Mapping[str, Mapping[str, int]], existing: Mapping[str, tupl
     ],
     ids=lambda strategy: strategy.label,
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(wanted=members, existing=partitions)
 def test_the_words_name_the_assignors_thread(
     strategy: Strategy, wanted: Mapping[str, Mapping[str, int]], existing: Mapping[str, tuple[int, ...]]
@@ -109,7 +109,7 @@ def _check_turn(strategy: Strategy, steps: tuple[str, ...], thread: str, tp: Top
 
 
 @pytest.mark.parametrize("name", ["range", "roundrobin"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     wanted=some.dictionaries(
         some.sampled_from(["m-1", "m-10", "m-2", "\u00e9"]), some.sets(some.sampled_from(TOPICS)), min_size=1

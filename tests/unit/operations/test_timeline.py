@@ -122,10 +122,12 @@ def test_two_snapshots_tell_who_left_and_what_moved() -> None:
     before = look(30, {"g_a": 10, "g_b": 20}, {"t:0": ("g_a-0", 12), "t:1": ("g_b-0", 22)}, ids=(20, 2))
     after = look(50, {"g_a": 10}, {"t:0": ("g_a-0", 12), "t:1": ("g_a-0", 44)}, ids=(41, 3))
     found = events([before, after])
-    assert told(found)[-3:] == ["left g_b 41", "released g_b-0 t-1 <=41", "claimed g_a-0 t-1 44"]
+    assert told(found)[-3:] == ["left g_b 41", "released g_b-0 t-1 <=43", "claimed g_a-0 t-1 44"]
     last = rebalances(found)[-1]
     assert [(move.partition.partition, move.before, move.after) for move in last.moved] == [(1, "g_b-0", "g_a-0")]
     assert last.last == "g_a-0"
+    assert (last.duration, last.at_least, last.at_most) == (None, 0.0, 2.0)
+    assert "; 0.000 to 2.000 s; 1 claimed, 1 of them moved; " in list(report(found))[-1]
 
 
 def test_the_order_of_several_leaves_is_unknown_but_bounded() -> None:
@@ -162,7 +164,19 @@ def test_releases_before_a_leave_belong_to_it() -> None:
     ]
     *_, last = rebalances(events(steps))
     assert told(last.events) == ["left g_b 32", "released g_b-0 t-1 <=31", "claimed g_a-0 t-1 44"]
-    assert last.duration == pytest.approx((50 - 35) / 10), "both by our clock, since the leave's time is no node's"
+    assert (last.duration, last.at_most) == (None, (50 - 31) / 10), (
+        "the leave's time is no node's, and lies between looks"
+    )
+
+
+def test_looks_close_to_each_change_give_a_duration() -> None:
+    """No node has the time of a leave. Our own clock has it, if it was looked at closely before and after."""
+    before = look(30, {"g_a": 10, "g_b": 20}, {"t:0": ("g_a-0", 12), "t:1": ("g_b-0", 22)}, ids=(20, 2))
+    left = look(32, {"g_a": 10}, {"t:0": ("g_a-0", 12)}, ids=(32, 3))
+    claimed = look(51, {"g_a": 10}, {"t:0": ("g_a-0", 12), "t:1": ("g_a-0", 50)}, ids=(32, 3))
+    steps = [before, replace(before, taken=at(31)), left, replace(left, taken=at(50)), claimed]
+    *_, last = rebalances(events(steps))
+    assert (last.duration, last.began) == ((51 - 31) / 10, at(32))
 
 
 def test_claims_long_after_all_else_have_no_known_cause() -> None:
@@ -241,6 +255,13 @@ def test_the_report_folds_neighbours_and_escapes_names() -> None:
     assert lines[1].endswith(r"joined                g_\x1b[2J (t x 1)")
     assert lines[2].endswith(r"claimed               g_\x1b[2J-0 t:0-2,5")
     assert lines[3].startswith(r"  = rebalance: cause: g_\x1b[2J joined; 1.500 s; 4 claimed, 0 of them moved")
+
+
+def test_a_node_full_of_text_makes_no_long_line() -> None:
+    subscription = {f"topic-{number}": 1 for number in range(10_000)}
+    member = MemberNode(Registration(STATIC, subscription), node(10))
+    snapshot = replace(look(40, {}, {"t:0": ("x" * 1_000_000, 20)}), members={ConsumerId("g_a"): member})
+    assert max(map(len, report(events([snapshot])))) < 1_000
 
 
 def test_commits_are_shown_only_if_asked_for() -> None:

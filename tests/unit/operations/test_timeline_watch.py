@@ -138,3 +138,14 @@ def test_a_rebalance_is_over_when_everything_is_claimed_again() -> None:
     (abandoned,) = collected.add([], 200.0 + GIVEN_UP, half)
     assert abandoned.claims == ()
     assert collected.add([*begun, event(EventKind.LEFT)], 300.0, whole)[0].causes[0].kind is EventKind.JOINED
+
+
+def test_releases_after_claims_do_not_end_a_rebalance() -> None:
+    """After its session was away, a member claims all again, and one look sees half of it."""
+    collected, whole = OpenRebalance(), group_snapshot(owners={"t:0": "g_a-0", "t:1": "g_a-0"})
+    steps = [(EventKind.RELEASED, 0), (EventKind.CLAIMED, 0), (EventKind.RELEASED, 1), (EventKind.CLAIMED, 1)]
+    found = [TimelineEvent(kind, zxid, 1_000, "g_a-0", TopicPartition("t", n)) for zxid, (kind, n) in enumerate(steps)]
+    assert collected.add(found[:3], 0.0, whole) == ()
+    assert collected.add(found[3:], 1.0, whole) == ()
+    (over,) = collected.add([], 1.0 + SETTLED, whole)
+    assert (len(over.claims), len(over.releases)) == (2, 2)

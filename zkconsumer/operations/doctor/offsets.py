@@ -19,7 +19,7 @@ from zkconsumer.operations.doctor.findings import (
     shell_command,
     unknown,
 )
-from zkconsumer.operations.doctor.reading import not_read, topics_problem, why_unread
+from zkconsumer.operations.doctor.reading import not_read, topics_problem, why_topic_unread
 from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog
 
 JUST_COMMITTED_MS = 10_000
@@ -75,7 +75,7 @@ def dead_offsets(seen: Observations) -> Iterator[Finding]:
     for topic, stored in by_topic.items():
         known = snapshot.topics.get(topic)
         node = f"/consumers/{snapshot.group}/offsets/{topic}"
-        if unread := why_unread(snapshot, f"/brokers/topics/{topic}"):
+        if unread := why_topic_unread(snapshot, topic):
             yield unknown(f"whether topic {topic} exists: {unread}", node=node)
         elif known is None:
             text = f"topic {topic} does not exist, but has {counted(len(stored), 'offset')}"

@@ -35,8 +35,17 @@ def topics_problem(snapshot: GroupSnapshot) -> str:
     """Return why the list of topics is not complete, empty if it is."""
     if not snapshot.topics and not snapshot.brokers and not snapshot.zookeeper:
         return "neither ZooKeeper nor brokers were asked"
-    lost = [one for one in snapshot.problems if one.what == paths.TOPICS or one.what.startswith("ZooKeeper ")]
+    if snapshot.zookeeper:
+        lost = [one for one in snapshot.problems if one.what == paths.TOPICS or one.what.startswith("ZooKeeper ")]
+    else:
+        lost = [one for one in snapshot.problems if one.what == "brokers"]
     return lost[0].why if lost else ""
+
+
+def why_topic_unread(snapshot: GroupSnapshot, topic: str) -> str:
+    """Return why it is unknown whether a topic exists, empty if it is known."""
+    refused = [one.why for one in snapshot.problems if one.what == f"topic {topic!a}"]
+    return refused[0] if refused else why_unread(snapshot, f"{paths.TOPICS}/{topic}")
 
 
 def not_read(snapshot: GroupSnapshot, word: str) -> str:

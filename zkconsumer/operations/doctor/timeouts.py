@@ -37,11 +37,11 @@ def _bounds(tick: int | None, server: object) -> tuple[int, int] | None:
 
 
 def number(properties: Mapping[str, str], key: str, default: int) -> int | None:
-    """Return a whole number of a Scala member's properties, None if its text is none."""
+    """Return a number of a Scala member's properties, None if its text is none or negative."""
     text = properties.get(key, "").strip()
     if not text:
         return default
-    return int(text) if text.lstrip("+-").isdecimal() and text.isascii() and len(text) < 20 else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else None
 
 
 def _patience(properties: Mapping[str, str]) -> int | None:

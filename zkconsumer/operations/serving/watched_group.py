@@ -18,7 +18,9 @@ from zkconsumer.operations.serving.burrow_rules import DEFAULT_LIMITS, Commit, C
 V = TypeVar("V")
 
 CHANGES = 32
-"""The most snapshots kept for the timeline."""
+"""The most states of members, owners and topics that are kept for the timeline."""
+CHANGED_NODES = 100_000
+"""The most members and owners that these states have together. Two of them are always kept."""
 
 _UNKNOWN = -1
 """An unknown lag inside :class:`LagPoint`. It never leaves that class."""
@@ -65,7 +67,7 @@ class WatchedGroup:
     ``serial`` counts the readings, failed ones included. ``failure`` says why the latest reading failed, and is empty
     if it did not. ``zookeeper_taken`` is the time of the nodes in ``snapshot``, in milliseconds since 1970. It is
     older than the snapshot while only the brokers answer. ``changes`` are the snapshots in which members, owners or
-    topics differ from the one before. They have no logs and no offsets.
+    topics differ from the one before, and the last ones before each such change. They have no logs and no offsets.
     """
 
     snapshot: GroupSnapshot
@@ -216,8 +218,17 @@ def _commit(snapshot: GroupSnapshot, tp: TopicPartition, window: CommitWindow) -
 def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapshot, ...]:
     if before.changes and _membership(before.changes[-1]) == _membership(snapshot):
         return before.changes
-    light = replace(snapshot, offsets={}, kafka_offsets=None, logs={}, acls={}, servers=())
-    return (*before.changes, light)[-CHANGES:]
+    last: tuple[GroupSnapshot, ...] = ()
+    if before.changes and before.judged.taken > before.changes[-1].taken:
+        last = (_light(before.judged),)  # until then nothing had changed, so what changed is dated to one interval
+    nodes = len(snapshot.members) + len(snapshot.owners)
+    most = max(2, min(2 * CHANGES, CHANGED_NODES // max(1, nodes)))
+    return (*before.changes, *last, _light(snapshot))[-most:]
+
+
+def _light(snapshot: GroupSnapshot) -> GroupSnapshot:
+    """Return the snapshot without all that the timeline does not need."""
+    return replace(snapshot, offsets={}, kafka_offsets=None, logs={}, acls={}, servers=())
 
 
 def _membership(snapshot: GroupSnapshot) -> object:

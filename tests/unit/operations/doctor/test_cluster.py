@@ -141,7 +141,7 @@ def test_session_timeout(snapshot: GroupSnapshot, config: Any, expected: list[st
         ({"rebalance.max.retries": "3"}, "error"),
         ({"rebalance.max.retries": "13", "rebalance.backoff.ms": "500"}, "warn"),
         ({"zookeeper.sync.time.ms": "100"}, "error"),
-        ({"rebalance.max.retries": "many"}, "unknown"),
+        *(({"rebalance.max.retries": text}, "unknown") for text in ("many", "+-5", "-1", "9" * 30, "\u0663")),
     ],
 )
 def test_scala_patience(config: Any, expected: str) -> None:

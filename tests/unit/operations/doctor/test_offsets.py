@@ -24,6 +24,8 @@ OTHER_TOPIC = healthy(offsets={"old:0": 3, "t:0": 50}, logs={**LOGS, "old:0": (0
         (replace(OTHER_TOPIC, members={}), ["ok"], ""),
         (with_problem(healthy(), "/brokers/topics"), ["unknown"], "which topics exist"),
         (with_problem(healthy(offsets={"x:0": 1}), "/brokers/topics/x"), ["unknown"], "whether topic x exists"),
+        (with_problem(healthy(offsets={"x:0": 1}), "topic 'x'", "TOPIC_AUTHORIZATION_FAILED"), ["unknown"], "FAILED"),
+        (with_problem(healthy(zookeeper="", topics={}), "brokers", "no broker answers"), ["unknown"], "no broker"),
         (replace(healthy(), topics={"t": TopicNode((), NOW, "no JSON")}), ["unknown"], "no JSON"),
     ],
 )

@@ -6,6 +6,7 @@
 
 (() => {
   const MOST_POINTS = 720;
+  const LONGEST = 2000; // characters of one text
   const MOST_LISTED = 200; // members in a list; the map shows all
   const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
   const SVG = "http://www.w3.org/2000/svg";
@@ -14,12 +15,15 @@
 
   const byId = (id) => document.getElementById(id);
 
-  /** Text with visible escapes in place of control, formatting and private characters. */
-  const shown = (value) =>
-    String(value ?? "").replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Cn}\u2028\u2029]/gu, (one) => {
+  /** Text with visible escapes in place of control, formatting and private characters, cut if a node held a megabyte. */
+  const shown = (value) => {
+    const text = String(value ?? "");
+    const cut = text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
+    return cut.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Cn}\u2028\u2029]/gu, (one) => {
       const code = one.codePointAt(0);
       return code < 256 ? "\\x" + code.toString(16).padStart(2, "0") : "\\u" + code.toString(16).padStart(4, "0");
     });
+  };
 
   /** An element with a class, attributes and children; texts become text nodes. */
   function make(tag, name, ...rest) {
@@ -309,7 +313,7 @@
       ["Owned", `${count(wanted.length - unowned)} of ${count(wanted.length)}`, unowned > 0 ? `${unowned} without an owner` : "partitions", unowned > 0 ? "bad" : ""],
       ["Members", count(group.member_count), memberKinds(group), ""],
       ["Strategy", group.strategy || "unknown", group.coordination === "brokers" ? "the brokers coordinate" : "ZooKeeper coordinates", ""],
-      ["Last rebalance", last && known(last.ended) ? `${duration(Math.max(0, Math.round((group.now - last.ended) / 1000)))} ago` : last ? "time unknown" : "none seen", last ? tookText(last) : "", ""],
+      ["Last rebalance", last && known(last.ended) ? `${/^\d+ \w+/.exec(duration(Math.max(0, Math.round((group.now - last.ended) / 1000))))[0]} ago` : last ? "time unknown" : "none seen", last ? tookText(last) : "", ""],
     ];
     fill(byId("figures"), rows, () =>
       rows.map(([name, value, note, level]) => make("div", level, make("dt", "", name), make("dd", "", value, make("small", "", note)))));
@@ -317,6 +321,7 @@
 
   const tookText = (one) =>
     !one.claims ? "no claim yet" : known(one.duration) ? `took ${duration(one.duration)}`
+      : known(one.at_least) && known(one.at_most) && one.at_least <= one.at_most && one.at_most < 600 ? `took ${duration(one.at_least)} to ${duration(one.at_most)}`
       : known(one.at_least) ? `took at least ${duration(one.at_least)}` : "duration unknown";
 
   function memberKinds(group) {
@@ -681,7 +686,7 @@
 
   function showRebalances(group) {
     const all = [...group.rebalances].reverse();
-    put(byId("rebalances-note"), all.length ? "the latest first, in the order of ZooKeeper's transactions" : "");
+    put(byId("rebalances-note"), !all.length ? "" : group.coordination === "brokers" ? "the latest first" : "the latest first, in the order of ZooKeeper's transactions");
     const longest = Math.max(0.001, ...all.map((one) => one.duration ?? 0));
     fill(byId("rebalances"), all, () => (all.length ? all.map((one) => rebalance(group, one, longest)) : [make("li", "muted", "None is known.")]));
   }
@@ -696,7 +701,7 @@
     return make("li", "",
       make("span", "when", moment(one.began ?? one.ended), { title: known(one.zxid) ? `zxid 0x${one.zxid.toString(16)}` : "zxid unknown" }),
       make("span", "cause", causes(group, one)),
-      make("span", "took", bar, make("span", "", tookText(one), known(one.duration) || !one.claims ? null : ": its begin is unknown")),
+      make("span", "took", bar, make("span", "", tookText(one), known(one.duration) || !one.claims ? null : known(one.began) ? null : ": its begin is not known exactly")),
       make("span", "facts", facts.join(" · ")),
       one.moved.length ? make("span", "facts", moves(group, `r${one.zxid}${one.began}`, one.moved.map((move) => ({ partition: `${move.topic}:${move.partition}`, from: move.before, to: move.after })))) : null);
   }
