@@ -29,6 +29,7 @@ SUBSCRIBED = (
     " actively subscribed to it."
 )
 NO_PARTITION = f"{_ERRORS}.UnknownTopicOrPartitionException: This server does not host this topic-partition."
+BROKERS_UNKNOWN = "the brokers could not be asked whether the group has members"
 _TEXTS = {
     3: NO_PARTITION,
     24: f"{_ERRORS}.InvalidGroupIdException: The group id is invalid.",
@@ -71,7 +72,9 @@ def why_not(snapshot: GroupSnapshot) -> str:
     if unseen:
         return unseen
     if not snapshot.in_zookeeper and not snapshot.in_kafka:
-        return NOT_FOUND
+        return "not everything could be asked" if snapshot.problems else NOT_FOUND
+    if _brokers_unknown(snapshot):
+        return BROKERS_UNKNOWN
     brokers = () if snapshot.brokers_group is None else snapshot.brokers_group.members
     return _not_empty([*members_in_zookeeper(snapshot), *(member.member_id for member in brokers)])
 
@@ -85,6 +88,8 @@ def why_not_offset(snapshot: GroupSnapshot, partition: TopicPartition, *, in_zoo
     unseen = _unseen(snapshot)
     if unseen:
         return unseen
+    if _brokers_unknown(snapshot):
+        return BROKERS_UNKNOWN
     members = members_in_zookeeper(snapshot)
     brokers = () if snapshot.brokers_group is None else snapshot.brokers_group.members
     if members or (in_zookeeper and brokers):
@@ -93,6 +98,10 @@ def why_not_offset(snapshot: GroupSnapshot, partition: TopicPartition, *, in_zoo
         partition.topic in (*member.topics, *(tp.topic for tp in member.assignment or ())) for member in brokers
     )
     return SUBSCRIBED if subscribed else ""
+
+
+def _brokers_unknown(snapshot: GroupSnapshot) -> bool:
+    return snapshot.brokers_group is None and bool(snapshot.problems)
 
 
 def _not_empty(live: Collection[str]) -> str:

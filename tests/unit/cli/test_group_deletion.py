@@ -43,7 +43,9 @@ def cluster() -> Iterator[FakeCluster]:
 @pytest.fixture
 def run(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> Run:
     def command(arguments: str) -> tuple[int, str, str]:
-        code = main(["groups", *arguments.split(), "--zookeeper", cluster.zookeeper_connect, "--timeout", "20000"])
+        where = ["--zookeeper", cluster.zookeeper_connect, "--timeout", "20000"]
+        verb, *rest = arguments.split()
+        code = main(["groups", verb, *where, *rest])
         return (code, *capsys.readouterr())
 
     return command
@@ -163,3 +165,17 @@ def test_a_node_that_must_not_be_read_may_hide_members(node: str) -> None:
 
 def test_what_nobody_knows_cannot_be_deleted() -> None:
     assert "GroupIdNotFoundException" in group_deletion.why_not(GroupSnapshot("g", 1))
+    unread = GroupSnapshot("g", 1, problems=(Problem("/consumers/g", "not permitted"),))
+    assert group_deletion.why_not(unread) == "not everything could be asked"
+
+
+def test_nothing_is_deleted_while_the_brokers_are_away(cluster: FakeCluster, run: Run) -> None:
+    """They may have members of the group."""
+    for number, _, _ in cluster.addresses():
+        cluster.stop_broker(number)
+    for arguments in ("delete g --execute", "delete-offsets g --topic t --execute"):
+        code, out, err = run(f"{arguments} --timeout 1000")
+        assert code == 1
+        assert group_deletion.BROKERS_UNKNOWN in out
+        assert "Warning: " in err
+    assert len(cluster.zookeeper.tree(OFFSETS)) == 4

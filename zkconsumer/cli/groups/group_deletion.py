@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from zkconsumer.cli.groups.arguments import selection_of
-from zkconsumer.cli.groups.group_output import complain_of_unknown, say, warn
+from zkconsumer.cli.groups.group_output import complain_of_unknown, say, warn, warn_of_problems
 from zkconsumer.cli.groups.group_tables import Coordination, GroupSide, sides
 from zkconsumer.cli.tables import TABLE, Cell, Column, Table, printable, render
 from zkconsumer.core.migration.planning import PartitionSelection
@@ -35,6 +35,8 @@ def delete_groups(source: SnapshotSource, connection: ClusterConnection, argumen
     """Delete groups, or tell what would be deleted. Return the exit code: 1 if any group cannot be deleted."""
     names = source.groups() if arguments.all_groups else sorted(set(arguments.group))
     found = {name: source.snapshot(name) for name in names}
+    for snapshot in found.values():
+        warn_of_problems(snapshot)
     failed = {name: reason for name, snapshot in found.items() if (reason := group_deletion.why_not(snapshot))}
     if arguments.execute:
         for name, snapshot in found.items():
@@ -98,6 +100,7 @@ def delete_offsets(source: SnapshotSource, connection: ClusterConnection, argume
     (name,) = arguments.group
     snapshot = source.snapshot(name)
     shown = sides(snapshot)
+    warn_of_problems(snapshot)
     if not shown:
         complain_of_unknown(name, source, arguments)
         return _FAILED

@@ -62,7 +62,7 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
     for name in names:
         snapshot = source.snapshot(name)
         found = sides(snapshot)
-        _warn_of_problems(snapshot)
+        warn_of_problems(snapshot)
         if not found and snapshot.problems:
             warn(f"Error: Consumer group '{printable(name)}' was not found, but not everything could be asked.")
             code = _FAILED
@@ -127,7 +127,8 @@ def complain_of_unknown(name: str, source: SnapshotSource, arguments: argparse.N
         warn(hint)
 
 
-def _warn_of_problems(snapshot: GroupSnapshot) -> None:
+def warn_of_problems(snapshot: GroupSnapshot) -> None:
+    """Print what could not be read, and why."""
     for problem in snapshot.problems:
         warn(f"Warning: {printable(problem.what)}: {printable(problem.why)}")
 
