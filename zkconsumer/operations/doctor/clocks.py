@@ -9,7 +9,9 @@ from zkconsumer.operations.group_snapshot import GroupSnapshot, NodeStat
 from zkconsumer.zookeeper import paths
 
 SKEW_MS = 5_000
-"""A difference of clocks below this may be a slow registration."""
+"""A difference of clocks below this may be a delay."""
+LATE_MS = 30_000
+"""A member whose clock seems behind by less may have registered late: 0.8 waits for the end of its former session."""
 _EFFECT = "timestamps in its messages and logs may lie"
 _REMEDY = "synchronise the clock (NTP, chrony)"
 
@@ -26,7 +28,7 @@ def member_clocks(seen: Observations) -> Iterator[Finding]:
             yield unknown(f"the clock of {consumer}: its registration has no time", node=path)
             continue
         ahead = int(text) - node.stat.ctime
-        if abs(ahead) <= SKEW_MS:
+        if -LATE_MS <= ahead <= SKEW_MS:
             continue
         if ahead > 0:
             said = f"the clock of {consumer} is {seconds(ahead)} ahead of ZooKeeper's"

@@ -158,6 +158,8 @@ def test_the_patience_that_is_advised_suffices() -> None:
     ("age_ms", "expected", "text"),
     [
         (60_000, "ok", ""),
+        (31_000, "ok", ""),
+        (66_000, "warn", "is 6 s ahead of ZooKeeper's"),
         (0, "warn", "is 60 s behind ZooKeeper's, or it registered so late"),
         (120_000, "warn", "is 60 s ahead of ZooKeeper's"),
     ],
