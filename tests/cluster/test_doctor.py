@@ -294,6 +294,21 @@ def test_double_registration(doctor: Doctor, staged: Staged, topic: str) -> None
     assert f"{staged.group}_a, {staged.group}_b" in found.evidence
 
 
+def test_two_connectors_in_one_process(
+    doctor: Doctor,
+    new_group: Callable[[], str],
+    topic: str,
+    connector: Callable[..., ZookeeperConsumerConnector],
+) -> None:
+    group = new_group()
+    for name in "ab":
+        connector(group, consumer_id=name).create_message_streams({topic: 1})
+    (found,) = doctor.check("double-registration", group)
+    assert levels([found]) == ["note"]
+    assert found.text.startswith(f"process {os.getpid()} on ")
+    assert found.evidence == f"{group}_a, {group}_b"
+
+
 def test_mixed_strategies_of_scala_members(
     doctor: Doctor, staged: Staged, topic: str, legacy_member: Callable[..., LegacyMember], zookeeper: KazooClient
 ) -> None:
@@ -435,6 +450,7 @@ def test_dead_offsets(doctor: Doctor, staged: Staged, topic: str) -> None:
     staged.offset(topic, 4, 3)
     found = doctor.check("dead-offsets", staged.group)
     assert levels(found) == ["warn", "warn"]
+    assert main(shlex.split(found[0].remedy)[1:]) == 0
     assert {one.evidence for one in found} == {"no-such-topic:0", f"{topic}:4"}
 
 
@@ -443,6 +459,7 @@ def test_offset_beyond_the_log(doctor: Doctor, staged: Staged, topic: str) -> No
     (found,) = doctor.check("offset-outside-log", staged.group)
     assert levels([found]) == ["error"]
     assert "log 0..0" in found.evidence
+    assert main(shlex.split(found.remedy)[1:]) == 0
 
 
 def test_offset_below_the_log(doctor: Doctor, staged: Staged, cluster: DevCluster, new_topic: NewTopic) -> None:

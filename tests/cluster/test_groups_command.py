@@ -96,7 +96,12 @@ def _stage(bootstrap: str, names: BrokersGroups, made: list[Any]) -> None:
             one.poll(0.02)
         owned = [len(one.assignment()) for one in (static, plain)]
         others = sum(len(one.assignment()) for one in idle)
-        return owned[1] == 2 and owned[0] + others == 3 and all(len(one.assignment()) == 4 for one in leaving)
+        if owned[1] != 2 or owned[0] + others != 3 or any(len(one.assignment()) != 4 for one in leaving):
+            return False
+        # a member that joined later would begin a rebalance that ends only when all are polled
+        described = ["--describe", "--group", names.stable, "--state", "--format", "json"]
+        (state,) = json.loads(run(("--bootstrap-server", bootstrap), *described).out)
+        return (state["state"], state["number_members"]) == ("Stable", 4)
 
     eventually(settled, 30, "all members have what is theirs")
     static.commit(offsets=[TopicPartition(names.topic, p, COMMITTED) for p in (0, 1)], asynchronous=False)

@@ -24,6 +24,8 @@ MAX_REGISTRATION_BYTES = 128 * 1024
 RESERVED_BYTES = 8 * 1024
 """The part of these bytes that is reserved for all but the subscription."""
 
+PROCESS_KEY = "pid"
+"""The extra key with the process id, as text. Two members of one host and process may be a mistake."""
 READER_KEY = "reader"
 """The extra key with what reads, for people and tools: Spark queries advertise :data:`SPARK_QUERY`."""
 SPARK_QUERY = "spark"

@@ -5,6 +5,7 @@ Threads: the application's thread makes the parts. They guard themselves.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from zkconsumer.assignors.strategy_agreement import GroupStrategy, advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.registration import CONFLICT_KEY, Registration
+from zkconsumer.core.registration import CONFLICT_KEY, PROCESS_KEY, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
@@ -62,11 +63,12 @@ def zookeeper_session(config: ConsumerConfig, on_change: Callable[[SessionChange
 
 
 def stamped(config: ConsumerConfig, session: Session, registration: Registration) -> Registration:
-    """Return the registration with the present time, the keys that strategies use, and ``offset.conflict``."""
+    """Return the registration with the present time, the keys that strategies use, ``offset.conflict`` and pid."""
     extra = advertisement(
         config, host=socket.gethostname(), address=session.local_address, room=config.machine_room, version=VERSION
     )
     extra[CONFLICT_KEY] = config.offset_conflict
+    extra[PROCESS_KEY] = str(os.getpid())
     return replace(registration, timestamp=str(time.time_ns() // 1_000_000), extra=extra)
 
 

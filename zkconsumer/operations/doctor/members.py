@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zkconsumer.core.registration import PROCESS_KEY
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.doctor.findings import (
     Finding,
@@ -89,7 +90,7 @@ def _doubles_in_a_process(snapshot: GroupSnapshot) -> Iterator[Finding]:
     by_process: dict[tuple[str, str], list[ConsumerId]] = {}
     for consumer, node in sorted(snapshot.members.items()):
         extra = {} if node.registration is None else node.registration.extra
-        host, process = extra.get("host"), extra.get("pid")
+        host, process = extra.get("host"), extra.get(PROCESS_KEY)
         if isinstance(host, str) and process is not None:
             by_process.setdefault((host, str(process)), []).append(consumer)
     for (host, process), twins in by_process.items():

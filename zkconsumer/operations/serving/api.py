@@ -78,6 +78,7 @@ def _row(watched: WatchedGroup, judgement: Judgement, now: int) -> Document:
         "partition_count": len(partitions),
         "owned_count": len(judgement.owners),
         "lag": sum(known.lag for known in lags.values()) if lags else None,
+        "unknown_lags": len([tp for tp in current if tp not in lags]),
         "lag_seconds": max(seconds, default=None),
         "abandoned_topics": sorted({tp.topic for tp in watched.lags if judgement.abandoned(tp.topic)}),
     }
