@@ -30,7 +30,7 @@ LARGE = 1_000_000
 def source(cluster: DevCluster) -> Iterator[LiveSource]:
     """The cluster by its ZooKeeper alone, which names the broker."""
     config, _ = command_config(cluster.zookeeper_connect, None)
-    made = LiveSource(ClusterConnection(config, scaled(20.0)))
+    made = LiveSource(ClusterConnection(config, scaled(60.0)))
     yield made
     made.close()
 
@@ -38,7 +38,7 @@ def source(cluster: DevCluster) -> Iterator[LiveSource]:
 @pytest.fixture
 def brokers_only(cluster: DevCluster) -> Iterator[LiveSource]:
     config, _ = command_config(None, cluster.bootstrap_servers)
-    made = LiveSource(ClusterConnection(config, scaled(20.0)))
+    made = LiveSource(ClusterConnection(config, scaled(60.0)))
     yield made
     made.close()
 
