@@ -152,7 +152,7 @@ def test_any_registration_that_is_read_is_kept(content: str) -> None:
     registration = decode_registration(node.encode(), "/consumers/g/ids/m")
     made = GroupSnapshot("g", NOW, members={ConsumerId("m"): MemberNode(registration, None)})
     again = parse_snapshot(format_snapshot(made))
-    assert again.members["m"].registration is not None
+    assert again.members[ConsumerId("m")].registration is not None
     assert format_snapshot(again) == format_snapshot(made)
 
 
