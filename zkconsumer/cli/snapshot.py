@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
+from zkconsumer.cli.tables import printable
 from zkconsumer.operations.anonymization import anonymized
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = [one for group in dict.fromkeys(arguments.groups) for one in _of_group(source, group)]
     for snapshot in found:
         for problem in snapshot.problems:
-            print(f"zkconsumer snapshot: {problem.what}: {problem.why}", file=sys.stderr)
+            print(f"zkconsumer snapshot: {printable(f'{problem.what}: {problem.why}')}", file=sys.stderr)
     if arguments.anonymize:
         found = anonymized(found)
     if arguments.output:

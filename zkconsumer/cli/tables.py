@@ -21,6 +21,8 @@ Cell = str | int | float | bool | Sequence[str] | None
 """A value of a table. None is what is missing or unknown. A list of texts is joined, except in JSON."""
 
 _MISSING = "-"
+_WIDEST = 300
+"""Columns are not aligned beyond it. Otherwise one huge value would make each of many rows as long."""
 _NO_KEY = re.compile("[^a-z0-9]+")
 
 
@@ -108,7 +110,7 @@ def _aligned(table: Table) -> str:
     rows = [[column.title for column in table.columns]]
     rows += [[_MISSING if cell is None or cell == () else _text(cell) for cell in row] for row in table.rows]
     widths = [
-        column.width if column.fixed else max(column.width, *(len(row[at]) for row in rows))
+        column.width if column.fixed else max(column.width, *(min(len(row[at]), _WIDEST) for row in rows))
         for at, column in enumerate(table.columns)
     ]
     # as Kafka's tools, which fill up every column but the last one

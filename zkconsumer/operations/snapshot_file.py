@@ -8,6 +8,7 @@ Values that are the default are left out.
 from __future__ import annotations
 
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -27,8 +28,9 @@ MOST_BYTES = 512 * 1024 * 1024
 MOST_SNAPSHOTS = 100_000
 
 _INT64 = range(-(1 << 63), 1 << 63)
-_MOST_PARTITION = (1 << 31) - 1
-_DEEPEST = 100
+_INT32 = range(-(1 << 31), 1 << 31)
+_DEEPEST = 250
+"""Deeper than a registration that is read, with the levels around it. So each file that was written can be read."""
 
 
 class SnapshotFileError(ValueError):
@@ -48,6 +50,8 @@ def _written(value: Any) -> Any:
     kind = value.__class__
     if kind in (int, str, bool) or value is None:
         return value
+    if kind is float:  # 1e999 in a registration is infinite, which JSON has no number for
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, TopicPartition):
         return _key(value)
     if isinstance(value, Mapping):
@@ -185,8 +189,9 @@ def _plain(kind: type, value: Any, where: str) -> Any:
 
 def _partition(value: Any, where: str) -> TopicPartition:
     topic, colon, number = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    digits = number.isascii() and number.isdecimal() and len(number) < 11
-    if colon and topic and digits and int(number) <= _MOST_PARTITION:
+    unsigned = number.removeprefix("-")  # as the original, topic nodes may have negative numbers
+    digits = unsigned.isascii() and unsigned.isdecimal() and len(unsigned) < 11
+    if colon and topic and digits and int(number) in _INT32:
         return TopicPartition(topic, int(number))
     raise _wrong(where, "a partition as topic:number", value)
 
@@ -199,7 +204,7 @@ def _free(value: Any, where: str, depth: int) -> object:
         return {key: _free(one, where, depth + 1) for key, one in value.items()}
     if isinstance(value, list):
         return [_free(one, where, depth + 1) for one in value]
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and not math.isfinite(value):
         raise SnapshotFileError(f"{where} is not a number")
     return value
 

@@ -41,10 +41,13 @@ MOST_RIGHTS = 100
 """The most topics of a group whose ACLs are read."""
 MOST_OTHER = 1000
 """The most further nodes of a group that are listed."""
+MOST_OWNER_BYTES = 4096
+"""The longest content of an owner that is read: it is kept and shown, for each partition."""
 MOST_REGISTERED_BYTES = 64 * 1024 * 1024
 """The most bytes of registrations that are decoded; 10,000 members take a tenth of it."""
 
 _PARTITION = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
+_LAST_PARTITION = (1 << 31) - 1
 _KNOWN = ("ids", "owners", "offsets")
 
 
@@ -289,7 +292,7 @@ class ZooKeeperReader:
         self._refused(one)
         numbers = []
         for name in one.names:
-            if _PARTITION.fullmatch(name):
+            if _PARTITION.fullmatch(name) and int(name) <= _LAST_PARTITION:
                 numbers.append(int(name))
             else:
                 self._draft.problem(path, f"the child {name!a} is no number of a partition")
@@ -305,6 +308,9 @@ class ZooKeeperReader:
                 self._draft.owners[tp] = OwnerNode("", None, FORBIDDEN_NODE)
             return
         stat = node_stat(one.node)
+        if one.node.length > MOST_OWNER_BYTES:
+            self._draft.owners[tp] = OwnerNode("", stat, f"{one.node.length} bytes are no thread id")
+            return
         try:
             self._draft.owners[tp] = OwnerNode(node_codecs.decode_owner(one.node.data, one.wanted.path), stat)
         except MalformedNodeError as error:

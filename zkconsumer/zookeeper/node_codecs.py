@@ -266,7 +266,7 @@ def decode_registration(data: bytes | None, path: str) -> Registration:
         pattern=pattern,
         subscription=subscription,
         timestamp=timestamp if isinstance(timestamp, str) else "" if timestamp is None else _shown(timestamp),
-        version=version if isinstance(version, int) and not isinstance(version, bool) else 1,
+        version=version if isinstance(version, int) and not isinstance(version, bool) and version in _INT64 else 1,
         extra={key: value for key, value in document.items() if key not in _KNOWN_KEYS},
     )
     _check_subscription(registration, path)

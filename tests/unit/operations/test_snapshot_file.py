@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from tests.group_snapshots import NOW, group_snapshot
 from zkconsumer import cli
 from zkconsumer.errors import ConfigException
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
     BrokerNode,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
     KafkaOffset,
+    MemberNode,
     PartitionLog,
     Problem,
     ZooKeeperServer,
@@ -33,6 +34,7 @@ from zkconsumer.operations.snapshot_file import (
     read_snapshots,
     write_snapshots,
 )
+from zkconsumer.zookeeper.node_codecs import decode_registration
 
 FULL = group_snapshot(
     members={"g_h-1": {"t": 2}},
@@ -107,6 +109,13 @@ def changed(**fields: Any) -> str:
         (changed(members={"m": {"registration": {}, "stat": None}}), "registration lacks pattern, subscription"),
         (changed(owners={"t": {}}), "the key 't' should be a partition as topic:number"),
         (changed(owners={"t:99999999999": {}}), "should be a partition"),
+        (changed(owners={"t:2147483648": {}}), "should be a partition"),
+        (changed(owners={"t:--1": {}}), "should be a partition"),
+        (changed(taken=float("nan")), "the snapshot, taken should be a whole number"),
+        (
+            changed(members={"m": {"registration": {"pattern": "", "subscription": {}, "extra": {"x": [1e999]}}}}),
+            "is not a number",
+        ),
         (changed(logs={"t:0": {"replicas": [None]}}), r"replicas\[0\] should be a whole number"),
         (changed(brokers={"x": {}}), "the key 'x' is no number"),
         (changed(brokers_group={"state": "Stable", "coordinator": [1, "h"]}), "should be a list of 3"),
@@ -122,11 +131,44 @@ def test_a_line_that_is_no_snapshot(line: str, reason: str) -> None:
 
 def test_deep_nesting_is_refused() -> None:
     deep: Any = 1
-    for _ in range(200):
+    for _ in range(300):
         deep = [deep]
     node = {"registration": {"pattern": "static", "subscription": {}, "extra": {"x": deep}}, "stat": None}
     with pytest.raises(SnapshotFileError, match="nested too deeply"):
         parse_snapshot(changed(members={"m": node}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '"version":99999999999999999999',
+        f'"deep":{"[" * 150}{"]" * 150}',
+        '"large":1e999,"small":[-1e999]',
+        '"\\ud800":"\\ud800\\u001b[31m"',
+    ],
+)
+def test_any_registration_that_is_read_is_kept(content: str) -> None:
+    node = '{"subscription":{"t":1},"pattern":"static",' + content + "}"
+    registration = decode_registration(node.encode(), "/consumers/g/ids/m")
+    made = GroupSnapshot("g", NOW, members={ConsumerId("m"): MemberNode(registration, None)})
+    again = parse_snapshot(format_snapshot(made))
+    assert again.members[ConsumerId("m")].registration is not None
+    assert format_snapshot(again) == format_snapshot(made)
+
+
+def test_an_infinite_number_becomes_text() -> None:
+    registration = decode_registration(
+        b'{"subscription":{"t":1},"pattern":"static","extra":[1e999]}', "/consumers/g/ids/m"
+    )
+    made = GroupSnapshot("g", NOW, members={ConsumerId("m"): MemberNode(registration, None)})
+    (read,) = parse_snapshot(format_snapshot(made)).members.values()
+    assert read.registration is not None
+    assert read.registration.extra == {"extra": ["inf"]}
+
+
+def test_negative_partitions_are_kept_as_in_topic_nodes() -> None:
+    made = GroupSnapshot("g", NOW, logs={TopicPartition("t", -1): PartitionLog(0, 1)})
+    assert parse_snapshot(format_snapshot(made)) == made
 
 
 @settings(max_examples=60, deadline=None)
@@ -188,6 +230,14 @@ def test_the_command_copies_and_anonymizes_a_file(tmp_path: Path, capsys: pytest
     assert found[0].group != "g"
     assert cli.main(["snapshot", "g", "--from", given_file]) == 0
     assert [parse_snapshot(line).taken for line in capsys.readouterr().out.splitlines()] == [NOW, NOW + 1]
+
+
+def test_problems_reach_the_terminal_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "file")
+    problems = (Problem("a \x1b[31m", "\u202eb\nc"),)
+    write_snapshots(file, [group_snapshot(members={"g_h-1": {"t": 1}}, problems=problems)])
+    assert cli.main(["snapshot", "g", "--from", file]) == 0
+    assert capsys.readouterr().err == "zkconsumer snapshot: a \\x1b[31m: \\u202eb\\nc\n"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from zkconsumer.operations.brokers_reader import member_of
 from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
+from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
 from zkconsumer.testing import FakeCluster
@@ -200,6 +201,19 @@ def test_if_nothing_answers_it_is_an_error(sources: list[LiveSource]) -> None:
         source.snapshot("g")
     with pytest.raises(ZkConsumerError, match="no ZooKeeper server"):
         source.groups()
+
+
+def test_owners_that_cannot_be_are_problems(cluster: FakeCluster, sources: list[LiveSource]) -> None:
+    a_group(cluster)
+    cluster.zookeeper.put("/consumers/g/owners/t/1", b"x" * 5000)
+    for number in ("2147483647", "2147483648", "9999999999", "007", "-1"):
+        cluster.zookeeper.put(f"/consumers/g/owners/t/{number}", b"g_h-1-0")
+    found = source_of(sources, cluster.zookeeper_connect).snapshot("g")
+    long = found.owners[TopicPartition("t", 1)]
+    assert (long.thread, long.problem) == ("", "5000 bytes are no thread id")
+    assert sorted(tp.partition for tp in found.owners if tp.topic == "t") == [0, 1, 2147483647]
+    assert sum("is no number of a partition" in one.why for one in found.problems) == 5
+    assert parse_snapshot(format_snapshot(found)) == found
 
 
 def test_a_forbidden_node_is_a_problem(cluster: FakeCluster, sources: list[LiveSource]) -> None:

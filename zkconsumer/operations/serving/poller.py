@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from zkconsumer.errors import BrokerUnavailableError, RegistryUnavailableError, SessionLostError, ZkConsumerError
+from zkconsumer.errors import (
+    BrokerUnavailableError,
+    RegistryError,
+    RegistryUnavailableError,
+    SessionLostError,
+    ZkConsumerError,
+)
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.serving.judgement import Judgement, judge
 from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
@@ -207,7 +213,7 @@ class _Reading:
                     known = observed(known, earlier, self._points(earlier))
             snapshot = self._source.snapshot(name, message_times=self._message_times)
             if _blank(snapshot) and snapshot.problems:
-                raise RegistryUnavailableError(f"{snapshot.problems[0].what}: {snapshot.problems[0].why}")
+                raise _unreadable(snapshot)
             if _blank(snapshot) and not listed:
                 return
             watched = observed(known, snapshot, self._points(snapshot))
@@ -235,6 +241,13 @@ class _Reading:
 
 def _blank(snapshot: GroupSnapshot) -> bool:
     return not snapshot.in_zookeeper and not snapshot.in_kafka
+
+
+def _unreadable(snapshot: GroupSnapshot) -> RegistryError:
+    """Return the error for a snapshot with problems alone. Only a ZooKeeper that is away concerns the other groups."""
+    why = f"{snapshot.problems[0].what}: {snapshot.problems[0].why}"
+    away = any(one.what.startswith("ZooKeeper ") for one in snapshot.problems)
+    return RegistryUnavailableError(why) if away else RegistryError(why)
 
 
 def _reason(error: BaseException) -> str:

@@ -338,6 +338,19 @@ def test_a_snapshot_of_nothing_but_problems_is_no_reading() -> None:
         assert (row["failure"], row["lag"]) == ("ZooKeeper: not connected", 60)
 
 
+@pytest.mark.parametrize("what", ["/consumers/a", "brokers' group 'a'"])
+def test_a_forbidden_group_hides_no_other(what: str) -> None:
+    """The group comes first, so that a failure that counted for all would keep the other one from being read."""
+    groups = Groups()
+    groups.known["a"] = GroupSnapshot("a", 1, problems=(Problem(what, "forbidden"),))
+    with serving(groups) as server:
+        eventually(lambda: asked(server, "/api/groups")["polls"] > 2, 10, "polls")
+        first, other = asked(server, "/api/groups")["groups"]
+        assert (first["group"], first["failure"], first["lag"]) == ("a", f"{what}: forbidden", None)
+        assert (other["group"], other["failure"], other["lag"]) == ("g", None, 60)
+        assert ask(server, "/readyz")[0] == 200
+
+
 def test_a_group_that_is_deleted_leaves() -> None:
     groups = Groups()
     with serving(groups) as server:
