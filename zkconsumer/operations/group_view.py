@@ -6,6 +6,7 @@ computes each answer once. Pure; any thread, one at a time for each analysis.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -31,6 +32,7 @@ __all__ = [
     "Strategy",
     "expected_owners",
     "group_state",
+    "member_host",
     "member_kind",
     "strategy_in_effect",
     "subscribed_topics",
@@ -44,6 +46,8 @@ OUR_PATIENCE = 60.0
 SESSION_TIMEOUT = 40.0
 """Seconds of the longest session that a ZooKeeper server with its default settings allows."""
 _NAMED = 4
+_DEFAULT_ID = re.compile(r"(?P<host>.+)-[0-9]{10,}-[0-9a-f]{1,16}", re.ASCII | re.DOTALL)
+"""What follows the group in the id of a member without ``consumer.id``: the host, milliseconds, hexadecimal digits."""
 
 
 class MemberKind(Enum):
@@ -94,6 +98,17 @@ def member_kind(node: MemberNode) -> MemberKind:
     if extra.get(ADVERTISED) == BY_BROKERS:
         return MemberKind.BRIDGE
     return MemberKind.SPARK if extra.get(READER_KEY) == SPARK_QUERY else MemberKind.ZKCONSUMER
+
+
+def member_host(group: str, consumer: ConsumerId, node: MemberNode | None) -> str | None:
+    """Return the host that a member advertises or that its id contains; None if neither tells it."""
+    registration = None if node is None else node.registration
+    advertised = None if registration is None else registration.extra.get("host")
+    if isinstance(advertised, str) and advertised:
+        return advertised
+    prefix = f"{group}_"
+    found = _DEFAULT_ID.fullmatch(consumer.removeprefix(prefix)) if consumer.startswith(prefix) else None
+    return found["host"] if found else None
 
 
 def group_state(snapshot: GroupSnapshot, earlier: Sequence[GroupSnapshot] = ()) -> StateOfGroup:

@@ -6,14 +6,13 @@ hold is replaced.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, NodeStat
-from zkconsumer.operations.group_view import GroupAnalysis, member_kind
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations.group_snapshot import GroupSnapshot, NodeStat
+from zkconsumer.operations.group_view import GroupAnalysis, member_host, member_kind
 
 Row = dict[str, Any]
 
@@ -28,8 +27,6 @@ STRINGS: Final = "array<string>"
 
 _LARGEST: Final = {INT: (1 << 31) - 1, LONG: (1 << 63) - 1, TIME: 253_402_300_799_999}
 """The largest value of a type; that of times is the last millisecond of the year 9999, as Spark has it."""
-_DEFAULT_ID = re.compile(r"(?P<host>.+)-[0-9]{10,}-[0-9a-f]{1,16}", re.ASCII | re.DOTALL)
-"""What follows the group in the id of a member without ``consumer.id``: the host, milliseconds, hexadecimal digits."""
 
 
 class Table(NamedTuple):
@@ -92,17 +89,6 @@ def _members(snapshot: GroupSnapshot) -> Iterator[Row]:
             "topics": sorted(member.topics) or None,
             "partitions": None if member.assignment is None else len(member.assignment),
         }
-
-
-def member_host(group: str, consumer: ConsumerId, node: MemberNode | None) -> str | None:
-    """Return the host that a member advertises or that its id contains; None if neither tells it."""
-    registration = None if node is None else node.registration
-    advertised = None if registration is None else registration.extra.get("host")
-    if isinstance(advertised, str) and advertised:
-        return advertised
-    prefix = f"{group}_"
-    found = _DEFAULT_ID.fullmatch(consumer.removeprefix(prefix)) if consumer.startswith(prefix) else None
-    return found["host"] if found else None
 
 
 def _owners(snapshot: GroupSnapshot) -> Iterator[Row]:

@@ -10,7 +10,6 @@ names its topics, which Kafka's tool left out in 3.9.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,10 +19,7 @@ from functools import cached_property
 from zkconsumer.cli.tables import Cell, Column, Table
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot, MemberNode, lag_between
-from zkconsumer.operations.group_view import GroupAnalysis, member_kind
-
-_DEFAULT_ID = re.compile(r"(?P<host>.+)-[0-9]{10,}-[0-9a-f]{8}", re.ASCII | re.DOTALL)
-"""What follows the group in the id of a member without ``consumer.id``: the host, milliseconds, 8 digits."""
+from zkconsumer.operations.group_view import GroupAnalysis, member_host, member_kind
 
 
 class Coordination(Enum):
@@ -155,16 +151,7 @@ def _consumer_of(thread: str) -> str:
 
 
 def _who(snapshot: GroupSnapshot, consumer: str) -> _Who:
-    return consumer, _host(snapshot.group, consumer, snapshot.members.get(ConsumerId(consumer))), None
-
-
-def _host(group: str, consumer: str, node: MemberNode | None) -> str | None:
-    """Return the host that a member advertises or that its id contains, None if neither tells it."""
-    advertised = node.registration.extra.get("host") if node is not None and node.registration is not None else None
-    if isinstance(advertised, str) and advertised:
-        return advertised
-    found = _DEFAULT_ID.fullmatch(consumer.removeprefix(f"{group}_")) if consumer.startswith(f"{group}_") else None
-    return found["host"] if found else None
+    return consumer, member_host(snapshot.group, ConsumerId(consumer), snapshot.members.get(ConsumerId(consumer))), None
 
 
 def _offset_cells(side: GroupSide, tp: TopicPartition) -> list[Cell]:
