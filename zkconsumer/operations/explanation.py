@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.operations.brokers_words import brokers_arithmetic
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
@@ -44,6 +44,7 @@ class Explanation:
 
     ``should`` is the thread that should own it, ``owner`` the one that does (in brokers' groups member ids), and
     ``since`` when its node was made, in milliseconds since 1970. ``settled`` is whether all is as it should be.
+    ``owner_unknown`` is whether the owner could not be read.
     ``sentence`` says it shortly; ``why`` has the strategy's arithmetic in words, about ``threads`` (those of the topic,
     in the order of the strategies) and ``partitions`` (the numbers of the topic).
     """
@@ -62,6 +63,7 @@ class Explanation:
     taken: int
     threads: tuple[str, ...] = ()
     partitions: tuple[int, ...] = ()
+    owner_unknown: bool = False
 
     def lines(self) -> tuple[str, ...]:
         """Return the explanation as text, line by line."""
@@ -79,7 +81,7 @@ class Explanation:
             *(("", step) for step in self.why),
             ("threads, in order", first_listed(self.threads)),
             ("partitions", number_runs(self.partitions)),
-            ("owns it", (self.owner or "nobody") + since),
+            ("owns it", (self.owner or ("unknown" if self.owner_unknown else "nobody")) + since),
             ("they differ because", cause.reason),
             ("waits for", cause.waits_for),
             ("until", "" if cause.until is None else f"{moment(cause.until)} at the latest"),
@@ -128,7 +130,16 @@ def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition) 
         taken=analysis.snapshot.taken,
         threads=analysis.words.threads_of(partition.topic),
         partitions=_numbers(analysis.snapshot, partition.topic),
+        owner_unknown=_owner_unknown(analysis, partition),
     )
+
+
+def _owner_unknown(analysis: GroupAnalysis, partition: TopicPartition) -> bool:
+    """Return whether the partition may have an owner that could not be read."""
+    if analysis.by_brokers is not None:
+        return False
+    node = analysis.snapshot.owners.get(partition)
+    return bool(analysis.unread) if node is None else node.problem == FORBIDDEN_NODE
 
 
 def first_listed(names: Sequence[str]) -> str:
@@ -153,7 +164,8 @@ def _sentence(
         if should is None:
             return f"{owner} owns {partition}; who should own it is unknown."
         return f"{owner} owns {partition}, as it should by {label}."
-    now = f"{owner} owns {partition}" if owner else f"Nobody owns {partition}"
+    nobody = f"Who owns {partition} is unknown" if _owner_unknown(analysis, partition) else f"Nobody owns {partition}"
+    now = f"{owner} owns {partition}" if owner else nobody
     if should is None or should == owner:
         return f"{now}: {cause.short}."
     return f"{now}, but {should} should by {label}: {cause.short}."

@@ -81,6 +81,8 @@ def _assignor(strategy: Strategy, config: object) -> Assignor:
 
 def infer_strategy(view: GroupView, threads: Threads, owners: Assignment) -> Strategy:
     """Return the strategy in effect. ``owners`` are the readable owner nodes."""
+    if not view.members and view.unreadable:
+        return Strategy("", sure=False, why="no registration can be read, so the strategy in effect is unknown")
     if not view.members:
         return Strategy("", sure=False, why="no member is registered, so no strategy is in effect")
     advertised = _advertised(view.members)

@@ -23,6 +23,7 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.group_snapshot import (
+    FORBIDDEN_NODE,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
@@ -256,6 +257,23 @@ def test_what_could_not_be_read_is_a_warning(run: Run) -> None:
     _, out, err = run("describe g", snapshot)
     assert cells(out) == [["g", "t", "0", "3", "-", "-", "-", "-", "-"]]
     assert "Warning: broker 0: no answer\n" in err
+
+
+@pytest.mark.parametrize(
+    ("part", "flag", "shown"),
+    [
+        ("ids", "--state", "-"),
+        ("owners", "--state", "1"),
+        ("owners", "--members", "-"),
+        ("owners/t", "--members", "-"),
+        ("offsets", "--members", "0"),
+    ],
+)
+def test_a_count_of_forbidden_nodes_is_unknown(part: str, flag: str, shown: str, run: Run) -> None:
+    hidden = Problem(f"/consumers/g/{part}", FORBIDDEN_NODE)
+    made = group_snapshot(members={"g_h-1": {"t": 1}}, logs={"t:0": (0, 1)}, problems=(hidden,))
+    code, out, _ = run(f"--describe --group g {flag}", made)
+    assert (code, cells(out)[0][-1]) == (0, shown)
 
 
 def test_a_group_that_no_coordinator_describes_is_told(run: Run) -> None:

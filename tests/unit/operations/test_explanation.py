@@ -211,6 +211,8 @@ def test_an_owner_that_could_not_be_read_is_nobodys_fault() -> None:
     problems = (Problem("/consumers/g/owners/t", FORBIDDEN_NODE),)
     found = explain(group_snapshot(TWO, logs=LOGS, problems=problems), T0)
     assert "its owner could not be read" in found.sentence
+    assert "nobody" not in found.sentence.lower()
+    assert "  owns it              unknown" in found.lines()
     assert "/consumers/g/owners/t cannot be read" in found.cause.reason
 
 

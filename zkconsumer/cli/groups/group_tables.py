@@ -18,7 +18,14 @@ from functools import cached_property
 
 from zkconsumer.cli.tables import Cell, Column, Table
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot, MemberNode, lag_between
+from zkconsumer.operations.group_snapshot import (
+    FORBIDDEN_NODE,
+    BrokersGroup,
+    BrokersMember,
+    GroupSnapshot,
+    MemberNode,
+    lag_between,
+)
 from zkconsumer.operations.group_view import GroupAnalysis, member_host, member_kind
 
 
@@ -281,7 +288,18 @@ def _zookeeper_member(
         None if node.stat is None else _time(node.stat.ctime),
         node.problem or None,
     )
-    return _Member(_who(snapshot, consumer), "", tuple(owned), details)
+    hidden = _forbidden(snapshot, "owners") or any(one.problem == FORBIDDEN_NODE for one in snapshot.owners.values())
+    return _Member(_who(snapshot, consumer), "", None if hidden else tuple(owned), details)
+
+
+def _forbidden(snapshot: GroupSnapshot, part: str) -> bool:
+    """Return whether there may be nodes in this part of the group that could not be listed."""
+    path = f"/consumers/{snapshot.group}/{part}"
+    return any(
+        one.what.startswith("ZooKeeper ")
+        or (one.why == FORBIDDEN_NODE and (one.what == path or (part == "owners" and one.what.startswith(f"{path}/"))))
+        for one in snapshot.problems
+    )
 
 
 # ---- state ----
@@ -314,7 +332,8 @@ def _coordinator(side: GroupSide) -> tuple[str, str, int | None]:
     """Return the coordinator, the strategy and the number of members."""
     if side.coordination is Coordination.ZOOKEEPER:
         strategy = side.analysis.strategy.name or "-"
-        return f"{side.snapshot.zookeeper}  (ZooKeeper)", strategy, len(side.snapshot.members)
+        members = None if _forbidden(side.snapshot, "ids") else len(side.snapshot.members)
+        return f"{side.snapshot.zookeeper}  (ZooKeeper)", strategy, members
     known = side.snapshot.brokers_group or BrokersGroup("Unknown")
     return (
         "-" if known.coordinator is None else "{1}:{2}  ({0})".format(*known.coordinator),

@@ -71,7 +71,8 @@ def dead_offsets(seen: Observations) -> Iterator[Finding]:
     by_topic: dict[str, list[TopicPartition]] = {}
     for tp in sorted(committed):
         by_topic.setdefault(tp.topic, []).append(tp)
-    subscribed = group_view.subscribed_topics(snapshot) if snapshot.members else None
+    hidden = any(node.registration is None for node in snapshot.members.values())  # it may subscribe to anything
+    subscribed = group_view.subscribed_topics(snapshot) if snapshot.members and not hidden else None
     for topic, stored in by_topic.items():
         known = snapshot.topics.get(topic)
         node = f"/consumers/{snapshot.group}/offsets/{topic}"

@@ -8,7 +8,8 @@ import pytest
 
 from tests.group_snapshots import NOW, partition
 from tests.unit.operations.doctor.cases import diagnosed, healthy, levels, with_log, with_offset, with_problem
-from zkconsumer.operations.group_snapshot import GroupSnapshot, KafkaOffset, TopicNode
+from zkconsumer.model import ConsumerId
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, KafkaOffset, MemberNode, TopicNode
 
 LOGS = {f"t:{n}": (0, 100) for n in range(4)}
 OTHER_TOPIC = healthy(offsets={"old:0": 3, "t:0": 50}, logs={**LOGS, "old:0": (0, 9)})
@@ -33,6 +34,12 @@ def test_dead_offsets(snapshot: GroupSnapshot, expected: list[str], text: str) -
     found = diagnosed("dead-offsets", snapshot)
     assert levels(found) == expected
     assert text in found[0].text
+
+
+def test_an_unreadable_member_may_subscribe_to_any_topic() -> None:
+    members = {**OTHER_TOPIC.members, ConsumerId("g_hidden"): MemberNode(None, None, FORBIDDEN_NODE)}
+    found = diagnosed("dead-offsets", replace(OTHER_TOPIC, members=members))
+    assert "subscribes" not in " ".join(one.text for one in found)
 
 
 def test_dead_offsets_are_pruned_dry_first() -> None:
