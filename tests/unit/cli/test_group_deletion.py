@@ -165,8 +165,10 @@ def test_a_node_that_must_not_be_read_may_hide_members(node: str) -> None:
 
 def test_what_nobody_knows_cannot_be_deleted() -> None:
     assert "GroupIdNotFoundException" in group_deletion.why_not(GroupSnapshot("g", 1))
-    unread = GroupSnapshot("g", 1, problems=(Problem("/consumers/g", "not permitted"),))
+    unread = GroupSnapshot("g", 1, problems=(Problem("/consumers/g/offsets", "not permitted"),))
     assert group_deletion.why_not(unread) == "not everything could be asked"
+    unseen = GroupSnapshot("g", 1, problems=(Problem("/consumers/g", "not permitted"),))
+    assert "members in ZooKeeper is unknown" in group_deletion.why_not(unseen)
 
 
 def test_nothing_is_deleted_while_the_brokers_are_away(cluster: FakeCluster, run: Run) -> None:
