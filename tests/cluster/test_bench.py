@@ -74,5 +74,6 @@ def test_the_list_names_every_scenario() -> None:
     listed = {line.split()[0] for line in bench("--list").splitlines()}
 
     assert listed == {
-        "profile", "iterate", "columns", "streams", "latency", "many-partitions", "memory", "rebalance", "spark",
+        "profile", "iterate", "columns", "streams", "latency", "many-partitions", "memory", "rebalance", "snapshot",
+        "spark",
     }  # fmt: skip
