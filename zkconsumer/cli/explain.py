@@ -9,7 +9,7 @@ from zkconsumer.cli.source_arguments import add_source_arguments, open_source
 from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, json_row, printable, render
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.operations.explanation import Explanation, explain, explained_partitions
-from zkconsumer.operations.group_view import GroupAnalysis, member_kind
+from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_kind
 from zkconsumer.operations.moments import duration, moment
 
 NAME = "explain"
@@ -99,7 +99,7 @@ def member_table(analysis: GroupAnalysis) -> Table:
                 consumer,
                 member_kind(node).value,
                 len(ids) if consumer in analysis.threads else None,
-                owned.get(consumer, 0),
+                None if is_unread(analysis.snapshot, "owners") else owned.get(consumer, 0),
                 None if analysis.problem else expected.get(consumer, 0),
                 moment(node.stat.ctime) if node.stat is not None else None,
                 analysis.view.unreadable.get(f"/consumers/{analysis.snapshot.group}/ids/{consumer}"),

@@ -58,8 +58,8 @@ def _unseen(snapshot: GroupSnapshot) -> str:
 
     To the brokers, a group that ZooKeeper coordinates has no members, and they delete its offsets.
     """
-    group = paths.consumers_group(snapshot.group)
-    lists = (group, paths.ids(snapshot.group), paths.owners(snapshot.group))
+    group = f"{paths.CONSUMERS}/{snapshot.group}"  # brokers' groups may have names that no node can have
+    lists = (group, f"{group}/ids", f"{group}/owners")
     for problem in snapshot.problems:
         if problem.what in lists or problem.what.startswith("ZooKeeper "):
             return f"whether the group has members in ZooKeeper is unknown: {problem.what}: {problem.why}"

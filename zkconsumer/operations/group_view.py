@@ -32,6 +32,7 @@ __all__ = [
     "Strategy",
     "expected_owners",
     "group_state",
+    "is_unread",
     "member_host",
     "member_kind",
     "strategy_in_effect",
@@ -109,6 +110,16 @@ def member_host(group: str, consumer: ConsumerId, node: MemberNode | None) -> st
     prefix = f"{group}_"
     found = _DEFAULT_ID.fullmatch(consumer.removeprefix(prefix)) if consumer.startswith(prefix) else None
     return found["host"] if found else None
+
+
+def is_unread(snapshot: GroupSnapshot, part: str) -> bool:
+    """Return whether there may be nodes in this part of the group ("ids" or "owners") that could not be read."""
+    path = f"{paths.CONSUMERS}/{snapshot.group}/{part}"  # brokers' groups may have names that no node can have
+    return any(
+        one.what.startswith("ZooKeeper ")
+        or (one.why == FORBIDDEN_NODE and (one.what == path or (part == "owners" and one.what.startswith(f"{path}/"))))
+        for one in snapshot.problems
+    ) or (part == "owners" and any(node.problem == FORBIDDEN_NODE for node in snapshot.owners.values()))
 
 
 def group_state(snapshot: GroupSnapshot, earlier: Sequence[GroupSnapshot] = ()) -> StateOfGroup:
@@ -238,6 +249,8 @@ class GroupAnalysis:
             known = self.snapshot.brokers_group
             why = "all members are migration bridges, so the brokers' group assigns partitions"
             return Strategy("" if known is None else known.strategy, sure=known is not None, why=why)
+        if not self.snapshot.members and is_unread(self.snapshot, "ids"):
+            return Strategy("", sure=False, why="the members cannot be read, so nothing tells their strategy")
         return infer_strategy(self.view, self.threads, self.owners)
 
     @cached_property

@@ -167,6 +167,7 @@ def test_what_nobody_knows_cannot_be_deleted() -> None:
     assert "GroupIdNotFoundException" in group_deletion.why_not(GroupSnapshot("g", 1))
     unread = GroupSnapshot("g", 1, problems=(Problem("/consumers/g/offsets", "not permitted"),))
     assert group_deletion.why_not(unread) == "not everything could be asked"
+    assert "GroupIdNotFoundException" in group_deletion.why_not(GroupSnapshot("a/b", 1)), "a name of brokers' groups"
     unseen = GroupSnapshot("g", 1, problems=(Problem("/consumers/g", "not permitted"),))
     assert "members in ZooKeeper is unknown" in group_deletion.why_not(unseen)
 

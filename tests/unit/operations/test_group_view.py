@@ -24,7 +24,14 @@ from zkconsumer.operations.group_snapshot import (
     Problem,
     ZooKeeperServer,
 )
-from zkconsumer.operations.group_view import GroupAnalysis, GroupState, MemberKind, Strategy
+from zkconsumer.operations.group_view import (
+    GroupAnalysis,
+    GroupState,
+    MemberKind,
+    Strategy,
+    is_unread,
+    strategy_in_effect,
+)
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
 
 OURS = {"zkconsumer": "1.0", "strategy": "range"}
@@ -303,3 +310,20 @@ def test_a_brokers_group_of_any_name_is_explained() -> None:
     problem = replace(odd, brokers_group=None, problems=(Problem("brokers' group 'a/b'", "no answer"),))
     assert group_view.group_state(odd).state is GroupState.STABLE
     assert group_view.group_state(problem).state is GroupState.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("problem", "ids", "owners"),
+    [
+        (Problem("/consumers/g/ids", FORBIDDEN_NODE), True, False),
+        (Problem("/consumers/g/owners", FORBIDDEN_NODE), False, True),
+        (Problem("/consumers/g/owners/t", FORBIDDEN_NODE), False, True),
+        (Problem("ZooKeeper h:2181", "no answer"), True, True),
+        (Problem("/consumers/g/offsets", FORBIDDEN_NODE), False, False),
+    ],
+)
+def test_what_could_not_be_read_is_not_none(problem: Problem, ids: bool, owners: bool) -> None:
+    snapshot = group_snapshot(problems=(problem,))
+    assert (is_unread(snapshot, "ids"), is_unread(snapshot, "owners")) == (ids, owners)
+    said = "the members cannot be read" if ids else "no member is registered"
+    assert strategy_in_effect(snapshot).why.startswith(said)

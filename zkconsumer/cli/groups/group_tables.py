@@ -19,14 +19,13 @@ from functools import cached_property
 from zkconsumer.cli.tables import Cell, Column, Table
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
-    FORBIDDEN_NODE,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
     MemberNode,
     lag_between,
 )
-from zkconsumer.operations.group_view import GroupAnalysis, member_host, member_kind
+from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_host, member_kind
 
 
 class Coordination(Enum):
@@ -288,18 +287,7 @@ def _zookeeper_member(
         None if node.stat is None else _time(node.stat.ctime),
         node.problem or None,
     )
-    hidden = _forbidden(snapshot, "owners") or any(one.problem == FORBIDDEN_NODE for one in snapshot.owners.values())
-    return _Member(_who(snapshot, consumer), "", None if hidden else tuple(owned), details)
-
-
-def _forbidden(snapshot: GroupSnapshot, part: str) -> bool:
-    """Return whether there may be nodes in this part of the group that could not be listed."""
-    path = f"/consumers/{snapshot.group}/{part}"
-    return any(
-        one.what.startswith("ZooKeeper ")
-        or (one.why == FORBIDDEN_NODE and (one.what == path or (part == "owners" and one.what.startswith(f"{path}/"))))
-        for one in snapshot.problems
-    )
+    return _Member(_who(snapshot, consumer), "", None if is_unread(snapshot, "owners") else tuple(owned), details)
 
 
 # ---- state ----
@@ -332,7 +320,7 @@ def _coordinator(side: GroupSide) -> tuple[str, str, int | None]:
     """Return the coordinator, the strategy and the number of members."""
     if side.coordination is Coordination.ZOOKEEPER:
         strategy = side.analysis.strategy.name or "-"
-        members = None if _forbidden(side.snapshot, "ids") else len(side.snapshot.members)
+        members = None if is_unread(side.snapshot, "ids") else len(side.snapshot.members)
         return f"{side.snapshot.zookeeper}  (ZooKeeper)", strategy, members
     known = side.snapshot.brokers_group or BrokersGroup("Unknown")
     return (

@@ -16,7 +16,7 @@ from itertools import chain
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
-from zkconsumer.operations.serving.judgement import Details, Document, Judgement
+from zkconsumer.operations.serving.judgement import Details, Document, Judgement, known_number
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
 
 _GENERATED_ID = re.compile(r"(?P<host>.+)-[0-9]{13}-[0-9a-f]{1,8}", re.DOTALL)
@@ -74,9 +74,9 @@ def _row(watched: WatchedGroup, judgement: Judgement, now: int) -> Document:
         "status": status_of_group(statuses).name,
         "coordination": judgement.coordination or None,
         "strategy": judgement.strategy or None,
-        "member_count": len(judgement.kinds),
+        "member_count": known_number(len(judgement.kinds), watched.snapshot, "ids"),
         "partition_count": len(partitions),
-        "owned_count": len(judgement.owners),
+        "owned_count": known_number(len(judgement.owners), watched.snapshot, "owners"),
         "lag": sum(known.lag for known in lags.values()) if lags else None,
         "unknown_lags": len([tp for tp in current if tp not in lags]),
         "lag_seconds": max(seconds, default=None),

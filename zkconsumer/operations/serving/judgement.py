@@ -13,7 +13,8 @@ from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.operations.assignment_forecast import Change, ForecastError, Join, Leave, forecast
 from zkconsumer.operations.doctor import Finding, Level, examine
 from zkconsumer.operations.explanation import explain, explained_partitions
-from zkconsumer.operations.group_view import GroupAnalysis, member_kind
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_kind
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.operations.timeline import events, rebalances
 
@@ -69,6 +70,11 @@ class Details:
     rebalances: Sequence[Document] = ()
     findings: Sequence[Document] = ()
     plans: Mapping[str, Document] = field(default_factory=dict)
+
+
+def known_number(number: int, snapshot: GroupSnapshot, part: str) -> int | None:
+    """Return the number of members ("ids") or owners, None if there seem to be none because they cannot be read."""
+    return number or (None if is_unread(snapshot, part) else 0)
 
 
 def judge(watched: WatchedGroup) -> Judgement:

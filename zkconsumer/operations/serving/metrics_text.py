@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of
-from zkconsumer.operations.serving.judgement import Judgement
+from zkconsumer.operations.serving.judgement import Judgement, known_number
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.version import VERSION
@@ -138,7 +138,8 @@ class _GroupFamilies:
     def _add_group(self, watched: WatchedGroup, judgement: Judgement, labels: Mapping[str, str]) -> None:
         snapshot = watched.snapshot
         read = watched.failure == "" or watched.serial > 1
-        self._add("kafka_consumergroup_members", len(judgement.kinds) if read else None, labels)
+        members = known_number(len(judgement.kinds), snapshot, "ids") if read else None
+        self._add("kafka_consumergroup_members", members, labels)
         for state in dict.fromkeys((*STATES, judgement.state)):
             self._add("zkconsumer_group_state", state == judgement.state, {**labels, "state": state})
         info = {"coordination": judgement.coordination, "strategy": judgement.strategy}
