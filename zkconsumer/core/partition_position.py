@@ -30,8 +30,16 @@ loses it in a crash.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.leader_epochs import Epochs
+from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.model import ThreadId, TopicPartition
+
+if TYPE_CHECKING:
+    from zkconsumer.core.message_ledger import MessageLedger
 
 NOTHING_HELD = -1
 """``held_until`` while the user has no message in hand."""
@@ -54,6 +62,9 @@ class PartitionPosition:
     * ``paused``: true while the application wants no messages of the partition
     * ``halted``: true if the partition is revoked or paused; the hand-out path looks at this
     * ``successor``: the position at which the same stream goes on with the partition, if it does
+    * ``ledger``: the messages of the partition, where they are finished in any order; ``consumed`` is its base then
+    * ``known_note`` and ``known_pointers``: what the store told of messages beyond the start, for the ledger
+    * ``full``: true while the reader has enough messages of the partition, so that no more are fetched
     """
 
     __slots__ = (
@@ -65,8 +76,12 @@ class PartitionPosition:
         "fetch_from",
         "fetched",
         "from_start",
+        "full",
         "halted",
         "held_until",
+        "known_note",
+        "known_pointers",
+        "ledger",
         "log_end",
         "partition",
         "paused",
@@ -94,6 +109,10 @@ class PartitionPosition:
         self.paused = False
         self.halted = False
         self.successor: PartitionPosition | None = None
+        self.ledger: MessageLedger | None = None
+        self.known_note: FinishedNote | None = None
+        self.known_pointers: Mapping[int, Pointer] = {}
+        self.full = False
 
     @property
     def revoked(self) -> bool:
@@ -129,6 +148,8 @@ class PartitionPosition:
         ``including_held`` counts the message or rows in the user's hands as finished.
         """
         consumed = self.consumed
+        if self.ledger is not None:
+            return consumed  # what is in hand there is never counted
         if including_held and consumed is not None and consumed < self.held_until:
             return max(consumed + 1, self.batch_until)
         return consumed
@@ -138,7 +159,8 @@ class PartitionPosition:
         """Messages from ``consumed`` to the log's end, never a negative count (KAFKA-2678); -1 if unknown."""
         if self.log_end < 0 or self.consumed is None:
             return -1
-        return max(0, self.log_end - self.consumed)
+        beyond = 0 if self.ledger is None else self.ledger.finished_beyond
+        return max(0, self.log_end - self.consumed - beyond)
 
     def __repr__(self) -> str:
         state = " revoked" if self.revoked else ""

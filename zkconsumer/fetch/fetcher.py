@@ -200,7 +200,7 @@ class Fetcher:
             elif position.fetched is None:
                 if not fetch.resolving and not fetch.parked:
                     unresolved.append(fetch)
-            elif not position.paused:
+            elif not position.paused and not position.full:
                 ready.append(fetch)
         if ended:
             with self._lock:

@@ -91,6 +91,46 @@ def offset(group: str, partition: TopicPartition) -> str:
     return f"{offset_topic(group, partition.topic)}/{partition.partition:d}"
 
 
+def acks(group: str) -> str:
+    """The parent of what is finished beyond the committed offsets; no node of the original."""
+    return f"{consumers_group(group)}/acks"
+
+
+def ack(group: str, partition: TopicPartition) -> str:
+    """What is finished of one partition beyond its committed offset; see ``core.finished_note``."""
+    return f"{acks(group)}/{element(partition.topic)}/{partition.partition:d}"
+
+
+def parked(group: str) -> str:
+    """The parent of the pointers to parked messages and dead letters; no node of the original."""
+    return f"{consumers_group(group)}/parked"
+
+
+def pointers(group: str, partition: TopicPartition) -> str:
+    """The pointers of one partition to parked messages and dead letters; see ``core.message_pointers``."""
+    return f"{parked(group)}/{element(partition.topic)}/{partition.partition:d}"
+
+
+def loans(group: str) -> str:
+    """The parent of the loans of slots; no node of the original."""
+    return f"{consumers_group(group)}/loans"
+
+
+def partition_loans(group: str, partition: TopicPartition) -> str:
+    """The parent of the loans of one partition's slots."""
+    return f"{loans(group)}/{element(partition.topic)}/{partition.partition:d}"
+
+
+def loan(group: str, partition: TopicPartition, consumer_id: str) -> str:
+    """The slots of one partition that a member has on loan, written by the owner of the partition."""
+    return f"{partition_loans(group, partition)}/{element(consumer_id)}"
+
+
+def loan_report(group: str, partition: TopicPartition, consumer_id: str) -> str:
+    """What the borrower has finished of a loan, written by the borrower."""
+    return f"{loan(group, partition, consumer_id)}/report"
+
+
 def broker(broker_id: int) -> str:
     """The ephemeral registration of one broker."""
     return f"{BROKER_IDS}/{broker_id:d}"

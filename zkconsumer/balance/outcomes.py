@@ -1,0 +1,58 @@
+"""What a handler may say of a message, and what the engine makes of it. Pure; any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Return this from a handler to have the message again after so many seconds. It counts as no failed attempt."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seconds, bool) or not isinstance(self.seconds, int | float) or not self.seconds >= 0:
+            raise ValueError(f"Later takes seconds of at least 0, not {self.seconds!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Return this from a handler to make the message a dead letter at once. ``reason`` is kept with it."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """See :data:`PENDING`."""
+
+
+PENDING = Pending()
+"""Return this from a handler whose message is finished elsewhere, by ``message.ack()`` or ``message.nack()``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The message is finished."""
+
+
+DONE = Done()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt failed. ``error`` is the exception; ``worker_died``: its worker did not survive, or was killed."""
+
+    error: BaseException
+    worker_died: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The message was handed to an executor, and its handler did not begin. It counts as no attempt."""
+
+
+NOT_STARTED = NotStarted()
+
+Outcome = Done | Failed | Later | Reject | Pending | NotStarted

@@ -1,0 +1,252 @@
+"""The note of what is finished beyond a base: its compact form, for a node and for the metadata of a commit. Pure.
+
+Bytes: the magic, a version, the body compressed by zlib, and a checksum over all of it. The body is the base and, for
+each :class:`Finished`, its slots, range and unfinished offsets as differences, then the attempts of failing messages,
+all as variable-length integers. Text, for the metadata of Kafka's commits: 15 bits a character, because brokers
+limit the characters and not the bytes.
+
+The bytes may be anybody's. What is not a whole note of a known version is no note, and nothing in it makes the decoder
+allocate more than :data:`MOST_BYTES` and :data:`MOST_UNFINISHED` entries.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS
+from zkconsumer.core.unfinished_offsets import Finished
+
+MAGIC = b"\x8aZN"
+VERSION = 1
+MOST_UNFINISHED = 1_000_000
+MOST_BYTES = 8 * 1024 * 1024
+"""Limits of what one note may hold once it is decompressed."""
+MOST_PIECES = 1024
+MOST_OFFSET = (1 << 63) - 1
+_SLOT_BYTES = SLOTS // 8
+_TEXT_MARK = "\u33ff"
+_FIRST_CHARACTER = 0x3400
+"""The characters from here on stand for 15 bits each. None of them is a surrogate, and each takes three bytes."""
+
+
+class Attempts(NamedTuple):
+    """``failed`` attempts at a message have failed, the first at ``first_ms`` (milliseconds since 1970)."""
+
+    failed: int
+    first_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedNote:
+    """``base`` is the lowest unfinished offset; ``finished`` tells what is finished beyond it.
+
+    ``attempts`` maps offsets of failing messages to their attempts.
+    """
+
+    base: int
+    finished: tuple[Finished, ...] = ()
+    attempts: Mapping[int, Attempts] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the base alone says as much."""
+        return not self.finished and not self.attempts
+
+    def covers(self, offset: int, slot: int) -> bool:
+        """Return whether the message is finished."""
+        return offset < self.base or any(one.covers(offset, slot) for one in self.finished)
+
+    def before(self, end: int) -> FinishedNote:
+        """Return the same note without what it says of ``end`` and later offsets."""
+        kept = []
+        for one in self.finished:
+            if one.start < end:
+                unfinished = tuple(offset for offset in one.unfinished if offset < end)
+                kept.append(one._replace(end=min(one.end, end), unfinished=unfinished))
+        return FinishedNote(self.base, tuple(kept), {o: a for o, a in self.attempts.items() if o < end})
+
+
+def encode_note(note: FinishedNote, limit: int | None = None) -> bytes:
+    """Return the note's bytes.
+
+    Arguments: ``limit`` in bytes. What does not fit is left out from the end, so that it is consumed again.
+    """
+    data = _encoded(note)
+    if limit is None or len(data) <= limit:
+        return data
+    note = FinishedNote(note.base, note.finished)
+    low, high = note.base, max((one.end for one in note.finished), default=note.base)
+    best = b""
+    while low < high:
+        middle = (low + high + 1) // 2
+        data = _encoded(note.before(middle))
+        if len(data) <= limit:
+            low, best = middle, data
+        else:
+            high = middle - 1
+    return best
+
+
+def decode_note(data: bytes) -> FinishedNote | None:
+    """Return the note; None for bytes that are no note."""
+    head = len(MAGIC) + 1
+    if len(data) < head + 4 or data[: len(MAGIC)] != MAGIC or data[len(MAGIC)] != VERSION:
+        return None
+    if zlib.crc32(data[:-4]).to_bytes(4, "big") != data[-4:]:
+        return None
+    try:
+        decompressor = zlib.decompressobj()
+        body = decompressor.decompress(data[head:-4], MOST_BYTES)
+        if decompressor.unconsumed_tail or not decompressor.eof:
+            return None
+        return _decoded(body)
+    except (ValueError, zlib.error):
+        return None
+
+
+def note_as_text(data: bytes) -> str:
+    """Return a note's bytes as text of 15 bits a character."""
+    bits, have, found = 0, 0, [_TEXT_MARK, chr(_FIRST_CHARACTER + len(data) % 15)]
+    for byte in data:
+        bits, have = bits << 8 | byte, have + 8
+        if have >= 15:
+            have -= 15
+            found.append(chr(_FIRST_CHARACTER + (bits >> have)))
+            bits &= (1 << have) - 1
+    if have:
+        found.append(chr(_FIRST_CHARACTER + (bits << (15 - have))))
+    return "".join(found)
+
+
+def text_bytes(characters: int) -> int:
+    """Return the bytes of a note that fit into so many characters."""
+    return max(0, (characters - 2) * 15 // 8)
+
+
+def note_of_text(text: str) -> bytes | None:
+    """Return the bytes of :func:`note_as_text`; None for other text."""
+    if len(text) < 2 or text[0] != _TEXT_MARK:
+        return None
+    digits = [ord(character) - _FIRST_CHARACTER for character in text[1:]]
+    if any(not 0 <= digit < 1 << 15 for digit in digits):
+        return None
+    remainder, *digits = digits
+    size = len(digits) * 15 // 8
+    while size and size % 15 != remainder:
+        size -= 1
+    bits, have, found = 0, 0, bytearray()
+    for digit in digits:
+        bits, have = bits << 15 | digit, have + 15
+        while have >= 8:
+            have -= 8
+            found.append(bits >> have & 0xFF)
+            bits &= (1 << have) - 1
+    return bytes(found[:size])
+
+
+def _encoded(note: FinishedNote) -> bytes:
+    body = bytearray()
+    _write(body, note.base)
+    _write(body, len(note.finished))
+    for one in note.finished:
+        if one.slots == ALL_SLOTS:
+            body.append(0)
+        else:
+            body.append(1)
+            body += one.slots.to_bytes(_SLOT_BYTES, "big")
+        _write(body, one.start - note.base)
+        _write(body, one.end - one.start)
+        _write_ascending(body, one.start, one.unfinished)
+    _write_ascending(body, note.base, sorted(note.attempts))
+    for offset in sorted(note.attempts):
+        _write(body, note.attempts[offset].failed)
+        _write(body, note.attempts[offset].first_ms)
+    data = MAGIC + bytes((VERSION,)) + zlib.compress(bytes(body))
+    return data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def _write_ascending(body: bytearray, start: int, offsets: object) -> None:
+    listed: list[int] = list(offsets)  # type: ignore[call-overload]
+    _write(body, len(listed))
+    last = start - 1
+    for offset in listed:
+        _write(body, offset - last - 1)
+        last = offset
+
+
+def _write(body: bytearray, value: int) -> None:
+    while value > 0x7F:
+        body.append(value & 0x7F | 0x80)
+        value >>= 7
+    body.append(value)
+
+
+def _decoded(body: bytes) -> FinishedNote:
+    numbers = _Numbers(body)
+    base, pieces, left = numbers.next(), [], MOST_UNFINISHED
+    count = numbers.next()
+    if count > MOST_PIECES:
+        raise ValueError("too many pieces")
+    for _ in range(count):
+        slots = ALL_SLOTS if numbers.byte() == 0 else numbers.slots()
+        start = base + numbers.next()
+        end = start + numbers.next()
+        unfinished = tuple(numbers.ascending(start, end, left))
+        left -= len(unfinished)
+        pieces.append(Finished(start, end, unfinished, slots))
+    failing = list(numbers.ascending(base, MOST_OFFSET, left))
+    attempts = {offset: Attempts(numbers.next(), numbers.next()) for offset in failing}
+    numbers.ended()
+    return FinishedNote(base, tuple(pieces), attempts)
+
+
+class _Numbers:
+    """Reads the body's numbers one after the other. Raises ValueError."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def byte(self) -> int:
+        if self._at >= len(self._body):
+            raise ValueError("it ends too early")
+        self._at += 1
+        return self._body[self._at - 1]
+
+    def next(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 63:
+                raise ValueError("a number is too long")
+        if value > MOST_OFFSET:
+            raise ValueError("a number is too large")
+        return value
+
+    def slots(self) -> int:
+        self._at += _SLOT_BYTES
+        if self._at > len(self._body):
+            raise ValueError("it ends too early")
+        return int.from_bytes(self._body[self._at - _SLOT_BYTES : self._at], "big")
+
+    def ascending(self, start: int, end: int, most: int) -> Iterator[int]:
+        count = self.next()
+        if count > most:
+            raise ValueError("too many offsets")
+        last = start - 1
+        for _ in range(count):
+            last += self.next() + 1
+            if last >= end:
+                raise ValueError("an offset is out of its range")
+            yield last
+
+    def ended(self) -> None:
+        if self._at != len(self._body):
+            raise ValueError("something follows")

@@ -1,0 +1,47 @@
+"""Slots of messages: the unit in which a partition's messages are dealt to the members that handle them. Pure.
+
+With ``order=key`` the slot follows from the key, so that all messages of a key stay together. A message without a key,
+and every message with ``order=none``, belongs to the slot of its block of offsets. A set of slots is an integer, whose
+bit ``n`` stands for slot ``n``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from zlib import crc32
+
+SLOTS = 256
+"""Number of slots of each partition: enough for an even share of forty workers, and 32 bytes as a set."""
+ALL_SLOTS = (1 << SLOTS) - 1
+NO_SLOTS = 0
+BLOCK = 128
+"""Number of neighbouring offsets in one block."""
+
+
+def slot_of_key(key: bytes) -> int:
+    """Return the slot of a key.
+
+    It is no function of the hash that producers choose the partition by: those keys would share few slots.
+    """
+    return crc32(key) % SLOTS
+
+
+def slot_of_offset(offset: int) -> int:
+    """Return the slot of a message that has no key, or whose key does not matter."""
+    return offset // BLOCK % SLOTS
+
+
+def slot_set(slots: Iterable[int]) -> int:
+    """Return the set of these slots."""
+    found = 0
+    for slot in slots:
+        found |= 1 << slot
+    return found
+
+
+def slots_in(slots: int) -> Iterator[int]:
+    """Iterate over the slots of a set, in ascending order."""
+    while slots:
+        lowest = slots & -slots
+        yield lowest.bit_length() - 1
+        slots ^= lowest

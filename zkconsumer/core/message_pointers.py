@@ -1,0 +1,113 @@
+"""Pointers to messages that the base has passed although they are not finished: parked ones and dead letters. Pure.
+
+One node for each partition holds them all, so that one version guards them. The node's bytes are a magic, a version,
+the pointers as JSON compressed by zlib, and a checksum. They may be anybody's: what is no list of a known version makes
+an error, because a pointer that is not understood must not be overwritten.
+
+Source: RocketMQ keeps such messages in a retry topic and a dead-letter topic, and thus needs a producer.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+
+MAGIC = b"\x8aZP"
+VERSION = 1
+MOST_POINTERS = 1000
+"""Pointers of each kind that one partition may have."""
+MOST_REASON = 200
+"""Characters of a reason that are kept."""
+_MOST_BYTES = 4 * 1024 * 1024
+_MOST_OFFSET = (1 << 63) - 1
+
+
+class Fate(Enum):
+    """What becomes of the message of a pointer."""
+
+    PARKED = "parked"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """One message that waits outside the log's order.
+
+    ``attempts`` have failed, the first at ``first_ms``; the next is due at ``due_ms`` (milliseconds since 1970; both 0
+    if there is none). ``key`` is :func:`key_mark` of its key, empty if it has none or order does not matter. A message
+    that is parked only because an earlier one of its key is has no attempts. ``reason`` tells why it failed last.
+    """
+
+    offset: int
+    fate: Fate = Fate.PARKED
+    attempts: int = 0
+    due_ms: int = 0
+    first_ms: int = 0
+    key: str = ""
+    reason: str = ""
+
+
+Pointers = Mapping[int, Pointer]
+"""Pointers of one partition by their offsets."""
+
+
+def key_mark(key: bytes) -> str:
+    """Return the text by which pointers name a key, so that a later owner knows what waits behind them."""
+    return blake2b(key, digest_size=8).hexdigest()
+
+
+def encode_pointers(pointers: Iterable[Pointer]) -> bytes:
+    """Return the content of a partition's node, in the order of offsets; empty for none."""
+    listed = [
+        [p.offset, p.fate.value, p.attempts, p.due_ms, p.first_ms, p.key, p.reason[:MOST_REASON]]
+        for p in sorted(pointers, key=lambda p: p.offset)
+    ]
+    if not listed:
+        return b""
+    text = json.dumps(listed, separators=(",", ":"), ensure_ascii=True)
+    data = MAGIC + bytes((VERSION,)) + zlib.compress(text.encode())
+    return data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def decode_pointers(data: bytes) -> dict[int, Pointer]:
+    """Return the pointers of a node. Raises ValueError if they cannot be understood."""
+    if not data:
+        return {}
+    head = len(MAGIC) + 1
+    if len(data) < head + 4 or data[: len(MAGIC)] != MAGIC:
+        raise ValueError("it does not begin as a list of pointers")
+    if data[len(MAGIC)] != VERSION:
+        raise ValueError(f"its version is {data[len(MAGIC)]}, and only {VERSION} is known")
+    if zlib.crc32(data[:-4]).to_bytes(4, "big") != data[-4:]:
+        raise ValueError("its checksum is wrong")
+    try:
+        decompressor = zlib.decompressobj()
+        text = decompressor.decompress(data[head:-4], _MOST_BYTES)
+        if decompressor.unconsumed_tail or not decompressor.eof:
+            raise ValueError("it is too large")
+        listed = json.loads(text)
+    except (zlib.error, UnicodeDecodeError, RecursionError) as e:
+        raise ValueError(f"it cannot be decompressed: {e}") from None
+    if not isinstance(listed, list):
+        raise ValueError("it is no list")
+    found = {}
+    for one in listed:
+        pointer = _pointer(one)
+        found[pointer.offset] = pointer
+    return found
+
+
+def _pointer(one: object) -> Pointer:
+    if not isinstance(one, list) or len(one) != 7:
+        raise ValueError(f"{one!r:.80} is no pointer")
+    offset, fate, attempts, due, first, key, reason = one
+    for number in (offset, attempts, due, first):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST_OFFSET:
+            raise ValueError(f"{one!r:.80} has no number where one belongs")
+    if not isinstance(key, str) or not isinstance(reason, str):
+        raise ValueError(f"{one!r:.80} has no text where one belongs")
+    return Pointer(offset, Fate(fate), attempts, due, first, key[:MOST_REASON], reason[:MOST_REASON])

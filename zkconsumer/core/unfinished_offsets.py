@@ -1,0 +1,182 @@
+"""The unfinished offsets of one partition, where messages are finished in any order. Pure; the caller locks.
+
+The plain offset that everybody reads is the base, the lowest unfinished offset. What is finished beyond it is told by
+:class:`Finished` values, which ``finished_note`` writes down. Only *unfinished* messages are listed. So the holes that
+compaction and transactions leave count as finished, and nothing walks over a range of offsets.
+
+Source: the offset maps of parallel-consumer and atleon, which list what is finished, or one bit for each offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from zkconsumer.core.key_slots import ALL_SLOTS
+
+
+class Finished(NamedTuple):
+    """All offsets from ``start`` on and before ``end`` that belong to ``slots`` are finished, except ``unfinished``.
+
+    ``unfinished`` ascends. It may name offsets of other slots, which then say nothing.
+    """
+
+    start: int
+    end: int
+    unfinished: Sequence[int] = ()
+    slots: int = ALL_SLOTS
+
+    def covers(self, offset: int, slot: int) -> bool:
+        """Return whether this says that the message is finished."""
+        if not (self.start <= offset < self.end and self.slots >> slot & 1):
+            return False
+        at = bisect_left(self.unfinished, offset)
+        return at == len(self.unfinished) or self.unfinished[at] != offset
+
+    def beyond(self, offset: int) -> Finished | None:
+        """Return the part from ``offset`` on, None if there is none."""
+        if self.end <= offset:
+            return None
+        if self.start >= offset:
+            return self
+        return Finished(offset, self.end, self.unfinished[bisect_left(self.unfinished, offset) :], self.slots)
+
+    def without(self, offset: int) -> Finished:
+        """Return the same, with this offset finished as well."""
+        at = bisect_left(self.unfinished, offset)
+        if at == len(self.unfinished) or self.unfinished[at] != offset:
+            return self
+        return self._replace(unfinished=(*self.unfinished[:at], *self.unfinished[at + 1 :]))
+
+    def of_slots(self, slots: int) -> Finished | None:
+        """Return what this says of ``slots``, None if nothing."""
+        return self._replace(slots=self.slots & slots) if self.slots & slots else None
+
+
+class UnfinishedOffsets:
+    """The unfinished messages of one stay at a partition, as far as its log has been read.
+
+    * ``slots``: the slots whose messages are counted here
+    * ``read_to``: the offset after the last one that was read
+    * ``highest``: the offset after the highest finished message; the base if there is none beyond it
+
+    Arguments: ``start`` is the first offset that is not finished for certain; ``known`` tells what is finished beyond.
+    """
+
+    __slots__ = ("_known", "_lowest", "_unfinished", "highest", "read_to", "slots")
+
+    def __init__(self, start: int, known: Iterable[Finished] = (), slots: int = ALL_SLOTS) -> None:
+        self.slots = slots
+        self.read_to = self.highest = start
+        self._unfinished: set[int] = set()
+        self._lowest: list[int] = []  # a heap, which may hold finished offsets as well
+        self._known = tuple(rest for one in known if (rest := one.beyond(start)) is not None)
+
+    def __len__(self) -> int:
+        return len(self._unfinished)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._unfinished
+
+    @property
+    def base(self) -> int:
+        """The lowest unfinished offset."""
+        heap, unfinished = self._lowest, self._unfinished
+        while heap and heap[0] not in unfinished:
+            heappop(heap)
+        return min(heap[0], self.read_to) if heap else self.read_to
+
+    @property
+    def plain(self) -> bool:
+        """Whether every message that is read next is unfinished, so that :meth:`wants` need not be asked."""
+        return not self._known and self.slots == ALL_SLOTS
+
+    def wants(self, offset: int, slot: int) -> bool:
+        """Return whether the message is neither finished nor counted here already, and belongs to our slots."""
+        if not self.slots >> slot & 1 or offset < self.read_to or offset in self._unfinished:
+            return False
+        return not any(one.covers(offset, slot) for one in self._known)
+
+    def read(self, wanted: Iterable[int], to: int) -> None:
+        """Count messages as read and unfinished. ``to`` is the offset after what was read.
+
+        The offsets before ``to`` that are not wanted are finished, belong to other slots, or have no message.
+        """
+        for offset in wanted:
+            self._unfinished.add(offset)
+            heappush(self._lowest, offset)
+        if to > self.read_to:
+            self.read_to = to
+            if self._known:
+                self.highest = max(self.highest, *(min(one.end, to) for one in self._known))
+                self._known = tuple(rest for one in self._known if (rest := one.beyond(to)) is not None)
+
+    def finish(self, offset: int) -> bool:
+        """Count a message as finished; returns whether it was unfinished."""
+        if offset not in self._unfinished:
+            return False
+        self._unfinished.remove(offset)
+        if offset >= self.read_to:
+            # the log is being read again before it: ``highest`` must not pass what was not read
+            self._known = tuple(one.without(offset) for one in self._known)
+        elif offset >= self.highest:
+            self.highest = offset + 1
+        return True
+
+    def base_without(self, passed: Collection[int]) -> int:
+        """Return the base as it will be once these messages are finished as well."""
+        if not passed:
+            return self.base
+        return min((offset for offset in self._unfinished if offset not in passed), default=self.read_to)
+
+    def finished(self, passed: Collection[int] = ()) -> tuple[Finished, ...]:
+        """Return what is finished from the base on, for our slots. ``passed`` counts as finished."""
+        base = self.base_without(passed)
+        ahead = max((offset + 1 for offset in passed if offset < self.read_to), default=0)
+        end = max(self.highest, ahead)
+        found = []
+        if end > base:
+            listed = sorted(offset for offset in self._unfinished if offset < end and offset not in passed)
+            found.append(Finished(base, end, tuple(listed), self.slots))
+        return (*found, *self._known)
+
+    # ---- slots that come and go
+
+    def give_up(self, slots: int, offsets: Iterable[int]) -> tuple[Finished, ...]:
+        """Count these slots here no more. Returns what is finished of them.
+
+        Arguments: ``offsets`` are their unfinished messages.
+        """
+        given = tuple(part for one in self._everything() if (part := one.of_slots(slots)) is not None)
+        self.slots &= ~slots
+        self._unfinished.difference_update(offsets)
+        self._known = tuple(part for one in self._known if (part := one.of_slots(~slots & ALL_SLOTS)) is not None)
+        return given
+
+    def take_on(self, slots: int, base: int, known: Iterable[Finished]) -> int:
+        """Count these slots here from now on. Returns the offset from which the log must be read again.
+
+        Messages that are counted already stay so. Arguments: everything of the slots is finished before ``base``, and
+        ``known`` tells what is finished beyond it.
+        """
+        again = min(base, self.read_to)
+        mine = self._everything()
+        theirs = [part for one in known if (part := one.of_slots(slots)) is not None]
+        if base > again:
+            theirs.append(Finished(again, base, (), slots))
+        elif self.base > again and self.slots:
+            mine = (Finished(again, self.base, (), self.slots), *mine)
+        self.slots |= slots
+        self._known = tuple(rest for one in (*mine, *theirs) if (rest := one.beyond(again)) is not None)
+        self.read_to = again
+        self.highest = min(self.highest, again)
+        heapify(self._lowest)
+        return again
+
+    def _everything(self) -> tuple[Finished, ...]:
+        """Return what is finished of our slots, up to where the log was read and beyond."""
+        base = self.base
+        here = (Finished(base, self.read_to, tuple(sorted(self._unfinished)), self.slots),) if self.slots else ()
+        return (*here, *self._known)
