@@ -6,8 +6,10 @@ messages, because one note may list a million offsets.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
+from zkconsumer.balance.sharing.loan_nodes import decode_loan, decode_report
 from zkconsumer.core.finished_note import MOST_OFFSET, FinishedNote, decode_note, note_of_text
 from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.core.message_pointers import Fate, Pointer, decode_pointers
@@ -86,15 +88,17 @@ def _pointed(one: Pointer) -> PointedMessage:
 
 def loan_node(data: bytes, stat: NodeStat, answer: bytes | None, report: NodeStat | None) -> LoanNode:
     """Return a loan with its report. ``answer`` is the content of the report, None if there is none."""
-    del data
-    note = None if answer is None else decode_note(answer)
-    base = None if note is None else note.base
-    return LoanNode(
-        None,
-        None,
-        None,
-        stat,
-        base=base,
-        report=report,
-        problem="its content is not understood",
-    )
+    try:
+        loan = decode_loan(data)
+    except ValueError as error:
+        return LoanNode(None, None, None, stat, report=report, problem=f"it is no loan: {error}")
+    found = LoanNode(loan.slots.bit_count(), loan.number, loan.lender_session, stat, report=report)
+    if answer is None:
+        return found
+    try:
+        said = decode_report(answer)
+    except ValueError as error:
+        return replace(found, problem=f"its report cannot be read: {error}")
+    if said.stay != loan.stay:  # of an earlier life of the partition's offsets
+        return found
+    return replace(found, answered=said.number, held=said.held.bit_count(), base=said.note.base)

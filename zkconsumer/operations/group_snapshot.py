@@ -354,6 +354,13 @@ class GroupSnapshot:
             return None
         return noted.note
 
+    def finished_beyond(self, partition: TopicPartition) -> int | None:
+        """Return how many messages beyond :meth:`committed` are finished, None if it is unknown."""
+        offset, noted = self.committed(partition), self.acks.get(partition)
+        if offset is None or (noted is not None and noted.note is None):
+            return None
+        return finished_beyond(offset, self.logs.get(partition), self.note(partition))
+
     def lag(self, partition: TopicPartition) -> int | None:
         """Return the messages before the log's end that are not finished, None if they cannot be counted.
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from tests.group_snapshots import stat
 from tests.timing import scaled
+from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport, encode_loan, encode_report
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note, note_as_text
 from zkconsumer.core.key_slots import ALL_SLOTS
 from zkconsumer.core.message_pointers import Fate, Pointer, encode_pointers
 from zkconsumer.core.unfinished_offsets import Finished
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations import balance_reader
-from zkconsumer.operations.balance_nodes import MOST_LISTED, ack_node, note_in, pointers_node, summary_of
+from zkconsumer.operations.balance_nodes import MOST_LISTED, ack_node, loan_node, note_in, pointers_node, summary_of
 from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
 from zkconsumer.operations.group_snapshot import FailingMessage, GroupSnapshot, NoteSummary, PointedMessage
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
@@ -60,6 +61,26 @@ def test_notes_and_pointers_are_read(cluster: FakeCluster) -> None:
     assert not found.problems
     assert not found.other_nodes
     assert parse_snapshot(format_snapshot(found)) == found
+
+
+def test_loans_are_read_with_their_reports(cluster: FakeCluster) -> None:
+    zookeeper, note = cluster.zookeeper, FinishedNote(7, (Finished(7, 9, (), 3),))
+    loan = Loan(4, "1", "g_a", 11, 12, "key", 0b1111)
+    for borrower, report in (("g_b", LoanReport(3, "1", 12, 0b11, note)), ("g_c", LoanReport(9, "0", 12, 1, note))):
+        zookeeper.put(f"/consumers/g/loans/t/0/{borrower}", encode_loan(loan))
+        zookeeper.put(f"/consumers/g/loans/t/0/{borrower}/report", encode_report(report))
+    zookeeper.put("/consumers/g/loans/t/0/g_d", encode_loan(loan))
+    zookeeper.put("/consumers/g/loans/t/0/g_e", b"?")
+    zookeeper.put("/consumers/g/loans/t/0/g_e/report", b"?")
+    found = snapshot(cluster).loans[T0]
+    first, other, silent, bad = (found[ConsumerId(f"g_{name}")] for name in "bcde")
+    assert (first.slots, first.number, first.session) == (4, 4, 11)
+    assert (first.answered, first.held, first.base) == (3, 2, 7)
+    assert (other.answered, other.held, other.base) == (None, None, None)  # it answers a loan of another stay
+    assert other.report is not None
+    assert (silent.slots, silent.report, silent.problem) == (4, None, "")
+    assert (bad.slots, bad.number, bad.session) == (None, None, None)
+    assert "not JSON" in bad.problem
 
 
 def test_an_offset_written_after_its_note_voids_it(cluster: FakeCluster) -> None:
@@ -118,6 +139,8 @@ def test_only_the_first_messages_are_kept() -> None:
 @given(data=st.binary(max_size=60), head=st.sampled_from([b"", b"\x8aZN\x01", b"\x8aZP\x01"]))
 def test_any_bytes_are_a_value_or_a_problem(data: bytes, head: bytes) -> None:
     noted, pointed = ack_node(head + data, stat()), pointers_node(head + data, stat())
+    lent = loan_node(head + data, stat(), data, stat())
+    assert (lent.slots is None) == bool(lent.problem)
     assert (noted.note is None) == bool(noted.problem)
     assert (pointed.parked is None) == bool(pointed.problem)
     assert note_in(data.decode("utf-16", "replace")) is None
