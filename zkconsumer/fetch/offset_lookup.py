@@ -93,10 +93,7 @@ class OffsetLookup:
 
     def _ask(self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int | None], end: Deadline) -> str:
         """Try once, and put the answers into ``found``. Return the last error text."""
-        brokers = {endpoint.broker_id: endpoint for endpoint in self._directory(end)}
-        if not brokers:
-            raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
-        leaders = self._leaders(sorted({tp.topic for tp in wanted}), list(brokers.values()), end)
+        brokers, leaders = self.leaders(sorted({tp.topic for tp in wanted}), end)
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for tp, time in wanted.items():
             by_leader.setdefault(leaders.get(tp, -1), {})[tp] = time
@@ -114,10 +111,14 @@ class OffsetLookup:
                     trouble = f"{tp}: broker {leader} answered {codes.name(answer.error)}"
         return trouble
 
-    def _leaders(
-        self, topics: Sequence[str], brokers: Sequence[Endpoint], end: Deadline
-    ) -> Mapping[TopicPartition, int]:
-        return self._metadata(topics, brokers, end).leaders
+    def leaders(
+        self, topics: Sequence[str], end: Deadline
+    ) -> tuple[Mapping[int, Endpoint], Mapping[TopicPartition, int]]:
+        """Return the brokers and the leaders of the topics' partitions. Raises BrokerError, RegistryError."""
+        brokers = {endpoint.broker_id: endpoint for endpoint in self._directory(end)}
+        if not brokers:
+            raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
+        return brokers, self._metadata(topics, list(brokers.values()), end).leaders
 
     def _metadata(self, topics: Sequence[str], brokers: Sequence[Endpoint], end: Deadline) -> ClusterMetadata:
         """Return what the first broker that answers tells of the topics. Raises: BrokerError if none does."""
