@@ -86,6 +86,8 @@ class MessageLedger:
     def read(self, wanted: Iterable[int], to: int) -> None:
         """Count these messages as read and unfinished; ``to`` is the offset after what was read."""
         with self._lock:
+            if self._passing:  # read again before their pointers are stored: nothing may pass them until then
+                wanted = [*wanted, *(offset for offset in self._passing if self._unfinished.read_to <= offset < to)]
             self._unfinished.read(wanted, to)
             self._moved()
 
