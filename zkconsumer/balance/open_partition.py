@@ -104,7 +104,8 @@ class OpenPartition:
     def chunk_finished(self, chunk: Chunk) -> None:
         """Count a chunk all of whose messages are finished."""
         self.held_chunks.discard(chunk)
-        self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
+        if not self.position.revoked:
+            self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
 
     def __repr__(self) -> str:
         return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"

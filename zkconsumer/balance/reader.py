@@ -195,6 +195,8 @@ class Reader:
         for stream in (*self._streams(), *(borrowed.stream for borrowed in list(self._borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
+        if self._engine.has_enough():
+            return False
         read = False
         for home in self.partitions:
             read = self._read(home) or read
