@@ -26,7 +26,7 @@ from zkconsumer.balance.handler_check import (
     handler_name,
     pickled_for_workers,
 )
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome
 from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.balance.worker_link import Frame, WorkerLink
 from zkconsumer.balance.worker_process import (
@@ -338,13 +338,19 @@ class _Worker:
             self._source.settle(outcomes)
 
     def _outcomes(self, frame: Frame, group: Sequence[Work]) -> list[tuple[Work, Outcome]]:
-        outcome: Outcome = DONE if frame.value is None else frame.value
-        if isinstance(frame.value, SentError):
-            outcome = Failed(received_error(frame.value, self.name))
-        if outcome is not DONE:
-            self._bad_lanes.update(work.lane for work in group if work.lane is not None)
-        left_out = frame.left_out
-        return [(work, NOT_STARTED if index in left_out else outcome) for index, work in enumerate(group)]
+        if frame.value is None:
+            return [(work, DONE) for work in group]
+        found: list[tuple[Work, Outcome]] = []
+        for work, result in zip(group, frame.value, strict=True):
+            outcome: Outcome = DONE if result is None else result
+            if isinstance(result, SentError):
+                outcome = Failed(received_error(result, self.name))
+            elif isinstance(result, NotStarted):
+                outcome = NOT_STARTED
+            found.append((work, outcome))
+            if outcome is not DONE and work.lane is not None:
+                self._bad_lanes.add(work.lane)
+        return found
 
     def _look_after(self, trip: WorkerTrip) -> None:
         """Take back what must not begin any more, and kill a process whose handler has had its time."""

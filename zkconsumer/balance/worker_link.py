@@ -39,12 +39,11 @@ _starting = Lock()
 
 
 class Frame(NamedTuple):
-    """What a worker sent: what it is (of ``worker_process``), a group's number, a value, and messages left out."""
+    """What a worker sent: what it is (of ``worker_process``), a group's number, and a value."""
 
     kind: int
     number: int
     value: Any
-    left_out: tuple[int, ...]
 
 
 class ChunkCache:

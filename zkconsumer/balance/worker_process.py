@@ -15,7 +15,7 @@ import pickle
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
 from operator import attrgetter
@@ -24,7 +24,7 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from zkconsumer.balance.outcomes import DONE, Done, Failed, Later, Outcome, Pending, Reject
+from zkconsumer.balance.outcomes import NOT_STARTED, Failed, Later, Pending, Reject
 from zkconsumer.decoded_messages import message_class
 from zkconsumer.errors import HandlerFailedError, InvalidMessageException
 from zkconsumer.kafka.compression import Expansion
@@ -148,11 +148,21 @@ def received_error(sent: SentError, worker: str) -> BaseException:
     return error
 
 
-def outcome_of(result: object) -> Outcome:
-    """Return what a handler's result in a worker process says. Another result than an outcome says that it is done."""
+def results_of(result: object, messages: int) -> list[object]:
+    """Return what a handler's result says of each of its messages, as it is sent: None for done, or an exception."""
+    if not isinstance(result, list | tuple):
+        return [_result_of(result)] * messages
+    if len(result) != messages:
+        return [ValueError(f"the handler returned {len(result)} outcomes for {messages} messages")] * messages
+    return [_result_of(one) for one in result]
+
+
+def _result_of(result: object) -> object:
     if isinstance(result, Pending):
-        return Failed(TypeError("PENDING stands for a later ack() or nack(), which a handler in a process cannot call"))
-    return result if isinstance(result, Later | Reject) else DONE
+        return TypeError("PENDING stands for a later ack() or nack(), which a handler in a process cannot call")
+    if isinstance(result, Failed):
+        return result.error
+    return result if isinstance(result, Later | Reject | BaseException) else None
 
 
 def packed(value: object) -> bytes:
@@ -269,27 +279,27 @@ class Worker:
         for number, group in enumerate(trip.groups):
             if not self._begin():
                 break
-            self._run_group(number, group, made[number])
-        self._send((OVER, 0, None, ()))
+            self._report(number, self._run_group(group, made[number]))
+            made[number] = []
+        self._send((OVER, 0, None))
 
-    def _run_group(self, number: int, group: Iterable[SentWork], made: list[Any]) -> None:
-        left_out: list[int] = []
-        messages = []
-        lanes = set()
-        outcome: Outcome = DONE
+    def _run_group(self, group: Sequence[SentWork], made: list[Any]) -> list[object]:
+        """Call the handler. Returns for each message None if it is done, or what became of it."""
+        results: list[object] = [None] * len(group)
+        called: list[int] = []
         for index, (work, message) in enumerate(zip(group, made, strict=True)):
             if work.lane in self._bad_lanes:
-                left_out.append(index)
-                continue
-            if isinstance(message, Failed):
-                outcome = message
-            lanes.add(work.lane)
-            messages.append(message)
-        if messages and isinstance(outcome, Done):
-            outcome = self._call(messages)
-        if not isinstance(outcome, Done):
-            self._bad_lanes |= lanes - {-1}
-        self._report(number, outcome, left_out)
+                results[index] = NOT_STARTED
+            elif isinstance(message, Failed):
+                results[index] = message.error
+                self._bad_lanes |= {work.lane} - {-1}
+            else:
+                called.append(index)
+        if called:
+            for index, result in zip(called, self._call([made[index] for index in called]), strict=True):
+                results[index] = result
+        self._bad_lanes |= {work.lane for work, result in zip(group, results, strict=True) if result is not None} - {-1}
+        return results
 
     def _made(self, work: SentWork) -> Any:
         """Return the message, or Failed if it cannot be read here."""
@@ -306,20 +316,23 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the message fails, and the worker lives on
             return Failed(error)
 
-    def _call(self, messages: list[Any]) -> Outcome:
+    def _call(self, messages: list[Any]) -> list[object]:
         try:
-            return outcome_of(self._handler(messages if self._batch > 1 else messages[0]))
+            if self._batch == 1:
+                return [_result_of(self._handler(messages[0]))]
+            return results_of(self._handler(messages), len(messages))
         except BaseException as error:  # noqa: BLE001 - the parent decides; SystemExit ends its run, not only the worker
-            return Failed(error)
+            return [error] * len(messages)
 
-    def _report(self, number: int, outcome: Outcome, left_out: Collection[int]) -> None:
-        value: object = None if isinstance(outcome, Done) else outcome
-        if isinstance(outcome, Failed):
-            value = sent_error(outcome.error)
+    def _report(self, number: int, results: list[object]) -> None:
+        if all(result is None for result in results):
+            self._send((SETTLED, number, None))
+            return
+        sent = [sent_error(result) if isinstance(result, BaseException) else result for result in results]
         try:
-            self._send((SETTLED, number, value, tuple(left_out)))
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self._send((SETTLED, number, sent_error(error), tuple(left_out)))  # a Reject's reason that is no text
+            self._send((SETTLED, number, sent))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:  # a Reject's reason that is no text
+            self._send((SETTLED, number, [sent_error(error)] * len(sent)))
 
 
 RECORD_FIELDS = ("offset", "key", "value", "timestamp", "timestamp_type", "headers")
@@ -353,9 +366,9 @@ def run_worker(setup: WorkerSetup, channel: socket.socket, tokens: Connection, p
     try:
         worker = Worker(setup, begin, send)
     except BaseException as error:  # noqa: BLE001 - the parent tells the user
-        send((UNABLE, 0, sent_error(error), ()))
+        send((UNABLE, 0, sent_error(error)))
         return
-    send((READY, 0, None, ()))
+    send((READY, 0, None))
     while (frame := _received(channel)) is not None:
         begin()
         worker.run(pickle.loads(frame))  # noqa: S301 - of our own parent

@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zkconsumer.balance.outcomes import PENDING, Later, Reject
+from zkconsumer.balance.outcomes import DONE, PENDING, Failed, Later, Reject
 from zkconsumer.errors import DecodeError
 from zkconsumer.streams import MessageAndMetadata
 
@@ -27,36 +28,38 @@ class OddError(Exception):
 def by_value(message: Message) -> object:
     """Do what the value says."""
     word, _, rest = bytes(message.value).decode().partition(" ")
-    if word == "later":
-        return Later(float(rest))
-    if word == "reject":
-        return Reject(rest)
-    if word == "pending":
-        return PENDING
-    if word == "odd":
-        raise OddError(1, 2)
-    if word == "local":
-
-        class LocalError(Exception):
-            pass
-
-        raise LocalError("text")
-    if word == "exit":
-        sys.exit(3)
-    if word == "die":
-        os._exit(7)
-    if word == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if word == "sleep":
-        time.sleep(float(rest))
-    if word == "append":  # a file, then a text
-        name, _, text = rest.partition(" ")
-        with Path(name).open("a") as file:
-            file.write(text or f"{message.topic}-{message.partition} {message.offset} {message.attempt}\n")  # type: ignore[attr-defined]
-    if word == "pid":
-        Path(rest).write_text(str(os.getpid()))
-        time.sleep(60)
+    if word in RESULTS:
+        return RESULTS[word](rest)
+    if word == "append":
+        with Path(rest).open("a") as file:
+            file.write(f"{message.topic}-{message.partition} {message.offset} {message.attempt}\n")  # type: ignore[attr-defined]
     return None
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _raise_local(text: str) -> None:
+    class LocalError(Exception):
+        pass
+
+    raise LocalError(text)
+
+
+RESULTS: dict[str, Callable[[str], object]] = {
+    "later": lambda rest: Later(float(rest)),
+    "reject": Reject,
+    "pending": lambda _: PENDING,
+    "list": lambda _: [None, Reject("second"), ValueError("third")],
+    "short": lambda _: [None, None],
+    "odd": lambda _: _raise(OddError(1, 2)),
+    "local": _raise_local,
+    "exit": lambda _: sys.exit(3),
+    "die": lambda _: os._exit(7),
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "sleep": lambda rest: time.sleep(float(rest)),
+}
 
 
 def all_by_value(messages: list[Message]) -> object:
@@ -79,3 +82,8 @@ def reads_key(message: Message) -> None:
     except DecodeError as error:
         error.add_note("of the handler")
         raise
+
+
+def returns_outcomes(messages: list[Message]) -> list[object]:
+    """The first is done, the others have failed."""
+    return [DONE, *(Failed(ValueError("given back")) for _ in messages[1:])]
