@@ -233,6 +233,9 @@ def write_adopted(
     was read before the owner node, the owner is still the one that was read. A Scala member's owner node has another
     version. Only if there is no offset node can another member of ours have come in between unseen.
     """
+    topics = {one.partition.topic for one in changes if one.version is None}
+    if topics:  # an owner that has not committed yet may have no offset node, and no parent of one
+        session.ensure(sorted(paths.offset_topic(group, topic) for topic in topics), deadline)
 
     def operations(one: OwnedChange) -> Iterator[_Operation]:
         yield _Operation(_Kind.CHECK, paths.owner(group, one.partition), OWNER_VERSION, Outcome.NOT_OURS)

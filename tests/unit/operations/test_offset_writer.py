@@ -109,6 +109,15 @@ def test_unowned_and_adopted_partitions_are_written(house: House) -> None:
     assert {tp: version for tp, (_, version) in house.side.adopted.items()} == {T1: 1}
 
 
+def test_an_owned_partition_without_offset_nodes_is_written(house: House) -> None:
+    house.ours("g_a")
+    house.owns("g_a", T0)
+    house.side.read(Deadline(5.0))
+    assert house.server.node(f"{GROUP}/offsets") is None
+    assert house.side.write([write(T0, 7)], Deadline(5.0)) == {}
+    assert house.offsets() == {0: b"7"}
+
+
 def test_owners_that_do_not_adopt_are_refused_by_name(house: House) -> None:
     house.member("g_scala")
     house.ours("g_b", policy="overwrite")
