@@ -100,6 +100,7 @@ class BalancedGroup:
         self.members: dict[str, BalancedMember] = {}
         self.produced: dict[Place, bytes | None] = {}
         self.zookeeper = KazooClient(connect, timeout=20.0)
+        self.keep = False
         self._ended: list[BalancedMember] = []
         self._witness = Witness(self.directory, connect, group, self.topics)
 
@@ -114,7 +115,7 @@ class BalancedGroup:
         self._witness.__exit__()
         self.zookeeper.stop()
         self.zookeeper.close()
-        if kind is None:
+        if kind is None and not self.keep:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     # ---- members and messages
