@@ -17,6 +17,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from inspect import currentframe
 from threading import Lock, Thread, current_thread, get_native_id, main_thread
 from types import TracebackType
@@ -103,6 +104,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
         self._offset_store = offset_store
         self._listener: ConsumerRebalanceListener | None = None
         self._registration = Registration(STATIC, {})
+        self._advertised: dict[str, object] = {}
 
     # ---- streams ----
 
@@ -170,7 +172,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
                 raise ValueError(f"subscribed already: {', '.join(known)}")
             _check_topics({**subscription, **topics})
             streams = self._make_streams(member, topics, message_class(key_decoder, value_decoder))
-            self._registration = Registration(STATIC, {**subscription, **topics})
+            self._registration = replace(self._registration, subscription={**subscription, **topics})
             done = member.subscribe(self._registration)
         member.await_change(done, timeout)
         return streams
@@ -193,7 +195,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
             if strange:
                 raise ValueError(f"not subscribed: {', '.join(strange)}")
             retired = [member.delivery.streams_of(topic, subscription.pop(topic)) for topic in dict.fromkeys(leaving)]
-            self._registration = Registration(STATIC, subscription)
+            self._registration = replace(self._registration, subscription=subscription)
             done = member.subscribe(self._registration, leaving, [stream for streams in retired for stream in streams])
         member.await_change(done, timeout)
 
@@ -249,7 +251,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
         return {topic: member.parts.streams(topic, count, message, ended) for topic, count in topics.items()}
 
     def _join_group(self, member: GroupMember, registration: Registration) -> None:
-        self._registration = registration
+        self._registration = registration = replace(registration, extra={**registration.extra, **self._advertised})
         try:
             if self._end.begun:
                 raise ConnectorClosedException("the connector was shut down before it joined the group")

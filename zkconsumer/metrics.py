@@ -12,6 +12,7 @@ whose id begins alike. Percentiles are of the last values, not of a sample of al
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -75,7 +76,24 @@ class TimerValue:
     duration: HistogramValue
 
 
-Value = int | float | str | MeterValue | HistogramValue | TimerValue
+@dataclass(frozen=True, slots=True)
+class BucketsValue:
+    """Durations in seconds, counted by size: ``counts[n]`` are those up to ``bounds[n]``, the last ones are longer.
+
+    ``total`` is their sum.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def count(self) -> int:
+        """Number of durations."""
+        return sum(self.counts)
+
+
+Value = int | float | str | MeterValue | HistogramValue | TimerValue | BucketsValue
 
 
 class Meter:
@@ -168,6 +186,34 @@ class Timer:
     def value(self) -> TimerValue:
         """Return the present numbers."""
         return TimerValue(self._meter.value(), self._histogram.value())
+
+
+BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Seconds of the bounds of :class:`Buckets`: half a millisecond to five minutes."""
+
+
+class Buckets:
+    """Counts durations by their size, so that a monitoring system can add up those of many members.
+
+    Threads: any thread may add; the lock is held for a few steps of the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._counts = [0] * (len(BOUNDS) + 1)
+        self._total = 0.0
+
+    def update_all(self, seconds: Sequence[float]) -> None:
+        """Add durations."""
+        with self._lock:
+            for each in seconds:
+                self._counts[bisect_left(BOUNDS, each)] += 1
+            self._total += sum(seconds)
+
+    def value(self) -> BucketsValue:
+        """Return the present numbers."""
+        with self._lock:
+            return BucketsValue(BOUNDS, tuple(self._counts), self._total)
 
 
 Instrument = TypeVar("Instrument", Meter, Histogram, Timer)

@@ -28,6 +28,7 @@ _SCENARIOS = {
     "rebalance": "rebalance",
     "spark": "spark",
     "snapshot": "snapshot",
+    "balance": "balance",
 }
 
 

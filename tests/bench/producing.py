@@ -70,9 +70,20 @@ def fill(
 
 
 @contextmanager
-def paced(bootstrap: str, topic: str, messages: int, *, partitions: int, per_second: int) -> Iterator[None]:
-    """A process that produces stamped messages at a steady pace while the block runs; it is ended with the block."""
-    task = {"bootstrap": bootstrap, "topic": topic, "messages": messages}
+def paced(
+    bootstrap: str,
+    topic: str,
+    messages: int,
+    *,
+    partitions: int,
+    per_second: int,
+    keys: int = 0,
+) -> Iterator[None]:
+    """A process that produces stamped messages at a steady pace while the block runs; it is ended with the block.
+
+    Arguments: ``keys`` is the number of different keys, 0 for messages without one.
+    """
+    task = {"bootstrap": bootstrap, "topic": topic, "messages": messages, "keys": keys}
     arguments = json.dumps({**task, "partitions": partitions, "per_second": per_second})
     process = subprocess.Popen([sys.executable, "-m", "tests.bench.producing", arguments])
     try:
@@ -105,6 +116,7 @@ def main() -> None:
         producer.produce(
             task["topic"],
             value,
+            b"%d" % (number % task["keys"]) if task["keys"] else None,
             partition=number % task["partitions"],
             on_delivery=failures,
         )

@@ -75,5 +75,5 @@ def test_the_list_names_every_scenario() -> None:
 
     assert listed == {
         "profile", "iterate", "columns", "streams", "latency", "many-partitions", "memory", "rebalance", "snapshot",
-        "spark",
+        "spark", "balance",
     }  # fmt: skip

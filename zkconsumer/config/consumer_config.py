@@ -245,6 +245,11 @@ class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, Coordinat
         {"rewind": "rewind", "raise": "raise"},
         default="rewind",
     )
+    share_partitions: bool = boolean(
+        "members with `concurrency` lend messages of their partitions to other members of the group that share, so"
+        " that members without partitions work as well",
+        default=False,
+    )
     scala_compat_version: str = choice(
         "the release of the original to agree with, if releases differ, as in `roundrobin`",
         {version: version for version in ("0.8.2", "0.9", "0.10", "0.11", "1.0", "1.1")},
@@ -419,6 +424,8 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise ConfigException("socket.timeout.ms", reason)
     if values["message.model"] == "broadcasting":
         _check_broadcasting(values)
+    if values["share.partitions"]:
+        _check_sharing(values)
 
 
 def _check_broadcasting(values: Mapping[str, Any]) -> None:
@@ -434,6 +441,18 @@ def _check_broadcasting(values: Mapping[str, Any]) -> None:
             "partition.assignment.strategy",
             f"{strategy!r} has no meaning with message.model=broadcasting, whose members share nothing; 'range' and"
             " 'roundrobin' say how a member's partitions are spread over its own streams",
+        )
+
+
+def _check_sharing(values: Mapping[str, Any]) -> None:
+    if values["message.model"] == "broadcasting":
+        raise ConfigException(
+            "share.partitions", "has no meaning with message.model=broadcasting, whose members share nothing"
+        )
+    if values["group.coordination"] == BY_BROKERS and not values["group.migration"]:
+        raise ConfigException(
+            "share.partitions",
+            "needs a group in ZooKeeper, where loans are written; with group.coordination=kafka leave it false",
         )
 
 

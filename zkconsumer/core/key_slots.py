@@ -12,6 +12,8 @@ from zlib import crc32
 
 SLOTS = 256
 """Number of slots of each partition: enough for an even share of forty workers, and 32 bytes as a set."""
+SLOT_SHIFT = 24
+"""Number of lower bits of a CRC-32 that the slot does not depend on."""
 ALL_SLOTS = (1 << SLOTS) - 1
 NO_SLOTS = 0
 BLOCK = 128
@@ -19,11 +21,12 @@ BLOCK = 128
 
 
 def slot_of_key(key: bytes) -> int:
-    """Return the slot of a key.
+    """Return the slot of a key: the upper bits of its CRC-32.
 
-    It is no function of the hash that producers choose the partition by: those keys would share few slots.
+    The lower bits would not do. librdkafka's producers choose the partition by them, so that the keys of one partition
+    would share few slots.
     """
-    return crc32(key) % SLOTS
+    return crc32(key) >> SLOT_SHIFT
 
 
 def slot_of_offset(offset: int) -> int:

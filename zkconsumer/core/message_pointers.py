@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 
+from zkconsumer.core.key_slots import slot_of_key
+
 MAGIC = b"\x8aZP"
 VERSION = 1
 MOST_POINTERS = 1000
 """Pointers of each kind that one partition may have."""
 MOST_REASON = 200
 """Characters of a reason that are kept."""
+_MARK_LENGTH = 18
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_OFFSET = (1 << 63) - 1
 
@@ -56,8 +59,19 @@ Pointers = Mapping[int, Pointer]
 
 
 def key_mark(key: bytes) -> str:
-    """Return the text by which pointers name a key, so that a later owner knows what waits behind them."""
-    return blake2b(key, digest_size=8).hexdigest()
+    """Return the text by which pointers name a key, so that a later owner knows what waits behind them.
+
+    It begins with the key's slot, so that an owner knows which slots it must not lend.
+    """
+    return f"{slot_of_key(key):02x}{blake2b(key, digest_size=8).hexdigest()}"
+
+
+def slot_of_mark(mark: str) -> int | None:
+    """Return the slot of the key that :func:`key_mark` named, None for other text."""
+    try:
+        return int(mark[:2], 16) if len(mark) == _MARK_LENGTH else None
+    except ValueError:
+        return None
 
 
 def encode_pointers(pointers: Iterable[Pointer]) -> bytes:

@@ -29,6 +29,32 @@ PROCESS_KEY = "pid"
 READER_KEY = "reader"
 """The extra key with what reads, for people and tools: Spark queries advertise :data:`SPARK_QUERY`."""
 SPARK_QUERY = "spark"
+SHARE_KEY = "share"
+"""The extra key of members that share their partitions: their order and number of handlers, as in ``key:10``."""
+_MOST_HANDLERS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisedShare:
+    """What a member with ``share.partitions`` advertises: the order of its messages and its number of handlers."""
+
+    order: str
+    concurrency: int
+
+    def __str__(self) -> str:
+        return f"{self.order}:{self.concurrency}"
+
+
+def advertised_share(registration: Registration) -> AdvertisedShare | None:
+    """Return what a registration advertises for sharing, None if it does not share."""
+    value = registration.extra.get(SHARE_KEY)
+    if not isinstance(value, str):
+        return None
+    order, _, number = value.partition(":")
+    if order not in ("key", "none") or not (number.isascii() and number.isdigit() and len(number) <= 7):
+        return None
+    concurrency = int(number)
+    return AdvertisedShare(order, concurrency) if 1 <= concurrency <= _MOST_HANDLERS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ seldom, so nothing is kept.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from threading import Event
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from zkconsumer.errors import (
     RegistryError,
 )
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
-from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka import BrokerChannel, ClusterMetadata
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import Endpoint, TopicPartition
 
@@ -40,6 +40,31 @@ class OffsetLookup:
     def close(self) -> None:
         """End all waits: no lookup tries any further."""
         self._closing.set()
+
+    def partitions(self, topics: Collection[str], deadline: Deadline) -> frozenset[TopicPartition]:
+        """Return all partitions of these topics, also those without a leader.
+
+        A failed request is repeated until the deadline. Raises: BrokerUnavailableError if no broker has told of the
+        partitions of some topic by then, for instance because there is no such topic; BrokerAuthenticationError.
+        """
+        trouble = ""
+        while True:
+            try:
+                told = self._metadata(sorted(topics), list(self._directory(deadline)), deadline)
+                found = {*told.leaders, *(tp for tp in told.errors if isinstance(tp, TopicPartition))}
+                missing = sorted(set(topics) - {tp.topic for tp in found})
+                if not missing:
+                    return frozenset(found)
+                trouble = ", ".join(
+                    f"{topic}: {codes.name(told.errors.get(topic, codes.UNKNOWN_TOPIC_OR_PARTITION))}"
+                    for topic in missing
+                )
+            except BrokerAuthenticationError:
+                raise
+            except (BrokerError, RegistryError) as e:
+                trouble = trouble or str(e)
+            if deadline.expired or self._closing.wait(deadline.bounded(max(0.05, self._settings.backoff))):
+                raise BrokerUnavailableError(f"the partitions of topics could not be looked up: {trouble}")
 
     def find(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, int | None]:
         """Return the offset at a time for each partition, None if there is no such message.
@@ -68,10 +93,7 @@ class OffsetLookup:
 
     def _ask(self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int | None], end: Deadline) -> str:
         """Try once, and put the answers into ``found``. Return the last error text."""
-        brokers = {endpoint.broker_id: endpoint for endpoint in self._directory(end)}
-        if not brokers:
-            raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
-        leaders = self._leaders(sorted({tp.topic for tp in wanted}), list(brokers.values()), end)
+        brokers, leaders = self.leaders(sorted({tp.topic for tp in wanted}), end)
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for tp, time in wanted.items():
             by_leader.setdefault(leaders.get(tp, -1), {})[tp] = time
@@ -89,14 +111,22 @@ class OffsetLookup:
                     trouble = f"{tp}: broker {leader} answered {codes.name(answer.error)}"
         return trouble
 
-    def _leaders(
-        self, topics: Sequence[str], brokers: Sequence[Endpoint], end: Deadline
-    ) -> Mapping[TopicPartition, int]:
+    def leaders(
+        self, topics: Sequence[str], end: Deadline
+    ) -> tuple[Mapping[int, Endpoint], Mapping[TopicPartition, int]]:
+        """Return the brokers and the leaders of the topics' partitions. Raises BrokerError, RegistryError."""
+        brokers = {endpoint.broker_id: endpoint for endpoint in self._directory(end)}
+        if not brokers:
+            raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
+        return brokers, self._metadata(topics, list(brokers.values()), end).leaders
+
+    def _metadata(self, topics: Sequence[str], brokers: Sequence[Endpoint], end: Deadline) -> ClusterMetadata:
+        """Return what the first broker that answers tells of the topics. Raises: BrokerError if none does."""
         failure: BrokerError | None = None
         for endpoint in random.sample(brokers, len(brokers)):
             try:
                 with self._connected(endpoint, end) as channel:
-                    return channel.metadata(topics, end).leaders
+                    return channel.metadata(topics, end)
             except BrokerError as e:
                 failure = e
         raise failure or BrokerError("no broker could be asked")

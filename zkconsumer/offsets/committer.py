@@ -176,6 +176,13 @@ class Committer:
         """
         self._wait(self.submit(lambda: self.tracker.commit_given(offsets, deadline), Answer()), deadline, "commit")
 
+    def of_group(self, partitions: Collection[TopicPartition]) -> Future[Mapping[TopicPartition, int]]:
+        """Ask for the stored offsets of any partitions of the group. Returns at once.
+
+        The result has no entry, or a negative one, for a partition without an offset. It raises what the store raises.
+        """
+        return self.submit(lambda: self._store.of_group(partitions, Deadline(self._settings.timeout)), Answer())
+
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Let the next commit overwrite ``known``, which another client wrote (None: outside ZooKeeper).
 

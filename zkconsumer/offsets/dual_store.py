@@ -237,6 +237,12 @@ class DualStore:
         more, also_untold = self._fetch_known([tp for tp in wanted if tp.topic not in half], deadline)
         return {**stored, **more}, untold | also_untold
 
+    def of_group(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int]:
+        """Return the stored offsets of any partitions of the group, as :meth:`OffsetStore.fetch` does."""
+        store = self._elsewhere if self._elsewhere is not None else self._nodes
+        assert store is not None
+        return store.fetch(partitions, deadline.bounded(ONE_TRY))
+
     def close(self) -> None:
         """Fail calls that wait for a store, and close it."""
         self._closing.set()

@@ -28,7 +28,9 @@ from zkconsumer.operations.group_snapshot import (
     BrokersMember,
     GroupSnapshot,
     KafkaOffset,
+    LoanNode,
     MemberNode,
+    PointersNode,
     Problem,
     ZooKeeperServer,
 )
@@ -105,6 +107,7 @@ class _Names:
         names: set[str] = set()
         for one in self._snapshots:
             names |= {tp.topic for tp in (*one.owners, *one.offsets, *(one.kafka_offsets or ()), *one.logs)}
+            names |= {tp.topic for tp in (*one.acks, *one.pointers, *one.loans)}
             names |= one.topics.keys()
             for node in one.members.values():
                 if node.registration is not None and not node.registration.is_wildcard:
@@ -149,7 +152,11 @@ class _Names:
             name
             for one in self._snapshots
             if one.group == group
-            for name in (*one.members, *(_consumer(owner.thread) for owner in one.owners.values() if owner.thread))
+            for name in (
+                *one.members,
+                *(_consumer(owner.thread) for owner in one.owners.values() if owner.thread),
+                *(borrower for loans in one.loans.values() for borrower in loans),
+            )
         }
 
     def _consumer_names(self, group: str, ids: set[str]) -> dict[str, str]:
@@ -197,6 +204,7 @@ class _Names:
         """Return a path with new names; words of ZooKeeper's layout and numbers stay."""
         known = {**self._others, **self._topics, **self._consumers, **self._groups}
         layout = {"", "consumers", "ids", "owners", "offsets", "broadcast", "brokers", "topics", "partitions", "state"}
+        layout |= {"acks", "parked", "loans", "report"}
         parts = path.split("/")
         return "/".join(
             part if part in layout or part.isdecimal() else known.get(part) or self._other(part) for part in parts
@@ -216,6 +224,9 @@ class _Names:
                 for tp, node in one.owners.items()
             },
             offsets={self._tp(tp): replace(node, problem=_hidden(node.problem)) for tp, node in one.offsets.items()},
+            acks={self._tp(tp): replace(node, problem=_hidden(node.problem)) for tp, node in one.acks.items()},
+            pointers={self._tp(tp): _without_reasons(node) for tp, node in one.pointers.items()},
+            loans={self._tp(tp): self._loans(loans) for tp, loans in one.loans.items()},
             kafka_offsets=self._kafka_offsets(one.kafka_offsets),
             brokers_group=self._brokers_group(one.brokers_group),
             topics={
@@ -243,6 +254,12 @@ class _Names:
         return {
             self._tp(tp): replace(node, metadata=self._other(node.metadata), problem=_hidden(node.problem))
             for tp, node in offsets.items()
+        }
+
+    def _loans(self, loans: Mapping[ConsumerId, LoanNode]) -> dict[ConsumerId, LoanNode]:
+        return {
+            ConsumerId(self._consumers[name]): replace(loan, problem=_hidden(loan.problem))
+            for name, loan in loans.items()
         }
 
     def _broker(self, broker: BrokerNode) -> BrokerNode:
@@ -319,6 +336,12 @@ class _Names:
 
 def _hidden(problem: str) -> str:
     return HIDDEN if problem else ""
+
+
+def _without_reasons(node: PointersNode) -> PointersNode:
+    """Return pointers whose reasons, which tell what handlers raised, are hidden."""
+    listed = tuple(replace(one, reason=_hidden(one.reason)) for one in node.listed)
+    return replace(node, listed=listed, problem=_hidden(node.problem))
 
 
 def _members(snapshot: GroupSnapshot) -> Sequence[BrokersMember]:

@@ -36,6 +36,7 @@ from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription
 from zkconsumer.kafka.group_responses import DescribedMember, ListedGroup, StoredOffset
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.operations.balance_nodes import note_in
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_snapshot import (
     BrokerNode,
@@ -307,4 +308,4 @@ def member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
 def _offset_of(stored: StoredOffset) -> KafkaOffset:
     if stored.error:
         return KafkaOffset(None, problem=error_codes.name(stored.error))
-    return KafkaOffset(stored.offset, stored.metadata, stored.leader_epoch)
+    return KafkaOffset(stored.offset, stored.metadata, stored.leader_epoch, note=note_in(stored.metadata))

@@ -67,13 +67,104 @@ class OffsetNode:
 
 
 @dataclass(frozen=True, slots=True)
+class FailingMessage:
+    """An unfinished message of which ``failed`` attempts have failed, the first at ``first_ms`` (since 1970)."""
+
+    offset: int
+    failed: int
+    first_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NoteSummary:
+    """What a note says of the messages beyond a base.
+
+    Before ``end``, ``finished`` of them are finished. That is exact unless slots are on loan; then it is an estimate.
+    ``unfinished`` are listed as not finished. ``failing`` are the first few that failed.
+    """
+
+    base: int
+    end: int
+    finished: int = 0
+    unfinished: int = 0
+    failing: tuple[FailingMessage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AckNode:
+    """A partition's note of what is finished beyond its offset. ``note`` is None where ``problem`` says why."""
+
+    note: NoteSummary | None
+    stat: NodeStat | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PointedMessage:
+    """A parked message or a dead letter (``dead``). Its next attempt is due at ``due_ms``, 0 if there is none.
+
+    ``reason`` is free text, which may hold anything that an exception tells.
+    """
+
+    offset: int
+    dead: bool = False
+    attempts: int = 0
+    due_ms: int = 0
+    first_ms: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PointersNode:
+    """The pointers of a partition. ``parked`` and ``dead`` are their numbers, None where ``problem`` says why.
+
+    ``listed`` are the first few of each kind, by offset. ``due_ms`` is when the next parked one is due, 0 if none is.
+    """
+
+    parked: int | None
+    dead: int | None
+    listed: tuple[PointedMessage, ...]
+    stat: NodeStat | None
+    due_ms: int = 0
+    problem: str = ""
+
+    def first(self, *, dead: bool) -> PointedMessage | None:
+        """Return the pointer of this kind with the lowest offset."""
+        return next((one for one in self.listed if one.dead == dead), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LoanNode:
+    """Slots of a partition that its owner lends to a member.
+
+    ``session`` is the lender's, ``number`` counts the changes of the loan, ``slots`` is how many are lent. The borrower
+    answers with a report: to the change ``answered``, it still holds ``held`` slots, and everything of them is finished
+    before ``base``. What is unknown is None; ``problem`` says why.
+    """
+
+    slots: int | None
+    number: int | None
+    session: int | None
+    stat: NodeStat | None
+    answered: int | None = None
+    held: int | None = None
+    base: int | None = None
+    report: NodeStat | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaOffset:
-    """A committed offset in Kafka. ``leader_epoch`` is -1 where it is unknown."""
+    """A committed offset in Kafka. ``leader_epoch`` is -1 where it is unknown.
+
+    ``note`` is the note in the metadata, None if there is none.
+    """
 
     offset: int | None
     metadata: str = ""
     leader_epoch: int = -1
     problem: str = ""
+    note: NoteSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +194,22 @@ class PartitionLog:
     problem: str = ""
 
 
-def lag_between(offset: int | None, log: PartitionLog | None) -> int | None:
+def lag_between(offset: int | None, log: PartitionLog | None, note: NoteSummary | None = None) -> int | None:
     """Return the messages between a committed offset and the log's end, None if either is unknown.
 
-    See :meth:`GroupSnapshot.lag`.
+    Arguments: ``note`` tells what is finished beyond the offset, and is not counted. See :meth:`GroupSnapshot.lag`.
     """
     if log is None or log.end is None or offset is None:
         return None
-    return max(0, log.end - max(offset, log.start or 0))
+    return max(0, log.end - max(offset, log.start or 0) - finished_beyond(offset, log, note))
+
+
+def finished_beyond(offset: int, log: PartitionLog | None, note: NoteSummary | None) -> int:
+    """Return how many messages from a committed offset on are finished, of those that are left in the log."""
+    if note is None or offset > note.base:
+        return 0
+    begin = max(offset, 0 if log is None else log.start or 0)
+    return max(0, note.base - begin) + min(note.finished, max(0, note.end - max(note.base, begin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +285,10 @@ class GroupSnapshot:
     Offsets are read before log ends, so that a lag is never negative because of the order.
 
     In ZooKeeper: ``members`` by consumer id, ``owners`` and ``offsets`` by partition, ``group_node`` the stat of
-    ``/consumers/<group>`` (None if it does not exist), ``ids_node`` that of ``ids``. ``acls`` maps a path to its rights
-    in words, where they could be read. ``other_nodes`` are further nodes of the group by path: those of broadcasting
-    members, migrating members and bridges.
+    ``/consumers/<group>`` (None if it does not exist), ``ids_node`` that of ``ids``. Balanced members write ``acks``
+    and ``pointers`` by partition, and ``loans`` by partition and borrower. ``acls`` maps a path to its rights in words,
+    where they could be read. ``other_nodes`` are further nodes of the group by path: those of broadcasting members,
+    migrating members and bridges.
     In Kafka: ``kafka_offsets`` and ``brokers_group``, None if they were not asked for or are unknown.
     Of the cluster: ``topics``, ``logs``, ``brokers``, ``servers``.
     """
@@ -211,6 +311,9 @@ class GroupSnapshot:
     servers: tuple[ZooKeeperServer, ...] = ()
     other_nodes: Mapping[str, NodeStat | None] = field(default_factory=dict)
     acls: Mapping[str, str] = field(default_factory=dict)
+    acks: Mapping[TopicPartition, AckNode] = field(default_factory=dict)
+    pointers: Mapping[TopicPartition, PointersNode] = field(default_factory=dict)
+    loans: Mapping[TopicPartition, Mapping[ConsumerId, LoanNode]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -236,12 +339,35 @@ class GroupSnapshot:
         stored = (self.kafka_offsets or {}).get(partition)
         return None if stored is None else stored.offset
 
-    def lag(self, partition: TopicPartition) -> int | None:
-        """Return the messages between the committed offset and the log's end, None if either is unknown.
+    def note(self, partition: TopicPartition) -> NoteSummary | None:
+        """Return the note that belongs to :meth:`committed`, None if there is none that counts.
 
-        An offset below the log's start counts from the start: what was deleted cannot be consumed. Never negative.
+        A note in ZooKeeper counts while it was written in the transaction that wrote the offset. The reader reads the
+        offset first. So a newer note is one of a commit between the two reads, and it counts as well.
         """
-        return lag_between(self.committed(partition), self.logs.get(partition))
+        node = self.offsets.get(partition)
+        if node is None or node.offset is None:
+            stored = (self.kafka_offsets or {}).get(partition)
+            return None if stored is None else stored.note
+        noted = self.acks.get(partition)
+        if noted is None or noted.stat is None or node.stat is None or noted.stat.mzxid < node.stat.mzxid:
+            return None
+        return noted.note
+
+    def finished_beyond(self, partition: TopicPartition) -> int | None:
+        """Return how many messages beyond :meth:`committed` are finished, None if it is unknown."""
+        offset, noted = self.committed(partition), self.acks.get(partition)
+        if offset is None or (noted is not None and noted.note is None):
+            return None
+        return finished_beyond(offset, self.logs.get(partition), self.note(partition))
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Return the messages before the log's end that are not finished, None if they cannot be counted.
+
+        They begin at the committed offset. What a note says to be finished beyond it does not count. An offset below
+        the log's start counts from the start: what was deleted cannot be consumed. Never negative.
+        """
+        return lag_between(self.committed(partition), self.logs.get(partition), self.note(partition))
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return, in order, each partition that is owned, has an offset, or is assigned by the brokers."""

@@ -31,7 +31,7 @@ from zkconsumer.offsets.group_offsets_admin import REASONS, Side, ZooKeeperSide,
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.offset_reset import adopting_owners
-from zkconsumer.operations.zookeeper_reader import node_stat
+from zkconsumer.operations.snapshot_draft import node_stat
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import Outcome, OwnedChange
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node

@@ -6,22 +6,34 @@ from dataclasses import dataclass, field, fields
 
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
+    AckNode,
     BrokerNode,
     BrokersGroup,
     GroupSnapshot,
     KafkaOffset,
+    LoanNode,
     MemberNode,
     NodeStat,
     OffsetNode,
     OwnerNode,
     PartitionLog,
+    PointersNode,
     Problem,
     TopicNode,
     ZooKeeperServer,
 )
+from zkconsumer.zookeeper.node_values import Node
 
 MOST_PROBLEMS = 1000
 """The most problems that one snapshot lists."""
+
+
+def node_stat(node: Node) -> NodeStat:
+    """Return a node's stat."""
+    return NodeStat(
+        *(node.czxid, node.mzxid, node.ctime, node.mtime, node.version, node.cversion, node.pzxid),
+        *(node.ephemeral_owner, node.length, node.children),
+    )
 
 
 @dataclass(slots=True)
@@ -46,6 +58,9 @@ class SnapshotDraft:
     servers: tuple[ZooKeeperServer, ...] = ()
     other_nodes: dict[str, NodeStat | None] = field(default_factory=dict)
     acls: dict[str, str] = field(default_factory=dict)
+    acks: dict[TopicPartition, AckNode] = field(default_factory=dict)
+    pointers: dict[TopicPartition, PointersNode] = field(default_factory=dict)
+    loans: dict[TopicPartition, dict[ConsumerId, LoanNode]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     suppressed: int = 0
 

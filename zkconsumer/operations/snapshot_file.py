@@ -122,7 +122,7 @@ def _read(kind: Any, value: Any, where: str, depth: int) -> Any:
         return _free(value, where, depth)
     if kind is TopicPartition:
         return _partition(value, where)
-    if kind in (int, str):
+    if kind in (bool, int, str):
         return _plain(kind, value, where)
     if origin is tuple:
         return _tuple(parts, value, where, depth)
@@ -178,13 +178,13 @@ def _read_key(kind: Any, key: str, where: str) -> Any:
 
 
 def _plain(kind: type, value: Any, where: str) -> Any:
-    if kind is str and isinstance(value, str):
+    if kind is not int and isinstance(value, kind):
         return value
     if kind is int and isinstance(value, int) and not isinstance(value, bool):
         if value in _INT64:
             return value
         raise SnapshotFileError(f"{where} is out of range")
-    raise _wrong(where, "text" if kind is str else "a whole number", value)
+    raise _wrong(where, {bool: "true or false", int: "a whole number", str: "text"}[kind], value)
 
 
 def _partition(value: Any, where: str) -> TopicPartition:

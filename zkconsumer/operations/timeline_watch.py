@@ -20,8 +20,8 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, Problem, TopicNode
+from zkconsumer.operations.snapshot_draft import node_stat
 from zkconsumer.operations.timeline import EventKind, Rebalance, TimelineEvent, events, rebalances
-from zkconsumer.operations.zookeeper_reader import node_stat
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import Look, Node, Part, Wanted

@@ -19,20 +19,20 @@ from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTim
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.operations.balance_reader import BALANCE_PARTS, BalanceReader
 from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
     BrokerNode,
     MemberNode,
-    NodeStat,
     OffsetNode,
     OwnerNode,
     PartitionLog,
     TopicNode,
 )
-from zkconsumer.operations.snapshot_draft import SnapshotDraft
+from zkconsumer.operations.snapshot_draft import SnapshotDraft, node_stat
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import broker_ids
-from zkconsumer.zookeeper.node_values import Node, Part, Reading, Wanted
+from zkconsumer.zookeeper.node_values import Part, Reading, Wanted
 from zkconsumer.zookeeper.session import Session
 
 MOST_NODES = 100_000
@@ -48,15 +48,7 @@ MOST_REGISTERED_BYTES = 64 * 1024 * 1024
 
 _PARTITION = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 _LAST_PARTITION = (1 << 31) - 1
-_KNOWN = ("ids", "owners", "offsets")
-
-
-def node_stat(node: Node) -> NodeStat:
-    """Return a node's stat."""
-    return NodeStat(
-        *(node.czxid, node.mzxid, node.ctime, node.mtime, node.version, node.cversion, node.pzxid),
-        *(node.ephemeral_owner, node.length, node.children),
-    )
+_KNOWN = ("ids", "owners", "offsets", *BALANCE_PARTS)
 
 
 class ZooKeeperReader:
@@ -144,12 +136,15 @@ class ZooKeeperReader:
             self._take_rights(found[Wanted(Part.RIGHTS, path)])
         known = found[Wanted(Part.STAT, paths.topic("__consumer_offsets"))]
         self.offsets_topic = None if known.forbidden else known.node is not None
-        others = [f"{top[0]}/{name}" for name in self._names(group_node) if name not in _KNOWN]
+        names = self._names(group_node)
+        others = [f"{top[0]}/{name}" for name in names if name not in _KNOWN]
         if len(others) > MOST_OTHER:
             draft.problem(top[0], f"only {MOST_OTHER} of its {len(others)} further nodes are listed")
         self._others = others[:MOST_OTHER]
         self._second_level(ids, owners, offsets, brokers)
         self._third_level()
+        # after the offsets: a note that is newer than its offset is then one of a commit in between
+        BalanceReader(self._each, self._names, draft, self._deadline).read(BALANCE_PARTS.intersection(names))
         self._topics()
 
     def _second_level(self, ids: Reading, owners: Reading, offsets: Reading, brokers: Reading) -> None:

@@ -64,7 +64,7 @@ def zookeeper_session(config: ConsumerConfig, on_change: Callable[[SessionChange
 
 def stamped(config: ConsumerConfig, session: Session, registration: Registration) -> Registration:
     """Return the registration with the present time, the keys that strategies use, ``offset.conflict`` and pid."""
-    extra = advertisement(
+    extra = dict(registration.extra) | advertisement(
         config, host=socket.gethostname(), address=session.local_address, room=config.machine_room, version=VERSION
     )
     extra[CONFLICT_KEY] = config.offset_conflict

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.group_snapshots import group_snapshot
+from tests.group_snapshots import group_snapshot, stat
 from tests.group_snapshots import partition as tp
 from zkconsumer.cli import main
 from zkconsumer.cli.groups import as_flags
@@ -24,14 +24,18 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
+    AckNode,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
     KafkaOffset,
+    LoanNode,
     MemberNode,
+    NoteSummary,
     OffsetNode,
     OwnerNode,
     PartitionLog,
+    PointersNode,
     Problem,
     TopicNode,
 )
@@ -241,6 +245,26 @@ def test_verbose_adds_columns_for_zookeeper_only(run: Run) -> None:
         "the offset is in Kafka",
     )
     assert run("describe stable --verbose", STABLE) == run("describe stable", STABLE)
+
+
+def test_what_balanced_members_left_is_in_verbose(run: Run) -> None:
+    (row,) = json.loads(run("describe g --verbose --format json", BOTH)[1])[:1]
+    assert "finished_beyond" not in row
+    group = group_snapshot(
+        offsets={"t:0": 4, "t:1": 4},
+        logs={"t:0": (0, 10), "t:1": (0, 10)},
+        acks={tp("t:0"): AckNode(NoteSummary(4, 9, 3, 2), stat(1, mzxid=300))},
+        pointers={tp("t:0"): PointersNode(2, 1, (), stat())},
+        loans={tp("t:0"): {ConsumerId("g_x"): LoanNode(64, 1, 2, stat())}},
+    )
+    first, second = json.loads(run("describe g --verbose --format json", group)[1])
+    told = ("lag", "finished_beyond", "parked", "dead", "slots_lent")
+    assert [first[name] for name in told] == [3, 3, 2, 1, 64]
+    assert [second[name] for name in told] == [6, 0, 0, 0, 0]
+    noted = {tp("t:0"): KafkaOffset(4, note=NoteSummary(4, 9, 3, 2))}
+    stored = group_snapshot(logs={"t:0": (0, 10)}, kafka_offsets=noted, group_node=None)
+    (row,) = json.loads(run("describe g --verbose --format json", stored)[1])
+    assert [row[name] for name in told] == [3, 3, None, None, None]
 
 
 # ---- what is missing, wrong or hostile ----

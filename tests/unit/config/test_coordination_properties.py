@@ -38,6 +38,23 @@ def test_with_the_brokers_no_zookeeper_is_needed() -> None:
     assert ConsumerConfig({**KAFKA, "bootstrap.servers": None, "zookeeper.connect": "zk"}).bootstrap_addresses == ()
 
 
+def test_a_member_on_both_sides_of_a_migration_may_share() -> None:
+    both: dict[str, Any] = {"group.migration": True, "zookeeper.connect": "zk", "share.partitions": True}
+    assert ConsumerConfig({**KAFKA, **both}).share_partitions
+
+
+def test_broadcasting_members_cannot_share_partitions() -> None:
+    properties: dict[str, Any] = {
+        "zookeeper.connect": "zk",
+        "group.id": "g",
+        "consumer.id": "c",
+        "share.partitions": True,
+    }
+    assert ConsumerConfig(properties).share_partitions
+    with pytest.raises(ConfigException, match="share.partitions: has no meaning"):
+        ConsumerConfig({**properties, "message.model": "broadcasting"})
+
+
 def test_what_follows_is_as_the_java_consumer_has_it() -> None:
     config = ConsumerConfig(KAFKA)
     assert (config.session_timeout_ms, config.heartbeat_interval_ms) == (45_000, 300)  # Java's are 3000
@@ -55,6 +72,7 @@ def test_what_follows_is_as_the_java_consumer_has_it() -> None:
         ({"message.model": "broadcasting", "consumer.id": "c"}, "message.model", "group.coordination=zookeeper"),
         ({"offsets.storage": "zookeeper"}, "offsets.storage", "group.coordination=kafka"),
         ({"dual.commit.enabled": True}, "dual.commit.enabled", "group.coordination=kafka"),
+        ({"share.partitions": True}, "share.partitions", "needs a group in ZooKeeper"),
         ({"heartbeat.interval.ms": 45_000}, "heartbeat.interval.ms", "session.timeout.ms"),
         ({"max.poll.interval.ms": 300}, "heartbeat.interval.ms", "max.poll.interval.ms"),
         ({"group.coordination": "etcd"}, "group.coordination", "'zookeeper' or 'kafka'"),

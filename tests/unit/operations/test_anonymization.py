@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.group_snapshots import NOW, group_snapshot
+from tests.group_snapshots import NOW, group_snapshot, stat
 from zkconsumer.assignors.assignor import Assignor, Member
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.assignors.roundrobin import RoundRobinAssignor
@@ -18,12 +18,17 @@ from zkconsumer.core.subscription import subscribed_topics, thread_ids
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, utf16_key
 from zkconsumer.operations.anonymization import anonymized
 from zkconsumer.operations.group_snapshot import (
+    AckNode,
     BrokerNode,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
     KafkaOffset,
+    LoanNode,
     MemberNode,
+    NoteSummary,
+    PointedMessage,
+    PointersNode,
     Problem,
     TopicNode,
     ZooKeeperServer,
@@ -71,6 +76,13 @@ SNAPSHOT = group_snapshot(
     servers=(ZooKeeperServer("zk.example:2181", sessions={1: ("10.1.2.3:5", 6000)}, problem="zk.example is away"),),
     other_nodes={"/consumers/secretgroup/broadcast/secretgroup_secrethost1": None},
     acls={"/consumers/secretgroup/ids": "world:anyone=cdrwa, sasl:alice=cdrwa, digest:alice=r"},
+    acks={TopicPartition("secrettopic", 0): AckNode(NoteSummary(5, 9, 2, 2), stat(), "secretnote")},
+    pointers={
+        TopicPartition("secrettopic", 1): PointersNode(1, 0, (PointedMessage(3, reason="secretnote"),), stat()),
+    },
+    loans={
+        TopicPartition("secrettopic", 0): {ConsumerId("secretgroup_secretclient"): LoanNode(64, 3, 1, stat())},
+    },
     problems=(Problem("/consumers/secretgroup/secretstate", "secrethost1"), Problem("broker 1", "broker.example")),
 )
 
@@ -87,6 +99,9 @@ def test_figures_and_times_stay() -> None:
     assert sorted(one.offset or 0 for one in found.offsets.values()) == [5]
     assert [one.stat for one in found.members.values()] == [one.stat for one in SNAPSHOT.members.values()]
     assert TopicPartition("__consumer_offsets", 0) in found.logs
+    assert [one.note for one in found.acks.values()] == [NoteSummary(5, 9, 2, 2)]
+    assert [one.parked for one in found.pointers.values()] == [1]
+    assert [list(map(bool, loans)) for loans in found.loans.values()] == [[True]]
     assert found.brokers[1].port == 9092
     registered = next(iter(found.members.values())).registration
     assert registered is not None

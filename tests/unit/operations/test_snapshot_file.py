@@ -11,18 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.group_snapshots import NOW, group_snapshot
+from tests.group_snapshots import NOW, group_snapshot, stat
 from zkconsumer import cli
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
+    AckNode,
     BrokerNode,
     BrokersGroup,
     BrokersMember,
+    FailingMessage,
     GroupSnapshot,
     KafkaOffset,
+    LoanNode,
     MemberNode,
+    NoteSummary,
     PartitionLog,
+    PointedMessage,
+    PointersNode,
     Problem,
     ZooKeeperServer,
 )
@@ -53,6 +59,9 @@ FULL = group_snapshot(
     servers=(ZooKeeperServer("h:1", tick_time=500, statistics={"Mode": "x"}, sessions={-5: ("h:2", 6000)}),),
     other_nodes={"/consumers/g/broadcast": None},
     acls={"/consumers/g": "world:anyone=cdrwa"},
+    acks={TopicPartition("t", 0): AckNode(NoteSummary(5, 9, 2, 2, (FailingMessage(5, 1, 7),)), stat())},
+    pointers={TopicPartition("t", 0): PointersNode(1, 0, (PointedMessage(3, False, 2, 9, 8, "ü"),), stat(), 9)},
+    loans={TopicPartition("t", 0): {ConsumerId("g_h-2"): LoanNode(64, 3, 1, stat(), 2, 128, 5, stat())}},
     problems=(Problem("a \x1b[31m", "ü"),),
 )
 
@@ -116,6 +125,7 @@ def changed(**fields: Any) -> str:
             changed(members={"m": {"registration": {"pattern": "", "subscription": {}, "extra": {"x": [1e999]}}}}),
             "is not a number",
         ),
+        (changed(pointers={"t:0": {"listed": [{"offset": 1, "dead": 1}]}}), "dead should be true or false"),
         (changed(logs={"t:0": {"replicas": [None]}}), r"replicas\[0\] should be a whole number"),
         (changed(brokers={"x": {}}), "the key 'x' is no number"),
         (changed(brokers_group={"state": "Stable", "coordinator": [1, "h"]}), "should be a list of 3"),

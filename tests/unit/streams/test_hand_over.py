@@ -36,7 +36,7 @@ class Watched(PartitionPosition):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name in ("consumed", "held_until") and hasattr(self, "held_until"):
+        if name in ("consumed", "held_until") and hasattr(self, "full"):  # the last to be set
             self.seen.append((self.finished(including_held=False), self.finished(including_held=True), self.held))
 
 

@@ -7,7 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.registration import CONFLICT_KEY, STATIC, Registration
+from zkconsumer.core.registration import (
+    CONFLICT_KEY,
+    SHARE_KEY,
+    STATIC,
+    AdvertisedShare,
+    Registration,
+    advertised_share,
+)
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.model import ConsumerId
@@ -28,6 +35,20 @@ def test_members_say_what_they_do_about_other_offsets(stamp: Callable[..., Regis
     made = stamp(config, session, Registration(STATIC, {"t": 1}))
     assert made.extra[CONFLICT_KEY] == advertised
     assert node_codecs.decode_registration(node_codecs.encode_registration(made), "/x").extra == made.extra
+
+
+def test_what_a_run_advertises_stays_in_the_registration() -> None:
+    config = ConsumerConfig({"zookeeper.connect": "zk", "group.id": "g"})
+    made = stamped(config, FakeZooKeeper().session(), Registration(STATIC, {"t": 1}, extra={SHARE_KEY: "key:10"}))
+    assert advertised_share(made) == AdvertisedShare("key", 10)
+    assert str(advertised_share(made)) == "key:10"
+
+
+@pytest.mark.parametrize(
+    "value", [None, 7, "", "key", "key:", "key:0", "key:-1", "key:x", "key:٣", "partition:4", "none:1000001", "key:1:1"]
+)
+def test_other_texts_advertise_no_share(value: object) -> None:
+    assert advertised_share(Registration(STATIC, {}, extra={SHARE_KEY: value})) is None
 
 
 def node(endpoint: str) -> bytes:

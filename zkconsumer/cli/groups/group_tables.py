@@ -3,9 +3,10 @@
 Columns, their widths and their order are those of Kafka 3.9's ``ConsumerGroupCommand``. A group in ZooKeeper fills the
 same columns, as ``ConsumerGroupCommand --zookeeper`` did up to 1.1.1. Pure; any thread.
 
-Three things differ from Kafka's tool on purpose. A lag is never negative, and counts from the log's start at the
-earliest. Rows of one member are sorted by topic and partition; Kafka's have the order of a hash table. An assignment
-names its topics, which Kafka's tool left out in 3.9.
+Four things differ from Kafka's tool on purpose. A lag is never negative, and counts from the log's start at the
+earliest. It does not count what balanced members have finished beyond the offset. Rows of one member are sorted by
+topic and partition; Kafka's have the order of a hash table. An assignment names its topics, which Kafka's tool left out
+in 3.9.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from zkconsumer.operations.group_snapshot import (
     BrokersMember,
     GroupSnapshot,
     MemberNode,
+    NoteSummary,
+    finished_beyond,
     lag_between,
 )
 from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_host, member_kind
@@ -95,21 +98,25 @@ def _any_in_zookeeper(shown: Iterable[GroupSide]) -> bool:
 def offsets_table(shown: Sequence[GroupSide], *, verbose: bool = False, with_side: bool = False) -> Table:
     """Return a row for each partition that is owned or assigned, has an offset, or has a subscriber.
 
-    ``verbose`` adds our own columns if any of the groups is in ZooKeeper. ``with_side`` adds the coordination.
+    ``verbose`` adds our own columns if any of the groups is in ZooKeeper, and further ones if any has balanced members.
+    ``with_side`` adds the coordination.
     """
     extra = verbose and _any_in_zookeeper(shown)
+    balance = verbose and any(map(_balanced, shown))
     columns: list[Column | str] = [
         *(Column("GROUP", 15), Column("TOPIC", 15), Column("PARTITION", 10), Column("CURRENT-OFFSET", 15)),
         *(Column("LOG-END-OFFSET", 15), Column("LAG", 15), Column("CONSUMER-ID", 15), Column("HOST", 15), "CLIENT-ID"),
         *(["COORDINATION"] if with_side else []),
         *(["LOG-START-OFFSET", "LAST-COMMIT", "THREAD-ID", "OWNED-SINCE", "NOTE"] if extra else []),
+        *(["FINISHED-BEYOND", "PARKED", "DEAD", "SLOTS-LENT"] if balance else []),
     ]
     rows = []
     for side in shown:
         partitions = _owned if side.coordination is Coordination.ZOOKEEPER else _assigned
         for who, tp in partitions(side):
             row = [side.group, *_offset_cells(side, tp), *who]
-            rows.append([*row, *_side_cell(side, with_side), *(_offset_details(side, tp) if extra else [])])
+            row += [*_side_cell(side, with_side), *(_offset_details(side, tp) if extra else [])]
+            rows.append([*row, *(_balance_cells(side, tp) if balance else [])])
     return Table(columns, rows)
 
 
@@ -162,7 +169,8 @@ def _who(snapshot: GroupSnapshot, consumer: str) -> _Who:
 
 def _offset_cells(side: GroupSide, tp: TopicPartition) -> list[Cell]:
     log, offset = side.snapshot.logs.get(tp), _offset(side, tp)
-    return [tp.topic, tp.partition, offset, None if log is None else log.end, lag_between(offset, log)]
+    lag = lag_between(offset, log, _note(side, tp))
+    return [tp.topic, tp.partition, offset, None if log is None else log.end, lag]
 
 
 def _offset(side: GroupSide, tp: TopicPartition) -> int | None:
@@ -170,6 +178,36 @@ def _offset(side: GroupSide, tp: TopicPartition) -> int | None:
         return side.snapshot.committed(tp)
     stored = (side.snapshot.kafka_offsets or {}).get(tp)
     return None if stored is None else stored.offset
+
+
+def _note(side: GroupSide, tp: TopicPartition) -> NoteSummary | None:
+    if side.coordination is Coordination.ZOOKEEPER:
+        return side.snapshot.note(tp)
+    stored = (side.snapshot.kafka_offsets or {}).get(tp)
+    return None if stored is None else stored.note
+
+
+def _balanced(side: GroupSide) -> bool:
+    """Return whether balanced members have left anything of the group."""
+    snapshot = side.snapshot
+    if side.coordination is Coordination.ZOOKEEPER and (snapshot.acks or snapshot.pointers or snapshot.loans):
+        return True
+    return any(stored.note is not None for stored in (snapshot.kafka_offsets or {}).values())
+
+
+def _balance_cells(side: GroupSide, tp: TopicPartition) -> list[Cell]:
+    snapshot, offset = side.snapshot, _offset(side, tp)
+    if side.coordination is Coordination.BROKERS:
+        beyond = None if offset is None else finished_beyond(offset, snapshot.logs.get(tp), _note(side, tp))
+        return [beyond, None, None, None]
+    pointers, loans = snapshot.pointers.get(tp), snapshot.loans.get(tp, {}).values()
+    lent = [loan.slots for loan in loans]
+    return [
+        snapshot.finished_beyond(tp),
+        0 if pointers is None else pointers.parked,
+        0 if pointers is None else pointers.dead,
+        None if None in lent else sum(slots or 0 for slots in lent),
+    ]
 
 
 def _offset_details(side: GroupSide, tp: TopicPartition) -> list[Cell]:

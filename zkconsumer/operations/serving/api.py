@@ -162,7 +162,21 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
         "log_end": None if log is None else log.log.end,
         "log_taken": None if log is None else log.taken,
         "leader": None if log is None else log.log.leader,
+        **_balance(snapshot, tp),
     }
+
+
+def _balance(snapshot: GroupSnapshot, tp: TopicPartition) -> Document:
+    """Return what balanced members have left of a partition; null is unknown, and nothing if they never had it."""
+    found: dict[str, object] = {}
+    pointers = snapshot.pointers.get(tp)
+    if tp in snapshot.acks or snapshot.note(tp) is not None:
+        found["finished_beyond"] = snapshot.finished_beyond(tp)
+    if pointers is not None:
+        found |= {"parked": pointers.parked, "dead": pointers.dead}
+    if tp in snapshot.loans:
+        found["lent"] = {name: loan.slots for name, loan in sorted(snapshot.loans[tp].items())}
+    return found
 
 
 def _history(points: list[LagPoint]) -> Document:

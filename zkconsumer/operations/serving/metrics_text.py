@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zkconsumer.model import TopicPartition
+from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of
 from zkconsumer.operations.serving.judgement import Judgement, known_number
 from zkconsumer.operations.serving.poller import Board
@@ -102,6 +103,11 @@ _GAUGES = {
     "zkconsumer_partition_last_commit_timestamp_seconds": "Time of the last commit",
     "zkconsumer_partition_log_start_offset": "First offset in the log of a partition that the group consumes",
     "zkconsumer_partition_log_end_offset": "End of the log of a partition that the group consumes",
+    "zkconsumer_partition_finished_beyond": "Messages beyond the committed offset that a note says to be finished",
+    "zkconsumer_partition_parked_messages": "Messages that the offset has passed and that wait for their next attempt",
+    "zkconsumer_partition_dead_letters": "Dead letters of the partition",
+    "zkconsumer_partition_note_bytes": "Size of the note of what is finished beyond the offset",
+    "zkconsumer_partition_slots_lent": "Slots of the partition, of 256, that its owner lends to other members",
     "zkconsumer_topic_abandoned": "Whether the group has members, and none of them subscribes to this topic",
 }
 _COUNTERS = {
@@ -132,6 +138,7 @@ class _GroupFamilies:
             labels = {"consumergroup": watched.group, "topic": tp.topic, "partition": str(tp.partition)}
             self._add_offsets(watched, tp, labels)
             self._add_ownership(watched, judgement, tp, labels)
+            self._add_balance(watched.snapshot, tp, labels)
         for topic in sorted({tp.topic for tp in partitions}):
             self._add_topic(watched, judgement, topic)
 
@@ -179,6 +186,20 @@ class _GroupFamilies:
         self._add("zkconsumer_partition_owned", owner in judgement.member_of, labels)
         if tp in judgement.expected:
             self._add("zkconsumer_partition_owned_as_expected", owner == judgement.expected[tp], labels)
+
+    def _add_balance(self, snapshot: GroupSnapshot, tp: TopicPartition, labels: Mapping[str, str]) -> None:
+        """Add what balanced members have left of a partition, nothing if they never had it."""
+        noted, pointers = snapshot.acks.get(tp), snapshot.pointers.get(tp)
+        if noted is not None or snapshot.note(tp) is not None:
+            self._add("zkconsumer_partition_finished_beyond", snapshot.finished_beyond(tp), labels)
+        if noted is not None and noted.stat is not None:
+            self._add("zkconsumer_partition_note_bytes", noted.stat.length, labels)
+        if pointers is not None:
+            self._add("zkconsumer_partition_parked_messages", pointers.parked, labels)
+            self._add("zkconsumer_partition_dead_letters", pointers.dead, labels)
+        lent = [loan.slots for loan in snapshot.loans.get(tp, {}).values()]
+        if lent and None not in lent:
+            self._add("zkconsumer_partition_slots_lent", sum(slots or 0 for slots in lent), labels)
 
     def _add_topic(self, watched: WatchedGroup, judgement: Judgement, topic: str) -> None:
         labels = {"consumergroup": watched.group, "topic": topic}

@@ -139,6 +139,9 @@ def _with_zookeeper(before: WatchedGroup, snapshot: GroupSnapshot) -> GroupSnaps
         owners=old.owners,
         offsets=old.offsets,
         other_nodes=old.other_nodes,
+        acks=old.acks,
+        pointers=old.pointers,
+        loans=old.loans,
     )
 
 
@@ -228,7 +231,9 @@ def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapsh
 
 def _light(snapshot: GroupSnapshot) -> GroupSnapshot:
     """Return the snapshot without all that the timeline does not need."""
-    return replace(snapshot, offsets={}, kafka_offsets=None, logs={}, acls={}, servers=())
+    return replace(
+        snapshot, offsets={}, kafka_offsets=None, logs={}, acls={}, servers=(), acks={}, pointers={}, loans={}
+    )
 
 
 def _membership(snapshot: GroupSnapshot) -> object:

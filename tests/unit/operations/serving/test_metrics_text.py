@@ -10,13 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.group_snapshots import NOW, group_snapshot
+from tests.group_snapshots import NOW, group_snapshot, stat
 from tests.unit.operations.serving.watched import at, watched, without_logs
-from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.operations.group_snapshot import AckNode, GroupSnapshot, LoanNode, NoteSummary, PointersNode, Problem
 from zkconsumer.operations.serving.judgement import judge
 from zkconsumer.operations.serving.metrics_text import Family, metrics_text
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import unread
+
+E3 = TopicPartition("events", 3)
+
+
+def balanced(snapshot: GroupSnapshot, noted: AckNode | None = None) -> GroupSnapshot:
+    """The snapshot with a note, pointers and a loan of one partition."""
+    return replace(
+        snapshot,
+        acks={E3: noted or AckNode(NoteSummary(100, 106, 4, 2), stat(1, mzxid=1 << 40, length=77))},
+        pointers={E3: PointersNode(2, 1, (), stat())},
+        loans={E3: {ConsumerId("g_x"): LoanNode(64, 1, 2, stat())}},
+    )
+
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -57,6 +71,22 @@ def test_group_has_the_names_and_labels_of_kafka_exporter() -> None:
     assert value(found, "zkconsumer_group_state", state="Stable") == 0
     assert value(found, "zkconsumer_partition_owned", topic="events", partition="5") == 0
     assert value(found, "zkconsumer_partition_owned_as_expected", topic="events", partition="4") == 1
+
+
+def test_what_balanced_members_left_has_samples() -> None:
+    """A group without balanced members has none of these; an unreadable node has none either."""
+    place = {"topic": "events", "partition": "3"}
+    names = ("finished_beyond", "note_bytes", "parked_messages", "dead_letters", "slots_lent")
+    plain = samples(at(0, 100, 110))
+    assert [value(plain, f"zkconsumer_partition_{name}", **place) for name in names] == [None] * 5
+    found = samples(balanced(at(0, 100, 110)))
+    assert [value(found, f"zkconsumer_partition_{name}", **place) for name in names] == [4, 77, 2, 1, 64]
+    assert value(found, "kafka_consumergroup_lag", **place) == 6
+    bad = balanced(at(0, 100, 110), AckNode(None, stat(1, mzxid=400, length=9), "?"))
+    bad = replace(bad, pointers={E3: PointersNode(None, None, (), None, problem="?")})
+    found = samples(replace(bad, loans={E3: {ConsumerId("g_x"): LoanNode(None, None, None, None)}}))
+    assert [value(found, f"zkconsumer_partition_{name}", **place) for name in names] == [None, 9, None, None, None]
+    assert value(found, "kafka_consumergroup_lag", **place) == 10
 
 
 def test_an_abandoned_topic_is_marked() -> None:

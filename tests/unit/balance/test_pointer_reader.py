@@ -1,0 +1,238 @@
+"""Parked messages come back when they are due, in the order of their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.timing import eventually
+from zkconsumer.balance.due_pointers import due_pointers
+from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, LONGEST_PAUSE, LOST, PointerReader
+from zkconsumer.balance.work import Work
+from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, key_mark
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.fetch.message_lookup import MessageAt
+from zkconsumer.model import ThreadId, TopicPartition
+
+WHERE = TopicPartition("t", 0)
+NOW = 1_000_000
+KEY = key_mark(b"k")
+
+
+class Log:
+    """The broker: messages with key ``k``, or what stands in their place."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.found: dict[int, MessageAt] = {}
+        self.down = ""
+        self.closed = False
+
+    def read(
+        self, tp: TopicPartition, offsets: Iterable[int], deadline: Deadline, most_bytes: int = 1 << 62
+    ) -> dict[int, MessageAt]:
+        self.asked.append(list(offsets))
+        if self.down:
+            raise BrokerUnavailableError(self.down)
+        return {o: self.found.get(o) or MessageAt(o, record(o)) for o in self.asked[-1]}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def record(offset: int, key: bytes | None = b"k") -> Any:
+    return SimpleNamespace(offset=offset, key=key, value=b"%d" % offset, timestamp=1, timestamp_type=0, headers=[])
+
+
+class Fixture:
+    """A reader without its thread, an engine with room, and one partition with these pointers."""
+
+    def __init__(self, *pointers: Pointer) -> None:
+        self.room = 100
+        self.works: list[Work] = []
+        self.log = Log()
+        self.now_ms = NOW
+        self.clock = 0.0
+        self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 100)
+        self.ledger = MessageLedger(self.position, 100, pointers={p.offset: p for p in pointers})
+        self.position.ledger = self.ledger
+        self.reader = PointerReader(
+            "g_c", lambda: [self.position], self, self.log, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
+        )
+
+    def pointer_room(self) -> int:
+        return self.room
+
+    def add_pointer_work(self, work: Work) -> bool:
+        self.works.append(work)
+        return self.room > 0
+
+    def looked(self) -> list[int]:
+        """Look once. Return the offsets that the engine got."""
+        self.works.clear()
+        self.reader.look()
+        return [work.offset for work in self.works]
+
+    def fates(self) -> dict[int, Fate]:
+        return {offset: pointer.fate for offset, pointer in self.ledger.pointers.items()}
+
+
+def test_due_message_is_handed_out_with_its_attempts() -> None:
+    this = Fixture(Pointer(7, attempts=3, due_ms=NOW, first_ms=5, key=KEY), Pointer(8, due_ms=NOW + 1))
+    assert this.looked() == [7]
+    (work,) = this.works
+    assert (work.attempts, work.first_ms, work.pointer, work.ledger) == (3, 5, True, this.ledger)
+    assert (work.message.value, work.message.topic, work.message.partition) == (b"7", "t", 0)
+    assert this.looked() == []
+    this.now_ms += 1
+    assert this.looked() == [8]
+
+
+def test_settled_message_may_come_again() -> None:
+    this = Fixture(Pointer(7, key=KEY))
+    assert this.looked() == [7]
+    work = this.works[0]
+    assert this.looked() == []
+    this.ledger.point_at([Pointer(7, attempts=4, due_ms=NOW + 60_000, key=KEY)])
+    this.reader.settled(work)
+    assert this.looked() == []
+    this.now_ms += 60_000
+    assert this.looked() == [7]
+
+
+def test_successors_of_a_key_wait_for_the_first() -> None:
+    this = Fixture(Pointer(3), Pointer(4, due_ms=NOW + 9, key=KEY), Pointer(5, key=KEY), Pointer(6))
+    assert this.looked() == [3, 6]
+    this.ledger.point_at([Pointer(4, Fate.DEAD, 16, key=KEY)])
+    assert this.looked() == [5]
+
+
+def test_engine_without_room_gets_nothing() -> None:
+    this = Fixture(Pointer(3), Pointer(4))
+    this.room = 1
+    assert this.looked() == [3]
+    this.room = 0
+    assert this.looked() == []
+    assert this.log.asked == [[3]]
+
+
+def test_refused_message_is_offered_again() -> None:
+    this = Fixture(Pointer(3))
+    this.add_pointer_work = lambda work: False  # type: ignore[method-assign]
+    assert this.looked() == []
+    del this.add_pointer_work
+    assert this.looked() == [3]
+
+
+def test_paused_and_revoked_partitions_wait() -> None:
+    this = Fixture(Pointer(3))
+    this.position.paused = True
+    assert this.looked() == []
+    this.position.paused = False
+    this.position.revoked = True
+    assert this.looked() == []
+
+
+def test_lost_message_stays_as_a_dead_pointer() -> None:
+    this = Fixture(Pointer(3, attempts=4, due_ms=5, key=KEY))
+    this.log.found[3] = MessageAt(3, problem="the log begins at offset 90")
+    assert this.looked() == []
+    assert this.ledger.pointers[3] == Pointer(3, Fate.DEAD, 4, 0, 0, KEY, f"{LOST}: the log begins at offset 90")
+    assert this.reader.lost == 1
+
+
+def test_topic_made_anew_shows_by_the_key() -> None:
+    this = Fixture(Pointer(3, key=KEY))
+    this.log.found[3] = MessageAt(3, record(3, b"another"))
+    assert this.looked() == []
+    assert "another key" in this.ledger.pointers[3].reason
+
+
+def test_shorter_log_is_believed_after_a_while() -> None:
+    """A new leader may not know the end of its log for some time; such a message is not lost."""
+    this = Fixture(Pointer(3))
+    this.log.found[3] = MessageAt(3, problem="the log ends at offset 2", certain=False)
+    assert this.looked() == []
+    assert this.reader.trouble == {WHERE: "offset 3: the log ends at offset 2"}
+    assert this.fates() == {3: Fate.PARKED}
+    this.clock += BELIEVED_AFTER
+    assert this.looked() == []
+    assert this.fates() == {3: Fate.DEAD}
+    assert not this.reader.trouble
+
+
+def test_lost_message_waits_while_dead_letters_are_full() -> None:
+    dead = [Pointer(offset, Fate.DEAD) for offset in range(1000, 1000 + MOST_POINTERS)]
+    this = Fixture(Pointer(3), *dead)
+    this.log.found[3] = MessageAt(3, problem="the log begins at offset 90")
+    assert this.looked() == []
+    assert this.ledger.pointers[3].fate is Fate.PARKED
+    assert "no room for more dead letters" in this.reader.trouble[WHERE]
+
+
+def test_broker_that_is_away_backs_off_and_is_told() -> None:
+    this = Fixture(Pointer(3))
+    this.log.down = "no leader"
+    assert this.looked() == []
+    assert this.looked() == []
+    assert len(this.log.asked) == 1
+    assert this.reader.trouble == {WHERE: "no leader"}
+    this.log.down, this.clock = "", 60.0
+    assert this.looked() == [3]
+    assert not this.reader.trouble
+
+
+def test_pointer_dropped_while_it_was_read_is_not_handed_out() -> None:
+    this = Fixture(Pointer(3))
+    read = this.log.read
+
+    def dropping(*given: Any) -> dict[int, MessageAt]:
+        this.ledger.pointers_read({})
+        return read(*given)
+
+    this.log.read = dropping  # type: ignore[assignment, method-assign]
+    assert this.looked() == []
+
+
+def test_thread_hands_out_and_ends() -> None:
+    this = Fixture(Pointer(3))
+    this.reader.start()
+    eventually(lambda: [work.offset for work in this.works] == [3], 20, "the message")
+    this.ledger.point_at([Pointer(4)])
+    this.reader.wake()
+    eventually(lambda: [work.offset for work in this.works] == [3, 4], 20, "the second message")
+    assert this.reader.close(Deadline(20))
+    assert this.log.closed
+
+
+def test_next_look_is_when_the_next_message_is_due() -> None:
+    this = Fixture(Pointer(3, due_ms=NOW + 250))
+    assert this.reader.look() == 0.25
+    assert Fixture(Pointer(3, due_ms=NOW + 10**9)).reader.look() == LONGEST_PAUSE
+
+
+pointers = st.builds(
+    Pointer,
+    offset=st.integers(0, 30),
+    fate=st.sampled_from(Fate),
+    due_ms=st.integers(0, 9),
+    key=st.sampled_from(["", "a", "b"]),
+)
+
+
+@given(st.lists(pointers, max_size=12, unique_by=lambda p: p.offset), st.frozensets(st.integers(0, 30)))
+def test_laws_of_due_pointers(some: list[Pointer], in_hand: frozenset[int]) -> None:
+    """What is due is parked, is the first of its key, is in no hand; and nothing that is due stays out."""
+    due, next_ms = due_pointers(some, in_hand, 5)
+    parked = [p for p in some if p.fate is Fate.PARKED]
+    first = [p for p in parked if not p.key or p.offset == min(q.offset for q in parked if q.key == p.key)]
+    free = [p for p in first if p.offset not in in_hand]
+    assert due == sorted((p for p in free if p.due_ms <= 5), key=lambda p: p.offset)
+    assert next_ms == min((p.due_ms for p in free if p.due_ms > 5), default=None)

@@ -1,0 +1,101 @@
+"""Single messages, read from the broker that leads their partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.timing import scaled
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
+from zkconsumer.fetch.message_lookup import MessageLookup
+from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.testing.fake_cluster import FakeCluster
+
+WHERE = TopicPartition("events", 0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(brokers=2) as cluster:
+        cluster.create_topic("events", 1)
+        yield cluster
+
+
+@pytest.fixture
+def lookup(cluster: FakeCluster) -> Iterator[MessageLookup]:
+    settings = FetchSettings("test", 0.1, 1, 1 << 20, 1 << 20, EARLIEST, scaled(10), 65536, 0.05, largest_batch=300_000)
+    made = MessageLookup(settings, lambda _: [Endpoint(*one) for one in cluster.addresses()])
+    yield made
+    made.close()
+
+
+def soon() -> Deadline:
+    return Deadline(scaled(20))
+
+
+def test_messages_of_one_partition_are_read(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    for number in range(20):
+        cluster.append("events", 0, [b"%d" % number])
+    found = lookup.read(WHERE, [17, 3, 4, 3], soon())
+    assert {offset: one.record.value for offset, one in found.items()} == {3: b"3", 4: b"4", 17: b"17"}
+    assert all(one.offset == one.record.offset and not one.problem for one in found.values())
+
+
+def test_reading_stops_at_the_limit_of_bytes(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    for _ in range(4):
+        cluster.append("events", 0, [b"x" * 50_000])
+    first = lookup.read(WHERE, range(4), soon(), most_bytes=1)
+    assert 0 in first
+    assert len(first) < 4
+
+
+def test_messages_that_are_gone_say_why(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    for number in range(5):
+        cluster.append("events", 0, [b"%d" % number])
+    cluster.truncate_before("events", 0, 3)
+    found = lookup.read(WHERE, [1, 3, 5, 99], soon())
+    assert found[3].record.value == b"3"
+    assert (found[1].problem, found[1].certain) == ("the log begins at offset 3", True)
+    for offset in (5, 99):
+        assert (found[offset].problem, found[offset].certain) == ("the log ends at offset 5", False)
+
+
+def test_corrupt_message_has_a_problem_and_others_come(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    for number in range(3):
+        cluster.append("events", 0, [b"%d" % number])
+    cluster.corrupt("events", 0, 1)
+    found = lookup.read(WHERE, range(3), soon())
+    assert (found[0].record.value, found[2].record.value) == (b"0", b"2")
+    assert found[1].record is None
+    assert "cannot be read" in found[1].problem
+
+
+def test_large_messages_are_read_and_larger_ones_named(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    cluster.append("events", 0, [b"a" * 200_000])
+    assert len(lookup.read(WHERE, [0], soon())[0].record.value) == 200_000
+
+
+def test_a_moved_leader_and_a_lost_connection_are_followed(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    cluster.append("events", 0, [b"0"])
+    log = cluster.log("events", 0)
+    assert log is not None
+    assert lookup.read(WHERE, [0], soon())[0].record.value == b"0"
+    cluster.move_leader("events", 0, next(one for one, _, _ in cluster.addresses() if one != log.leader))
+    assert lookup.read(WHERE, [0], soon())[0].record.value == b"0"
+    cluster.drop_connections()
+    assert lookup.read(WHERE, [0], soon())[0].record.value == b"0"
+
+
+def test_partition_without_leader_ends_at_the_deadline(lookup: MessageLookup) -> None:
+    with pytest.raises(BrokerUnavailableError, match="nowhere-0: the message at offset 0 could not be read"):
+        lookup.read(TopicPartition("nowhere", 0), [0], Deadline(0.2))
+
+
+def test_closed_lookup_reads_nothing(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    cluster.append("events", 0, [b"0"])
+    lookup.close()
+    with pytest.raises(BrokerUnavailableError):
+        lookup.read(WHERE, [0], soon())

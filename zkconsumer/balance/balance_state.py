@@ -1,0 +1,126 @@
+"""What a balanced member is doing at one moment, as values that the state, the metrics and the health show. Pure.
+
+The engine makes one :class:`BalanceState` when somebody asks. Times are seconds, counted from that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zkconsumer.metrics import BucketsValue
+from zkconsumer.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMessage:
+    """The unfinished message that keeps a base where it is.
+
+    ``attempts`` of it have failed, the last one with ``error`` (the name of its class, or a reason). ``next_in`` is
+    None unless it waits for its next attempt. ``in_hand`` is for how long its handler has run, None if none runs.
+    ``where`` names the member that has its slot on loan, empty if it is ours.
+    """
+
+    offset: int
+    attempts: int = 0
+    next_in: float | None = None
+    error: str = ""
+    in_hand: float | None = None
+    where: str = ""
+
+    def __str__(self) -> str:
+        said = [f"attempt {self.attempts}"] if self.attempts else []
+        if self.where:
+            said.append(f"on loan to {self.where}")
+        elif self.in_hand is not None:
+            said.append(f"in hand for {self.in_hand:.0f} s")
+        elif self.next_in is not None:
+            said.append(f"next in {max(0.0, self.next_in):.0f} s")
+        else:
+            said.append("waiting")
+        return f"{self.offset:,} ({', '.join(said)}{f': {self.error}' if self.error else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBalance:
+    """The messages of one partition that a balanced member owns, or has slots of on loan.
+
+    * ``base``: the lowest unfinished offset; ``held``: the message there, None if everything that was read is finished
+    * ``finished_beyond``, ``unfinished``: messages beyond the base that are finished, and that were read and are not
+    * ``in_hand``: messages whose handlers run; ``oldest``: seconds since the oldest unfinished one was read
+    * ``parked``, ``dead``: pointers of each kind; ``note_bytes``: size of the note as last written, 0 without one
+    * ``lent``: number of slots on loan, by member; ``lender``: the owner of a partition of which ``borrowed`` slots are
+      on loan to this member (empty and 0 for an own one)
+    * ``full``: whether so much of it is unfinished that no more is fetched
+    * ``stopped``: why no further message of the partition is handled until somebody acts; empty if all is well
+    """
+
+    partition: TopicPartition
+    base: int
+    held: HeldMessage | None = None
+    finished_beyond: int = 0
+    unfinished: int = 0
+    in_hand: int = 0
+    oldest: float = 0.0
+    parked: int = 0
+    dead: int = 0
+    note_bytes: int = 0
+    lent: Mapping[str, int] = field(default_factory=dict)
+    lender: str = ""
+    borrowed: int = 0
+    full: bool = False
+    stopped: str = ""
+
+    def __str__(self) -> str:
+        said = [f"base {self.base:,}" + (f" held by {self.held}" if self.held is not None else "")]
+        said.append(f"{self.finished_beyond:,} finished beyond")
+        said.append(f"{self.in_hand:,} in hand")
+        if self.parked or self.dead:
+            said.append(f"{self.parked:,} parked, {self.dead:,} dead")
+        said += [f"{slots} slots lent to {member}" for member, slots in sorted(self.lent.items())]
+        if self.lender:
+            said.append(f"{self.borrowed} slots borrowed from {self.lender}")
+        if self.full:
+            said.append("full")
+        if self.stopped:
+            said.append(f"stopped: {self.stopped}")
+        return f"{self.partition}: {', '.join(said)}"
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceState:
+    """A balanced member at one moment.
+
+    ``failed`` counts attempts that failed since the run began; ``late`` results that came after their partition or
+    slot had left, and ``zombies`` handlers that were running when a session ended. ``troubles`` say what keeps the run
+    from its work, beside stopped partitions, for instance a handler that does not return, or a dead-letter topic that
+    takes nothing. ``handler_times`` are the durations of handlers in seconds.
+    """
+
+    concurrency: int = 0
+    partitions: tuple[PartitionBalance, ...] = ()
+    failed: int = 0
+    late: int = 0
+    zombies: int = 0
+    troubles: tuple[str, ...] = ()
+    handler_times: BucketsValue | None = None
+
+    @property
+    def in_hand(self) -> int:
+        """Number of messages whose handlers run."""
+        return sum(one.in_hand for one in self.partitions)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the member does not do all of its work, in words; empty if it does."""
+        stopped = (f"{one.partition} has stopped: {one.stopped}" for one in self.partitions if one.stopped)
+        return (*stopped, *self.troubles)
+
+    def lines(self) -> tuple[str, ...]:
+        """Return one line for each partition with anything unfinished, parked, dead, lent or borrowed."""
+        return tuple(str(one) for one in self.partitions if _tells(one))
+
+
+def _tells(one: PartitionBalance) -> bool:
+    counts = (one.unfinished, one.in_hand, one.finished_beyond, one.parked, one.dead, one.lent, one.lender)
+    return one.held is not None or any(counts) or bool(one.stopped)

@@ -1,0 +1,262 @@
+"""Brings parked messages back when they are due: reads each from the broker and hands it to the engine.
+
+Threads: one thread of its own, ``<consumer>-parked``. Any thread may call :meth:`PointerReader.wake`,
+:meth:`PointerReader.settled` and read the fields for monitoring. A lock guards what is in hand; nothing waits under it.
+
+A message that is no longer in the log is lost to retention, or to whoever made the topic anew. Its pointer becomes a
+dead one, so that it stays visible.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from threading import Lock, Thread
+from typing import Any, Protocol
+
+from zkconsumer.balance.due_pointers import due_pointers
+from zkconsumer.balance.work import Work
+from zkconsumer.core.backoff import backoff
+from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError
+from zkconsumer.fetch.message_lookup import MessageAt
+from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.model import TopicPartition
+from zkconsumer.streams import MessageAndMetadata
+
+log = logging.getLogger(__name__)
+
+LOST = "no longer in the log"
+"""Beginning of the reason of a pointer whose message is gone."""
+AT_ONCE = 64
+"""Messages of one partition that are read at once."""
+MOST_BYTES = 4 * 1024 * 1024
+"""Bytes of messages of one partition that are read at once; a single message may be larger."""
+READ_WITHIN = 5.0
+"""Seconds for reading from one partition. Those of other brokers wait as long."""
+LONGEST_PAUSE = 1.0
+"""Seconds between two looks at the pointers: an operator may have changed them."""
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 30.0
+"""Seconds until a partition is tried again that could not be read."""
+BELIEVED_AFTER = 60.0
+"""Seconds after which a log that ends before the message is believed. A new leader may know less for some time."""
+
+
+class PointerSink(Protocol):
+    """The engine, as the reader of parked messages sees it. Any thread; no call waits."""
+
+    def pointer_room(self) -> int:
+        """Return how many more messages of pointers may be added now."""
+
+    def add_pointer_work(self, work: Work) -> bool:
+        """Take the message of a pointer, ahead of what is parked behind it; False if it is not wanted any more.
+
+        The engine calls :meth:`PointerReader.settled` once for each work that it took.
+        """
+
+
+class MessageReader(Protocol):
+    """Reads messages at offsets; see :class:`zkconsumer.fetch.message_lookup.MessageLookup`."""
+
+    def read(
+        self, tp: TopicPartition, offsets: Iterable[int], deadline: Deadline, most_bytes: int = 1 << 62
+    ) -> dict[int, MessageAt]:
+        """Return what stands at the offsets. Raises BrokerError."""
+
+    def close(self) -> None:
+        """End all waits."""
+
+
+class PointerReader:
+    """Hands parked messages to the engine when they are due.
+
+    Arguments: ``name`` of the consumer; ``positions`` returns the owned positions; ``sink`` is the engine; ``lookup``
+    reads messages; ``message_class`` returns the class of a topic's messages; ``now_ms`` is the time in milliseconds
+    since 1970, ``monotonic`` that of deadlines.
+
+    * ``lost``: number of messages that were no longer in the log
+    * ``trouble``: why the messages of a partition cannot be read at present
+    """
+
+    def __init__(
+        self,
+        name: str,
+        positions: Callable[[], Iterable[PartitionPosition]],
+        sink: PointerSink,
+        lookup: MessageReader,
+        message_class: Callable[[str], type[MessageAndMetadata[Any, Any]]] = lambda _: MessageAndMetadata,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lost = 0
+        self.trouble: dict[TopicPartition, str] = {}
+        self._positions = positions
+        self._sink = sink
+        self._lookup = lookup
+        self._message_class = message_class
+        self._now_ms = now_ms
+        self._monotonic = monotonic
+        self._lock = Lock()
+        self._in_hand: dict[MessageLedger, set[int]] = {}
+        self._failures: dict[TopicPartition, tuple[int, float]] = {}
+        self._doubtful: dict[tuple[TopicPartition, int], float] = {}
+        self._wake = WakeFlag()
+        self._ending = False
+        self._thread = Thread(target=self._run, name=f"{name}-parked", daemon=True)
+
+    # ---- any thread
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have the pointers looked at now: one was parked, or there is room again."""
+        self._wake.set()
+
+    def settled(self, work: Work) -> None:
+        """Note that the engine has this message no more, whatever its outcome."""
+        self._forget(work)
+        self._wake.set()
+
+    def _forget(self, work: Work) -> None:
+        with self._lock:
+            offsets = self._in_hand.get(work.ledger)
+            if offsets is not None:
+                offsets.discard(work.offset)
+                if not offsets:
+                    del self._in_hand[work.ledger]
+
+    def close(self, deadline: Deadline) -> bool:
+        """End. Returns whether the thread has ended by the deadline."""
+        self._ending = True
+        self._lookup.close()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(deadline.bounded(READ_WITHIN))
+        return not self._thread.is_alive()
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        while not self._ending:
+            try:
+                pause = self.look()
+            except Exception:  # the next look may do better, and a dead thread would leave them parked for ever
+                log.exception("parked messages could not be looked at; the next try is in %d s", LONGEST_BACKOFF)
+                pause = LONGEST_BACKOFF
+            self._wake.wait(pause)
+
+    def look(self) -> float:
+        """Hand out what is due, of every owned partition. Returns the seconds until the next look."""
+        pause = LONGEST_PAUSE
+        owned = set()
+        for position in list(self._positions()):
+            ledger = position.ledger
+            if self._ending or ledger is None or position.revoked:
+                continue
+            owned.add(position.tp)
+            if not position.paused:
+                pause = min(pause, self._look_at(position, ledger))
+        for known in (self.trouble, self._failures):
+            for tp in [tp for tp in known if tp not in owned]:
+                del known[tp]
+        self._doubtful = {place: since for place, since in self._doubtful.items() if place[0] in owned}
+        with self._lock:
+            self._in_hand = {ledger: had for ledger, had in self._in_hand.items() if not ledger.position.revoked}
+        return pause
+
+    def _look_at(self, position: PartitionPosition, ledger: MessageLedger) -> float:
+        """Hand out what is due of one partition. Returns the seconds until something of it may be due."""
+        tp, now_ms = position.tp, self._now_ms()
+        with self._lock:
+            in_hand = frozenset(self._in_hand.get(ledger, ()))
+        due, next_ms = due_pointers(ledger.pointers.values(), in_hand, now_ms)
+        pause = LONGEST_PAUSE if next_ms is None else max(0.0, (next_ms - now_ms) / 1000)
+        if not due:
+            self._worked(tp)
+            return pause
+        failures, retry_at = self._failures.get(tp, (0, 0.0))
+        wait = retry_at - self._monotonic()
+        if wait > 0:
+            return min(pause, wait)
+        most = min(self._sink.pointer_room(), AT_ONCE)
+        if most <= 0:
+            return pause  # the engine wakes this thread when there is room
+        try:
+            trouble = self._hand_out(position, ledger, due[:most])
+        except BrokerError as error:
+            trouble = str(error)
+        if not trouble:
+            self._worked(tp)
+            return 0.0 if len(due) > most and self._sink.pointer_room() > 0 else pause
+        if self.trouble.get(tp) != trouble:
+            log.warning("%s: parked messages have to wait: %s", tp, trouble)
+        self.trouble[tp] = trouble
+        wait = backoff(failures + 1, FIRST_BACKOFF, LONGEST_BACKOFF)
+        self._failures[tp] = (failures + 1, self._monotonic() + wait)
+        return min(pause, wait)
+
+    def _worked(self, tp: TopicPartition) -> None:
+        self.trouble.pop(tp, None)
+        self._failures.pop(tp, None)
+
+    def _hand_out(self, position: PartitionPosition, ledger: MessageLedger, due: Sequence[Pointer]) -> str:
+        """Read and hand out. Returns why some have to wait, or an empty text. Raises BrokerError."""
+        tp = position.tp
+        found = self._lookup.read(tp, [p.offset for p in due], Deadline(READ_WITHIN), MOST_BYTES)
+        trouble = ""
+        for pointer in due:
+            one = found.get(pointer.offset)
+            if position.revoked or self._ending:
+                return ""
+            if one is None:
+                self._wake.set()  # the limit of bytes: it comes with the next look
+                continue
+            now = ledger.pointers.get(pointer.offset)
+            if now is None or now.fate is not Fate.PARKED:
+                continue  # an operator dropped it in the meantime
+            problem = one.problem or _other_message(pointer, one.record)
+            if not problem:
+                self._doubtful.pop((tp, pointer.offset), None)
+                self._add(position, ledger, now, one.record)
+            elif one.certain or self._believed(tp, pointer.offset):
+                trouble = self._bury(tp, ledger, now, problem) or trouble
+            else:
+                trouble = f"offset {pointer.offset}: {problem}"
+        return trouble
+
+    def _add(self, position: PartitionPosition, ledger: MessageLedger, pointer: Pointer, record: Any) -> None:
+        message = self._message_class(position.topic)((record, position, record.value))
+        work = Work(message, pointer.offset, ledger, None)
+        work.attempts, work.first_ms, work.pointer = pointer.attempts, pointer.first_ms, True
+        with self._lock:
+            self._in_hand.setdefault(ledger, set()).add(pointer.offset)  # before: it may be settled at once
+        if not self._sink.add_pointer_work(work):
+            self._forget(work)  # it comes with a later look; to wake this thread now would ask without a pause
+
+    def _believed(self, tp: TopicPartition, offset: int) -> bool:
+        since = self._doubtful.setdefault((tp, offset), self._monotonic())
+        return self._monotonic() - since >= BELIEVED_AFTER
+
+    def _bury(self, tp: TopicPartition, ledger: MessageLedger, pointer: Pointer, problem: str) -> str:
+        """Make the pointer a dead one. Returns why that cannot be, or an empty text."""
+        reason = f"{LOST}: {problem}" if not problem.startswith("it ") else problem
+        if not ledger.point_at([replace(pointer, fate=Fate.DEAD, due_ms=0, reason=reason)]):
+            return f"offset {pointer.offset} is {reason}, and there is no room for more dead letters"
+        self._doubtful.pop((tp, pointer.offset), None)
+        self.lost += 1
+        log.error("%s: the parked message at offset %d is lost: %s", tp, pointer.offset, reason)
+        return ""
+
+
+def _other_message(pointer: Pointer, record: Any) -> str:
+    """Return why the record is not the message that was parked, or an empty text."""
+    if not pointer.key or (record.key is not None and key_mark(record.key) == pointer.key):
+        return ""
+    return "a message of another key has its offset, so the topic was made anew"

@@ -1,0 +1,135 @@
+"""Where a run ends: ``until=`` of ``connector.run``.
+
+The ends are looked up once, when the run begins, for every partition of its topics, so that a partition that comes with
+a later rebalance has its end as well. A partition that is created later has none of its messages handled.
+
+A run has ended when the base of each owned partition has reached its end. Messages that were parked, and dead letters,
+count as passed: their pointers are stored, and the next run of any member has them again when they are due. The
+partitions of other members are their own matter. A member that owns nothing ends when the committed offsets of the
+whole group have reached the ends, since it may be given a partition, or work of another member, until then.
+
+Everything but :func:`find_ends` is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.model import TopicPartition
+
+if TYPE_CHECKING:
+    from zkconsumer.fetch.offset_lookup import OffsetLookup
+
+END = "end"
+_LOG_END = -1
+_LARGEST = (1 << 63) - 1
+_FORMS = (
+    'until is "end" (the log ends as of now), a mapping from (topic, partition) to the offset to stop before, or a time'
+    " (a datetime with a time zone, or milliseconds since 1970)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of each partition: the offset of the first message that the run leaves alone."""
+
+    ends: Mapping[TopicPartition, int]
+
+    def limit(self, tp: TopicPartition) -> int:
+        """Return the offset before which the partition is handled. A partition without an end is not handled at all."""
+        return self.ends.get(tp, 0)
+
+    def reached(self, positions: Mapping[TopicPartition, PartitionPosition]) -> bool:
+        """Return whether everything before the ends of these partitions is finished, parked or dead.
+
+        False without partitions: see :meth:`reached_by_group`.
+        """
+        return bool(positions) and all(
+            position.consumed is not None and position.consumed >= self.limit(tp) for tp, position in positions.items()
+        )
+
+    def reached_by_group(self, stored: Mapping[TopicPartition, int]) -> bool:
+        """Return whether the committed offsets of the group have reached the ends.
+
+        Arguments: ``stored`` has no entry, or a negative one, for a partition without a committed offset.
+        """
+        return all(stored.get(tp, -1) >= end for tp, end in self.ends.items() if end > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEndRequest:
+    """The checked argument ``until``: either ``offsets``, or a ``time`` in ms since 1970 (-1: the log ends)."""
+
+    offsets: Mapping[TopicPartition, int] | None
+    time: int
+
+
+def requested_end(until: Any, now_ms: int) -> RunEndRequest:
+    """Check ``until`` and return what it asks for. ``now_ms`` is the present time in ms since 1970.
+
+    Raises: TypeError and ValueError for a value that makes no sense, such as a time that is not over yet: the messages
+    before it are not known.
+    """
+    if isinstance(until, Mapping):
+        return RunEndRequest(dict(_offset_of(*one) for one in until.items()), _LOG_END)
+    if isinstance(until, str):
+        if until != END:
+            raise ValueError(f"{_FORMS}; not {until!r}")
+        return RunEndRequest(None, _LOG_END)
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise ValueError(f"until is a time without a time zone, {until.isoformat()}: give it one")
+        time = int(until.timestamp() * 1000)
+    elif isinstance(until, int) and not isinstance(until, bool):
+        time = until
+    else:
+        raise TypeError(f"{_FORMS}; not {until!r}")
+    if not 0 <= time <= now_ms:
+        reason = "not over yet, so that the messages before it are not known" if time > now_ms else "before 1970"
+        raise ValueError(f"until is a time that is {reason}: {until!r}")
+    return RunEndRequest(None, time)
+
+
+def _offset_of(partition: Any, offset: Any) -> tuple[TopicPartition, int]:
+    if not (isinstance(partition, tuple) and len(partition) == 2 and isinstance(partition[0], str)):
+        raise TypeError(f"until: a partition is a (topic, number), not {partition!r}")
+    topic, number = partition
+    for value, what in ((number, "the number of a partition"), (offset, "an offset")):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"until: {what} is a whole number, not {value!r}")
+        if not 0 <= value <= _LARGEST:
+            raise ValueError(f"until: {what} is a whole number from 0 on of 64 bits, not {value!r}")
+    return TopicPartition(topic, number), offset
+
+
+def find_ends(request: RunEndRequest, topics: Collection[str], lookup: OffsetLookup, deadline: Deadline) -> RunEnd:
+    """Return the ends of all partitions of these topics.
+
+    A time stands for the first message that is not older, or for the log's end if there is none. Raises:
+    BrokerUnavailableError if a partition has no answer in time, BrokerAuthenticationError; ValueError if the request
+    names a partition that is not there, or does not name one that is.
+    """
+    partitions = lookup.partitions(topics, deadline)
+    if request.offsets is not None:
+        missing, strange = partitions - request.offsets.keys(), request.offsets.keys() - partitions
+        if missing or strange:
+            names = ", ".join(map(str, sorted(missing or strange)))
+            raise ValueError(
+                f"until {'has no offset for' if missing else 'names partitions that are not there:'} {names}"
+            )
+        return RunEnd(dict(request.offsets))
+    # first: a message that is written between the two lookups lies behind the end
+    ends = lookup.find(dict.fromkeys(partitions, _LOG_END), deadline)
+    if request.time == _LOG_END:
+        return RunEnd({tp: end or 0 for tp, end in ends.items()})
+    begun = lookup.find(dict.fromkeys(partitions, request.time), deadline)
+    return RunEnd({tp: _earlier(begun[tp], end or 0) for tp, end in ends.items()})
+
+
+def _earlier(found: int | None, end: int) -> int:
+    return end if found is None else min(found, end)

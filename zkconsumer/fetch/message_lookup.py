@@ -1,0 +1,221 @@
+"""Reads single messages at known offsets from the partitions' leaders, for parked messages and dead letters.
+
+One thread asks at a time; any thread may call :meth:`MessageLookup.close`. The connections are its own, so it disturbs
+no fetcher. They are kept until an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Lock
+from typing import Any
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    BrokerAuthenticationError,
+    BrokerError,
+    BrokerUnavailableError,
+    RegistryError,
+)
+from zkconsumer.fetch.offset_lookup import OffsetLookup, log_spans
+from zkconsumer.fetch.partition_fetch import FetchSettings
+from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
+from zkconsumer.kafka import error_codes as codes
+from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
+from zkconsumer.kafka.fetch_response import PartitionResponse
+from zkconsumer.model import Endpoint, TopicPartition
+
+BYTES = 64 * 1024
+"""Bytes of a first fetch. A larger batch comes whole from brokers since 0.10.1, and with a second fetch from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageAt:
+    """The message at one offset, or the reason why there is none.
+
+    ``record`` is aiokafka's record, None if there is no message; then ``problem`` says why. ``certain`` is false if the
+    message may still come: a new leader may know less of its log for some time.
+    """
+
+    offset: int
+    record: Any = None
+    problem: str = ""
+    certain: bool = True
+
+
+class MessageLookup:
+    """Reads single messages.
+
+    Arguments: ``settings`` of the connections; ``directory`` reads the registered brokers; ``check_crc`` is
+    ``check.crcs``; ``expanded`` limits the bytes of a decompressed batch.
+    """
+
+    def __init__(
+        self,
+        settings: FetchSettings,
+        directory: Callable[[Deadline], Sequence[Endpoint]],
+        *,
+        check_crc: bool = True,
+        expanded: int = DEFAULT_LIMIT,
+    ) -> None:
+        self._settings = settings
+        self._check_crc = check_crc
+        self._expanded = expanded
+        self._lookup = OffsetLookup(settings, directory)
+        self._leaders: dict[TopicPartition, Endpoint] = {}
+        self._channels: dict[int, BrokerChannel] = {}
+        self._closing = Event()
+        self._lock = Lock()
+
+    def close(self) -> None:
+        """Close for good: a read that waits raises BrokerUnavailableError."""
+        self._closing.set()
+        self._lookup.close()
+        self._forget()
+
+    def read(
+        self, tp: TopicPartition, offsets: Iterable[int], deadline: Deadline, most_bytes: int = 1 << 62
+    ) -> dict[int, MessageAt]:
+        """Return what stands at some offsets of one partition, in ascending order.
+
+        It ends early once the records take ``most_bytes``; at least one offset has a result. A failed request is
+        repeated until the deadline. Raises: BrokerUnavailableError, BrokerAuthenticationError.
+        """
+        left = sorted(set(offsets))
+        found: dict[int, MessageAt] = {}
+        size, need = 0, BYTES
+        while left and size < most_bytes:
+            try:
+                channel = self._channel(tp, deadline)
+                seen, need = self._fetch(channel, tp, left, need, deadline)
+            except BrokerAuthenticationError:
+                self._forget()
+                raise
+            except (BrokerError, RegistryError) as error:
+                self._forget()
+                if found:
+                    break  # the rest is asked for again
+                self._pause(tp, left[0], error, deadline)
+                continue
+            found.update((one.offset, one) for one in seen)
+            size += sum(_size(one.record) for one in seen)
+            left = [offset for offset in left if offset not in found]
+        return found
+
+    def _pause(self, tp: TopicPartition, offset: int, error: Exception, deadline: Deadline) -> None:
+        pause = deadline.bounded(max(0.05, self._settings.backoff))
+        if deadline.expired or self._closing.wait(pause):
+            raise BrokerUnavailableError(f"{tp}: the message at offset {offset} could not be read: {error}") from error
+
+    # ---- connections
+
+    def _channel(self, tp: TopicPartition, deadline: Deadline) -> BrokerChannel:
+        endpoint = self._leaders.get(tp)
+        if endpoint is None:
+            brokers, leaders = self._lookup.leaders([tp.topic], deadline)
+            endpoint = brokers.get(leaders.get(tp, -1))
+            if endpoint is None:
+                raise BrokerUnavailableError(f"{tp} has no leader")
+            self._leaders[tp] = endpoint
+        channel = self._channels.get(endpoint.broker_id)
+        if channel is None:
+            channel = self._settings.channel(endpoint)
+            with self._lock:
+                if self._closing.is_set():
+                    raise BrokerUnavailableError("the connector is being closed")
+                self._channels[endpoint.broker_id] = channel
+            channel.connect(deadline)
+        return channel
+
+    def _forget(self) -> None:
+        with self._lock:
+            channels, self._channels = self._channels, {}
+            self._leaders = {}
+        for channel in channels.values():
+            with suppress(BrokerError):
+                channel.close()
+
+    # ---- one fetch
+
+    def _fetch(
+        self, channel: BrokerChannel, tp: TopicPartition, wanted: Sequence[int], size: int, deadline: Deadline
+    ) -> tuple[list[MessageAt], int]:
+        """Fetch from the first offset on. Return what it tells, and the bytes of the next fetch."""
+        first = wanted[0]
+        level = self._settings.isolation_level
+        request = FetchRequest([FetchPosition(*tp, first, size)], 0.0, 0, size, level)
+        within = Deadline(deadline.bounded(self._settings.socket_timeout))
+        response = channel.receive_fetch(channel.send_fetch(request, within), within)
+        answer = next((one for one in response.partitions if (one.topic, one.partition) == tp), None)
+        if answer is None:
+            raise BrokerError(f"{channel.name}: its answer to Fetch leaves {tp} out")
+        if answer.error == codes.OFFSET_OUT_OF_RANGE:
+            return [_outside(channel, tp, first, deadline)], BYTES
+        if answer.error == codes.CORRUPT_MESSAGE:
+            return [MessageAt(first, problem="the broker says that it is corrupt")], BYTES
+        if answer.error != codes.NONE:
+            raise codes.error(answer.error, f"{channel.name}, Fetch of {tp}")
+        end = answer.end(level)
+        if not answer.records and 0 <= end <= first:
+            return [MessageAt(first, problem=f"the log ends at offset {end}", certain=False)], BYTES
+        return self._scan(answer, tp, wanted, size)
+
+    def _scan(
+        self, answer: PartitionResponse, tp: TopicPartition, wanted: Sequence[int], size: int
+    ) -> tuple[list[MessageAt], int]:
+        first, last, asked = wanted[0], wanted[-1], set(wanted)
+        found: dict[int, MessageAt] = {}
+        reached = first
+        try:
+            for batch in batches(
+                answer.records,
+                check_crc=self._check_crc,
+                where=tp,
+                fetch_offset=first,
+                aborted=answer.aborted,
+                read_committed=self._settings.isolation_level == 1,
+                expansion=Expansion(self._expanded),
+            ):
+                if batch.wanted:
+                    return self._larger(tp, first, size, batch.wanted)
+                for record in batch:
+                    if record.offset in asked:
+                        found[record.offset] = MessageAt(record.offset, record)
+                reached = batch.next_offset
+                if reached > last:
+                    break
+        except CorruptRecordsError as error:
+            if reached == first:
+                return [MessageAt(first, problem=f"it cannot be read: {error.reason}")], BYTES
+        if reached <= first:
+            raise BrokerError(f"{tp}: no message came from offset {first} on")
+        gone = "compaction removed it, or its transaction was aborted"
+        passed = (offset for offset in wanted if first <= offset < reached)
+        return [found.get(offset) or MessageAt(offset, problem=gone) for offset in passed], BYTES
+
+    def _larger(self, tp: TopicPartition, offset: int, size: int, wanted: int) -> tuple[list[MessageAt], int]:
+        limit = max(self._settings.largest_batch, self._settings.partition_bytes, BYTES)
+        if wanted > limit:
+            problem = f"it takes {wanted} bytes, the largest fetch is {limit}: raise fetch.max.bytes"
+            return [MessageAt(offset, problem=problem)], BYTES
+        if wanted <= size:
+            raise BrokerError(f"{tp}: the broker sent less than the {wanted} bytes of the message at offset {offset}")
+        return [], wanted
+
+
+def _outside(channel: BrokerChannel, tp: TopicPartition, offset: int, deadline: Deadline) -> MessageAt:
+    """Return why an offset is out of range. Raises BrokerError if it is not, or if nobody can tell."""
+    span = log_spans(channel, [tp], deadline)[tp]
+    if span.start is not None and offset < span.start:
+        return MessageAt(offset, problem=f"the log begins at offset {span.start}")
+    if span.end is not None and offset >= span.end:
+        return MessageAt(offset, problem=f"the log ends at offset {span.end}", certain=False)
+    raise BrokerError(f"{tp}: offset {offset} is out of range, but not beyond the log: {span.problem or 'it moves'}")
+
+
+def _size(record: Any) -> int:
+    if record is None:
+        return 0
+    return len(record.key or b"") + len(record.value or b"")

@@ -1,0 +1,145 @@
+"""Reads the nodes that balanced members keep of a group: notes, pointers and loans. One thread calls.
+
+They are read level by level, after the offsets, and only if the group has any. So they cost other groups nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.operations.balance_nodes import ack_node, loan_node, pointers_node
+from zkconsumer.operations.group_snapshot import (
+    FORBIDDEN_NODE,
+    AckNode,
+    LoanNode,
+    PointersNode,
+)
+from zkconsumer.operations.snapshot_draft import SnapshotDraft, node_stat
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_values import Node, Part, Reading, Wanted
+
+BALANCE_PARTS = frozenset({"acks", "parked", "loans"})
+"""Names of the parents below a group's node."""
+MOST_NODES = 100_000
+"""The most notes, pointers and loans that are read of one group, together."""
+MOST_BYTES = 64 * 1024 * 1024
+"""The most bytes of them that are decoded: a note has 64 KiB at the most, and usually less than one."""
+_PARTITION = re.compile(r"[0-9]{1,10}", re.ASCII)
+_LAST_PARTITION = (1 << 31) - 1
+
+
+class BalanceReader:
+    """Fills ``acks``, ``pointers`` and ``loans`` of a snapshot.
+
+    Arguments: ``each`` sends reads and yields their answers, ``names`` gives the names in an answer that can be looked
+    up; both are those of the reader of the group. ``draft`` is what to fill. After ``deadline`` nothing more is
+    decoded.
+    """
+
+    def __init__(
+        self,
+        each: Callable[[Iterable[Wanted]], Iterator[Reading]],
+        names: Callable[[Reading], list[str]],
+        draft: SnapshotDraft,
+        deadline: Deadline,
+    ) -> None:
+        self._each = each
+        self._names = names
+        self._draft = draft
+        self._deadline = deadline
+        self._group = draft.group
+        self._room = MOST_NODES
+        self._bytes = MOST_BYTES
+
+    def read(self, parts: Collection[str]) -> None:
+        """Read what the group has under these of :data:`BALANCE_PARTS`. Raises RegistryError."""
+        top = paths.consumers_group(self._group)
+        topics = self._below(f"{top}/{part}" for part in sorted(parts))
+        partitions = [path for path in self._below(topics) if self._is_partition(path)]
+        lent = self._below(path for path in partitions if path.startswith(f"{top}/loans/"))
+        acked, pointed = f"{top}/acks/", f"{top}/parked/"
+        contents = [Wanted(Part.CONTENT, path) for path in partitions if path.startswith((acked, pointed))]
+        contents += [Wanted(Part.CONTENT, path) for loan in lent for path in (loan, f"{loan}/report")]
+        loan: Reading | None = None
+        for one in self._each(contents):
+            path = one.wanted.path
+            if path.startswith(acked):
+                self._take_ack(one)
+            elif path.startswith(pointed):
+                self._take_pointers(one)
+            elif loan is None:
+                loan = one
+            else:  # each loan is followed by its report
+                self._take_loan(loan, one)
+                loan = None
+
+    def _below(self, parents: Iterable[str]) -> list[str]:
+        """Return the paths of these nodes' children."""
+        found: list[str] = []
+        for one in self._each([Wanted(Part.CHILDREN, path) for path in parents]):
+            found += [f"{one.wanted.path}/{name}" for name in self._names(one)]
+        if len(found) > self._room:
+            self._draft.problem(
+                found[self._room],
+                f"not read: the group has more than {MOST_NODES} such nodes",
+            )
+            del found[self._room :]
+        self._room -= len(found)
+        return found
+
+    def _is_partition(self, path: str) -> bool:
+        parent, _, name = path.rpartition("/")
+        if _PARTITION.fullmatch(name) and int(name) <= _LAST_PARTITION:
+            return True
+        self._draft.problem(parent, f"the child {name!a} is no number of a partition")
+        return False
+
+    def _refusal(self, node: Node) -> str:
+        """Return why a node's content is not decoded, empty if it is."""
+        self._bytes -= node.length
+        if self._bytes < 0:
+            return f"not decoded: notes and pointers have more than {MOST_BYTES} bytes together"
+        return "not decoded: no time was left" if self._deadline.expired else ""
+
+    def _take_ack(self, one: Reading) -> None:
+        tp = _partition(one.wanted.path)
+        if one.node is None:
+            if one.forbidden:
+                self._draft.acks[tp] = AckNode(None, None, FORBIDDEN_NODE)
+            return
+        stat, refusal = node_stat(one.node), self._refusal(one.node)
+        self._draft.acks[tp] = AckNode(None, stat, refusal) if refusal else ack_node(one.node.data, stat)
+
+    def _take_pointers(self, one: Reading) -> None:
+        tp = _partition(one.wanted.path)
+        if one.node is None:
+            if one.forbidden:
+                self._draft.pointers[tp] = PointersNode(None, None, (), None, problem=FORBIDDEN_NODE)
+            return
+        stat, refusal = node_stat(one.node), self._refusal(one.node)
+        self._draft.pointers[tp] = (
+            PointersNode(None, None, (), stat, problem=refusal) if refusal else pointers_node(one.node.data, stat)
+        )
+
+    def _take_loan(self, loan: Reading, report: Reading) -> None:
+        parent, _, borrower = loan.wanted.path.rpartition("/")
+        loans = self._draft.loans.setdefault(_partition(parent), {})
+        if loan.node is None:
+            if loan.forbidden:
+                loans[ConsumerId(borrower)] = LoanNode(None, None, None, None, problem=FORBIDDEN_NODE)
+            return
+        stat, refusal = node_stat(loan.node), self._refusal(loan.node)
+        reported = None if report.node is None else node_stat(report.node)
+        if refusal:
+            loans[ConsumerId(borrower)] = LoanNode(None, None, None, stat, report=reported, problem=refusal)
+        else:
+            answer = None if report.node is None else report.node.data
+            loans[ConsumerId(borrower)] = loan_node(loan.node.data, stat, answer, reported)
+
+
+def _partition(path: str) -> TopicPartition:
+    _, topic, number = path.rsplit("/", 2)
+    return TopicPartition(topic, int(number))
