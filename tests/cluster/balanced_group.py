@@ -32,6 +32,7 @@ from tests.balance_recorder import (
     read_records,
 )
 from tests.balance_witness import Witness
+from tests.cluster.balanced_handler import OVER
 from tests.cluster.member_process import MemberProcess
 from tests.timing import eventually, scaled
 from zkconsumer.core.finished_note import FinishedNote, decode_note
@@ -110,7 +111,9 @@ class BalancedGroup:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
+        self.release(OVER)
         for member in (*self.members.values(), *self._ended):
+            member.kill()  # a clean end is a step of a test, and this is none
             member.close()
         self._witness.__exit__()
         self.zookeeper.stop()
