@@ -276,10 +276,16 @@ class Lanes:
 
     # ---- parking, pausing, ends
 
-    def block(self, lane: Lane) -> list[ReadWork]:
-        """Let nothing of the lane begin but works of pointers. Returns those that wait, which stay in it."""
-        lane.blocked = True
-        return [work for work in lane.works if not work.pointer]
+    def waiting_behind(self, work: ReadWork) -> list[ReadWork]:
+        """Return what waits behind a message in hand, without works of pointers."""
+        return [] if work.lane is None else [one for one in work.lane.works if not one.pointer]
+
+    def block(self, work: ReadWork, behind: Sequence[ReadWork]) -> None:
+        """Let nothing of the key of a message in hand begin but works of pointers; ``behind`` are parked as well."""
+        if work.key is not None:
+            lane = self._lane(self._table(work.part.home.position.tp), work.key)
+            lane.blocked = True
+            self.remove(lane, behind)
 
     def remove(self, lane: Lane, works: Iterable[ReadWork]) -> None:
         """Take waiting messages out of their lane: they are parked."""
@@ -360,5 +366,5 @@ class Lanes:
 
 def _lane_of(item: ReadWork | Lane) -> Lane:
     """Return the lane that an entry of a list stands for."""
-    lane: Lane = item.lane if type(item) is ReadWork else item  # type: ignore[assignment]
+    lane: Lane = item.lane if type(item) is ReadWork else item
     return lane

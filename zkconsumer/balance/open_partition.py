@@ -40,7 +40,7 @@ class OpenPartition:
     * ``at``: the offset at which reading goes on; ``chunks`` are to be read, the first perhaps in part
     * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
     * ``in_hand``: number of messages that executors have
-    * ``stopped``: why nothing of it may begin now; empty if it may
+    * ``stopped``: why nothing of it may begin before ``retry_at`` (monotonic seconds); empty if it may
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: number of parked messages of each key, by key mark
@@ -75,6 +75,7 @@ class OpenPartition:
         self.error: ZkConsumerError | None = None
         self.in_hand = 0
         self.stopped = ""
+        self.retry_at = 0.0
         self.full_because = ""
         self.wants_room = False
         self.room_at = 0

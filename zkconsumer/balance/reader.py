@@ -90,6 +90,7 @@ class Reader:
         wake_fetchers: Callable[[], None],
     ) -> None:
         self._engine = engine
+        self._order = engine.rules.order
         self._limits = limits
         self._streams = streams
         self._positions = positions
@@ -221,7 +222,7 @@ class Reader:
             if home.position.revoked:
                 self._drop(home)
                 self.return_borrowed(home.position)
-            elif home.aside and not home.position.halted and not home.stopped:
+            elif (home.stopped or home.aside) and not home.position.halted and monotonic() >= home.retry_at:
                 self._engine.resume(home)
         for call in self.idle_calls:
             call()
@@ -383,7 +384,7 @@ class Reader:
 
     def _wants(self, home: OpenPartition, work: ReadWork) -> bool:
         key = work.key
-        by_key = key is not None and self._engine.rules.order is Order.KEY
+        by_key = key is not None and self._order is Order.KEY
         slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
         if not home.ledger.wants(work.offset, slot) or home.leaving >> slot & 1:
             return False
