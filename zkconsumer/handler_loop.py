@@ -20,6 +20,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
+from zkconsumer.balance.dead_letters import DeadLetterTarget, checked_target
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
@@ -96,7 +97,7 @@ class RunLoop:
         executor: Literal["threads", "processes", "asyncio"] | Executor = "threads",
         batch: int = 1,
         retry: Retry | None = None,
-        dead_letter: Any = None,
+        dead_letter: DeadLetterTarget = None,
         failure_limit: FailureLimit | None = DEFAULT_LIMIT,
         until: Any = None,
         workers: int = 1,
@@ -136,7 +137,14 @@ class RunLoop:
         _check_workers(workers, concurrency)
         self._check_run(topics, key_decoder, value_decoder)
         options = concurrency and BalancedOptions(
-            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until
+            concurrency,
+            order_named(order),
+            executor,
+            batch,
+            retry or Retry(),
+            failure_limit,
+            until,
+            checked_target(dead_letter),
         )
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
             handler = _with_spans(handler, tracer, self.config)
@@ -181,6 +189,8 @@ class RunLoop:
         config = self.config
         return MemberAccess(
             consumer=self.consumer_id,
+            group=config.group_id,
+            lookup=member.parts.message_lookup(),
             delivery=member.delivery,
             positions=member.positions,
             wake_fetchers=member.fetching.wake,

@@ -11,20 +11,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import random
 from threading import Lock
 from time import monotonic, time
 
 from zkconsumer.balance.batch_size import BatchSize
+from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import HELD, Failing, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome, Pending
+from zkconsumer.balance.parking import Parking
 from zkconsumer.balance.retry import Decision, Kind, Retry, decide
 from zkconsumer.balance.work import Work
 from zkconsumer.core.finished_note import Attempts
-from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.interruptible_wait import WakeFlag
@@ -33,10 +34,8 @@ from zkconsumer.streams.stream_queue import Chunk
 
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
-NO_ROOM = "no more messages can be parked: {} are"
-
-Bury = Callable[[Work, Decision], bool]
-"""Makes a dead letter of a message. Returns whether it is finished by that; otherwise it stays a pointer of ours."""
+NOT_OURS = 60.0
+"""Seconds until another attempt at a message that only its owner may give up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ class Engine:
     """The messages of one run: a :class:`~zkconsumer.balance.work.WorkSource`.
 
     Arguments: ``gate`` says whether a handler may begin (the lease, perhaps with a rate limit); ``rules`` of the run;
-    ``wake_reader`` is called when there is room again; ``failed`` gets what ends the run; ``bury`` is told of dead
-    letters (None: they become pointers).
+    ``wake_reader`` is called when there is room again; ``failed`` gets what ends the run; ``dead_letters`` takes what
+    is given up (None: pointers).
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Engine:
         *,
         wake_reader: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] = lambda _: None,
-        bury: Bury | None = None,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         self._pace = gate if isinstance(gate, RateLimitedLease) else None
         self._lease = gate.lease if isinstance(gate, RateLimitedLease) else gate
@@ -75,7 +74,11 @@ class Engine:
         self.wake_reader = wake_reader
         self.wake_executor: Callable[[], None] = lambda: None
         self._failed = failed
-        self._bury = bury
+        self.parking = Parking(self.lanes, rules.order)
+        self.dead_letters = dead_letters or DeadLetters("", "", None, keeps_pointers=rules.parks)
+        self.dead_letters.ended = self.dead_letter_ended
+        self.pointer_settled: Callable[[Work], None] = lambda _: None
+        """Called with each message of a pointer that is in hand no more and does not come again by itself."""
         self._lock = Lock()
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
@@ -237,13 +240,14 @@ class Engine:
                 if work.lane is not None:
                     self.lanes.returned(work)
                 if work.pointer:
-                    self._pointer_ended(work)
+                    self.parking.refresh(home)
                 self._unread(work)
             for home in homes:
                 if not home.in_hand:
                     home.position.held_until = NOTHING_HELD
             startable = self.lanes.startable
             self.active_at = monotonic()
+        self._settle_pointers(works, again)
         for home in homes:
             if not home.in_hand and home.position.revoked:
                 home.queue.let_go()
@@ -251,6 +255,13 @@ class Engine:
                 self.wake_reader()
         if startable and self._waiting:
             self._wake(self.sizes.workers(startable))
+
+    def _settle_pointers(self, works: Sequence[Work], again: Sequence[Work]) -> None:
+        """Tell of the messages of pointers that do not come again by themselves."""
+        coming = {(work.home, work.offset) for work in again if work.pointer}
+        for work in works:
+            if work.pointer and (work.home, work.offset) not in coming:
+                self.pointer_settled(work)
 
     def _wake(self, workers: int) -> None:
         for _ in range(workers):
@@ -311,33 +322,13 @@ class Engine:
 
     def _park(self, work: Work, decision: Decision) -> bool:
         """Park a message, and what waits behind it. Returns whether there was room."""
-        home, key = work.home, work.key
-        ordered = self.rules.order is Order.KEY and key is not None
-        mark = key_mark(key) if ordered and key is not None else ""
-        pointer = Pointer(
-            work.offset,
-            Fate.PARKED,
-            decision.attempts,
-            decision.due_ms,
-            decision.first_ms,
-            mark,
-            decision.reason,
-        )
         with self._lock:
-            behind = self.lanes.block(work.lane) if work.lane is not None and mark else []
-            room = home.ledger.point_at([pointer, *(Pointer(one.offset, key=mark) for one in behind)])
-            if not room:
-                home.full_because = NO_ROOM.format(len(home.ledger.pointers))
-                if work.lane is not None and mark not in home.parked:
-                    work.lane.blocked = False
-                return work.pointer
-            if mark:
-                home.parked[mark] = home.parked.get(mark, 0) + len(behind) + (not work.pointer)
-                self.lanes.remove(work.lane, behind)
-            for one in behind:
-                one.open = False
+            behind = self.parking.park(work, decision)
+            for one in behind or ():
                 self._unread(one)
-        home.failing.pop(work.offset, None)
+        if behind is None:
+            return False
+        work.home.failing.pop(work.offset, None)
         return True
 
     @staticmethod
@@ -350,50 +341,21 @@ class Engine:
                 work.home.chunk_finished(chunk)
         work.message = None  # which refers to the work
 
-    def _pointer_ended(self, work: Work) -> None:
-        """Let the key of a parked message go on if that was the last one. The caller holds the lock."""
-        home, key = work.home, work.key
-        if key is None or self.rules.order is not Order.KEY or work.offset in home.ledger.pointers:
-            return
-        mark = key_mark(key)
-        left = home.parked.get(mark, 1) - 1
-        if left > 0:
-            home.parked[mark] = left
-            return
-        home.parked.pop(mark, None)
-        home.full_because = ""
-        self.lanes.unblock(home.position.tp, key)
-
     def _dead(self, work: Work, decision: Decision) -> Work | None:
         """Make a dead letter of a message. Returns as :meth:`_replacement`."""
         home = work.home
-        if self._bury is not None:
-            self._bury(work, decision)
-            return work
-        if not self.rules.parks:
-            return self._stopped(work, decision, f"{decision.reason}; no dead letter can be kept: give dead_letter")
-        mark = key_mark(work.key) if work.key is not None and self.rules.order is Order.KEY else ""
-        pointer = Pointer(work.offset, Fate.DEAD, decision.attempts, 0, decision.first_ms, mark, decision.reason)
-        if home.ledger.point_at([pointer]):
-            home.failing.pop(work.offset, None)
+        if not home.own:  # its owner makes the dead letter, when it has the slot again
+            return self._held(work, replace(decision, seconds=NOT_OURS))
+        home.failing.pop(work.offset, None)
+        if self.dead_letters.bury(work, decision, self.parking.mark(work)):
             return None
-        return self._stopped(work, decision, "no more dead letters can be kept: see `zkconsumer dead`")
+        home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
+        return work
 
-    def _stopped(self, work: Work, decision: Decision, why: str) -> Work:
-        """Stop the partition at this message, which stays unfinished."""
-        work.home.stopped = f"{work.home.position.tp} stopped at {work.offset}: {why}"
-        return self._held(work, decision)
-
-    def buried(self, work: Work, decision: Decision, error: BaseException | None) -> None:
-        """Note that a dead letter was delivered, or failed to be. Any thread."""
-        again = []
-        if error is None:
-            work.home.ledger.finish([work.offset])
-            work.home.failing.pop(work.offset, None)
-        else:
-            again.append(self._stopped(work, decision, f"its dead letter could not be delivered: {error!r:.200}"))
-            work.chunk = None
-        self._close([work], again)
+    def dead_letter_ended(self, work: Work) -> None:
+        """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
+        work.home.failing.pop(work.offset, None)
+        self._close([work], [])
 
     def abort(self, error: BaseException) -> None:
         """End the run with this error. Any thread."""
@@ -403,9 +365,10 @@ class Engine:
     # ---- the reader
 
     def push(self, home: OpenPartition, works: Sequence[Work]) -> None:
-        """Add messages that were read, in order."""
+        """Add messages that were read, in order. Those whose key has parked messages are parked behind them."""
         chunk = works[0].chunk
         with self._lock:
+            works = self.parking.behind_parked(home, works)
             if chunk is not None:
                 chunk.unfinished += len(works)
             self.lanes.add(home, works)
@@ -421,15 +384,23 @@ class Engine:
             if not chunk.unfinished:
                 home.chunk_finished(chunk)
 
-    def add_pointer_work(self, work: Work) -> None:
-        """Add the message of a pointer, which goes before later ones of its key. Any thread."""
-        work.pointer = True
+    def add_pointer_work(self, work: Work) -> bool:
+        """Add the message of a pointer, which goes before later ones of its key; False if its stay has ended."""
         with self._lock:
             if work.home.position.revoked:
-                return
+                return False
             self.lanes.put_back(work)
         self._wake(1)
         self.wake_executor()
+        return True
+
+    def refresh_parked(self, home: OpenPartition) -> None:
+        """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
+        with self._lock:
+            self.parking.refresh(home)
+            startable = self.lanes.startable
+        if startable and self._waiting:
+            self._wake(self.sizes.workers(startable))
 
     def resume(self, home: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""

@@ -13,13 +13,14 @@ Source: the shards of parallel-consumer, which lacked the topic in their keys (i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from heapq import heappop, heappush
 from itertools import count
 
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.work import Work
+from zkconsumer.core.message_pointers import key_mark
 from zkconsumer.model import TopicPartition
 
 WHOLE = b""
@@ -245,10 +246,9 @@ class Lanes:
 
     # ---- parking, pausing, ends
 
-    def block(self, lane: Lane) -> list[Work]:
-        """Let nothing of the lane begin but works of pointers. Returns those that wait, which stay in it."""
+    def block(self, lane: Lane) -> None:
+        """Let nothing of the lane begin but works of pointers."""
         lane.blocked = True
-        return [work for work in lane.works if not work.pointer]
 
     def remove(self, lane: Lane, works: Iterable[Work]) -> None:
         """Take waiting messages out of their lane: they are parked."""
@@ -261,12 +261,12 @@ class Lanes:
         lane = table.setdefault(key, Lane(key, table))
         lane.blocked = True
 
-    def unblock(self, tp: TopicPartition, key: bytes) -> None:
-        """Let messages of this key begin again: no parked one is left."""
-        lane = self._table(tp).get(key)
-        if lane is not None:
-            lane.blocked = False
-            self._relist(lane)
+    def unblock_others(self, tp: TopicPartition, marks: Collection[str]) -> None:
+        """Let messages begin again whose keys have none of these marks: no parked one is left."""
+        for lane in [lane for lane in self._table(tp).values() if lane.blocked]:
+            if key_mark(lane.key) not in marks:
+                lane.blocked = False
+                self._relist(lane)
 
     def resume(self, home: OpenPartition) -> None:
         """List again what was found not startable while the partition was paused or stopped."""

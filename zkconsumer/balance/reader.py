@@ -234,7 +234,7 @@ class Reader:
     def _note_pointers(self, home: OpenPartition) -> None:
         for pointer in home.ledger.pointers.values():
             if pointer.key and pointer.fate is Fate.PARKED:
-                home.parked[pointer.key] = home.parked.get(pointer.key, 0) + 1
+                home.parked.add(pointer.key)
         note = home.position.known_note
         if note is not None and note.attempts:
             home.attempts_to = max(note.attempts) + 1
