@@ -20,7 +20,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
-from zkconsumer.balance.dead_letters import DeadLetterTarget, checked_target
+from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
@@ -137,14 +137,7 @@ class RunLoop:
         _check_workers(workers, concurrency)
         self._check_run(topics, key_decoder, value_decoder)
         options = concurrency and BalancedOptions(
-            concurrency,
-            order_named(order),
-            executor,
-            batch,
-            retry or Retry(),
-            failure_limit,
-            until,
-            checked_target(dead_letter),
+            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until, dead_letter
         )
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
             handler = _with_spans(handler, tracer, self.config)

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
-from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget
+from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
 from zkconsumer.balance.engine import Engine, EngineRules
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
@@ -59,6 +59,9 @@ class BalancedOptions:
     failure_limit: FailureLimit | None = field(default_factory=FailureLimit)
     until: Until | None = None
     dead_letter: DeadLetterTarget = None
+
+    def __post_init__(self) -> None:
+        checked_target(self.dead_letter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ it, and no function of the application is called under it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import random
 from threading import Lock
@@ -26,6 +26,7 @@ from zkconsumer.balance.parking import Parking
 from zkconsumer.balance.retry import Decision, Kind, Retry, decide
 from zkconsumer.balance.work import Work
 from zkconsumer.core.finished_note import Attempts
+from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.interruptible_wait import WakeFlag
@@ -78,10 +79,11 @@ class Engine:
         self.dead_letters = dead_letters or DeadLetters("", "", None, keeps_pointers=rules.parks)
         self.dead_letters.ended = self.dead_letter_ended
         self.pointer_settled: Callable[[Work], None] = lambda _: None
-        """Called with each message of a pointer that is in hand no more and does not come again by itself."""
+        """Told of each message of a pointer that was settled for good or dropped; it must return at once."""
         self._lock = Lock()
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
+        self._homes: dict[MessageLedger, OpenPartition] = {}
         self._ended = False
         self.in_hand = 0
         self.late = 0
@@ -155,6 +157,8 @@ class Engine:
                     # before the worker looks whether the partition is revoked, see core.partition_position
                     home.position.held_until = HELD
                 home.in_hand += 1
+                if home.shared:
+                    home.hand.add(work)
         return works
 
     def may_start(self, work: Work) -> bool:
@@ -162,7 +166,7 @@ class Engine:
         home = work.home
         if home.position.halted or monotonic() >= self._lease.until or self._ended or home.stopped:
             return False
-        return home.own or bool(home.may_start(work))
+        return not home.shared or (not home.leaving >> work.slot & 1 and home.may_start(work))
 
     def answer(self, work: Work, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
@@ -239,6 +243,8 @@ class Engine:
                 home.in_hand -= 1
                 if work.lane is not None:
                     self.lanes.returned(work)
+                if home.shared:
+                    home.hand.discard(work)
                 if work.pointer:
                     self.parking.refresh(home)
                 self._unread(work)
@@ -248,13 +254,19 @@ class Engine:
             startable = self.lanes.startable
             self.active_at = monotonic()
         self._settle_pointers(works, again)
+        self._tell_of_room(homes)
+        if startable and self._waiting:
+            self._wake(self.sizes.workers(startable))
+
+    def _tell_of_room(self, homes: Iterable[OpenPartition]) -> None:
+        """Tell who waits for messages of these partitions to be in hand no more, or for room."""
         for home in homes:
             if not home.in_hand and home.position.revoked:
                 home.queue.let_go()
+            if home.leavers:
+                self._tell_leavers(home)
             if home.wants_room and home.ledger.unfinished <= home.room_at:
                 self.wake_reader()
-        if startable and self._waiting:
-            self._wake(self.sizes.workers(startable))
 
     def _settle_pointers(self, works: Sequence[Work], again: Sequence[Work]) -> None:
         """Tell of the messages of pointers that do not come again by themselves."""
@@ -384,6 +396,11 @@ class Engine:
             if not chunk.unfinished:
                 home.chunk_finished(chunk)
 
+    def open(self, home: OpenPartition) -> None:
+        """Take messages of this stay from now on."""
+        with self._lock:
+            self._homes[home.ledger] = home
+
     def add_pointer_work(self, work: Work) -> bool:
         """Add the message of a pointer, which goes before later ones of its key; False if its stay has ended."""
         with self._lock:
@@ -402,6 +419,40 @@ class Engine:
         if startable and self._waiting:
             self._wake(self.sizes.workers(startable))
 
+    def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
+        """Begin no more messages of these slots, and forget those that wait. Any thread.
+
+        Returns the offsets of the forgotten ones, which stay unfinished. ``empty`` is called once when no message of
+        the slots is in hand, perhaps before this returns.
+        """
+        with self._lock:
+            home.leaving |= slots
+            dropped = self.lanes.remove_slots(home, slots)
+            for work in dropped:
+                self._forget(work)
+            home.leavers.append((slots, empty))
+        self._tell_leavers(home)
+        return [work.offset for work in dropped]
+
+    def take_on(self, home: OpenPartition, slots: int) -> None:
+        """Begin messages of these slots again."""
+        with self._lock:
+            home.leaving &= ~slots
+
+    def _tell_leavers(self, home: OpenPartition) -> None:
+        with self._lock:
+            empty = [(slots, tell) for slots, tell in home.leavers if not any(slots >> w.slot & 1 for w in home.hand)]
+            home.leavers = [leaver for leaver in home.leavers if leaver not in empty]
+        for _, tell in empty:
+            tell()
+
+    def _forget(self, work: Work) -> None:
+        """Forget a message that waits. The caller holds the lock."""
+        work.open = False
+        self._unread(work)
+        if work.pointer:
+            self.pointer_settled(work)
+
     def resume(self, home: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
         with self._lock:
@@ -414,9 +465,9 @@ class Engine:
         """Forget what has not begun of a stay that has ended."""
         with self._lock:
             for work in self.lanes.drop(home):
-                work.open = False
-                work.message = None
+                self._forget(work)
             home.held_chunks.clear()
+            self._homes.pop(home.ledger, None)
 
 
 def _copy(work: Work) -> Work:
@@ -425,5 +476,5 @@ def _copy(work: Work) -> Work:
     message = work.message
     made.message = type(message)((message[0], message[1], message[2], made))
     made.key, made.home, made.serial = work.key, work.home, work.serial
-    made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, work.pointer
+    made.attempts, made.first_ms, made.pointer, made.slot = work.attempts, work.first_ms, work.pointer, work.slot
     return made
