@@ -67,6 +67,8 @@ class World:
         self.pointers: dict[int, Pointer] = {}
         self.borrower: Side | None = None
         self.lent = 0
+        self.pointed: set[int] = set()
+        """Messages that ever had a pointer: a borrower may repeat them."""
         self.owner = Side(ledger(0), 0)
 
     # ---- steps, each with a number to choose by
@@ -89,6 +91,7 @@ class World:
         offset = self.owner.pick(number)
         if offset is not None:
             self.owner.in_hand.remove(offset)
+            self.pointed.add(offset)
             fate = Fate.DEAD if number % 5 == 0 else Fate.PARKED
             assert self.owner.ledger.point_at([Pointer(offset, fate, attempts=3)])
 
@@ -143,7 +146,7 @@ class World:
         note = decode_note(encode_note(given))
         assert note == given
         self.borrower = Side(ledger(given.base, note, slots=slots), given.base)
-        self.borrower.done |= self.owner.done
+        self.borrower.done |= self.owner.done - self.pointed
         self.lent = slots
 
     def borrow(self, number: int) -> None:
@@ -158,7 +161,7 @@ class World:
 
     def report(self, _: int) -> None:
         if self.borrower is not None:
-            self.owner.done |= self.borrower.done
+            self.owner.done |= self.borrower.done - self.pointed
             self.owner.ledger.report("b", self.borrower.ledger.point().note)
 
     def take_back(self, number: int) -> None:
