@@ -64,6 +64,7 @@ class RunLoop:
     _created: bool
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
+    _balanced = False
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -135,7 +136,7 @@ class RunLoop:
         """
         _check_handler(handler)
         _check_workers(workers, concurrency)
-        self._check_run(topics, key_decoder, value_decoder)
+        self._check_run(topics, concurrency, key_decoder, value_decoder)
         options = concurrency and BalancedOptions(
             concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until, dead_letter
         )
@@ -154,11 +155,12 @@ class RunLoop:
                 raise
             self._complete(made)
 
-    def _check_run(self, topics: object, *decoders: object) -> None:
+    def _check_run(self, topics: object, concurrency: int | None, *decoders: object) -> None:
         if self._running is not None:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
             raise ValueError("decoders are given where streams are created: here, with topics, or there")
+        self._balanced = concurrency is not None
 
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""

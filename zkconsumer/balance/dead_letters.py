@@ -18,8 +18,8 @@ from threading import Lock, Thread
 from typing import Any
 
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
+from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Decision, reason_of
-from zkconsumer.balance.work import Work
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer
 from zkconsumer.deadline import Deadline
@@ -49,7 +49,7 @@ _NO_POINTERS = (
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    work: Work
+    work: ReadWork
     failure: Failure
     pointer: Pointer
     failures: int = 0
@@ -89,7 +89,7 @@ class DeadLetters:
         keeps_pointers: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.ended: Callable[[Work], None] = lambda _: None
+        self.ended: Callable[[ReadWork], None] = lambda _: None
         self.fatal: Callable[[BaseException], None] = lambda _: None
         self.delivered = 0
         self.failed = 0
@@ -110,7 +110,7 @@ class DeadLetters:
         """Start the thread."""
         self._thread.start()
 
-    def bury(self, work: Work, decision: Decision, key: str = "") -> bool:
+    def bury(self, work: ReadWork, decision: Decision, key: str = "") -> bool:
         """Make a message a dead letter.
 
         Returns True if that is done: its pointer is in the ledger. Otherwise the message waits, its partition's base
@@ -206,8 +206,7 @@ class DeadLetters:
         if tp not in self._stopped:
             log.error("%s is stopped: %s", tp, text)
         self._stopped[tp] = text
-        if one.work.home is not None:
-            one.work.home.stopped = text
+        one.work.home.stopped = text
 
     def _remove(self, ended: Sequence[_Waiting]) -> None:
         """Take dead letters out that do not wait any more, and have their partitions go on."""
@@ -227,7 +226,7 @@ class DeadLetters:
         """Let the partition go on, unless it was stopped for another reason. The lock is held."""
         log.info("%s goes on: its dead letters are delivered", tp)
         for one in ended:
-            if one.work.home is not None and one.work.home.position.tp == tp and one.work.home.stopped == text:
+            if one.work.home.position.tp == tp and one.work.home.stopped == text:
                 one.work.home.stopped = ""  # the reader's thread lets its messages begin again
 
     def _deliver(self, due: Sequence[_Waiting]) -> list[str]:

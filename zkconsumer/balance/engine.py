@@ -9,8 +9,8 @@ it, and no function of the application is called under it.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import random
 from threading import Lock
@@ -23,6 +23,7 @@ from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import HELD, Failing, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome, Pending
 from zkconsumer.balance.parking import Parking
+from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.retry import Decision, Kind, Retry, decide
 from zkconsumer.balance.work import Work
 from zkconsumer.core.finished_note import Attempts
@@ -78,12 +79,13 @@ class Engine:
         self.parking = Parking(self.lanes, rules.order)
         self.dead_letters = dead_letters or DeadLetters("", "", None, keeps_pointers=rules.parks)
         self.dead_letters.ended = self.dead_letter_ended
-        self.pointer_settled: Callable[[Work], None] = lambda _: None
-        """Told of each message of a pointer that was settled for good or dropped; it must return at once."""
         self._lock = Lock()
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
         self._homes: dict[MessageLedger, OpenPartition] = {}
+        self._pointer_works = 0
+        self.pointer_settled: Callable[[Work], None] = lambda _: None
+        """Told of each message of a pointer that was settled for good or dropped. It returns at once."""
         self._ended = False
         self.in_hand = 0
         self.late = 0
@@ -136,7 +138,7 @@ class Engine:
                 return
         self._wake(1)  # it was chosen for a message at the same moment: another one takes that
 
-    def _taken(self, most: int) -> list[Work]:
+    def _taken(self, most: int) -> list[ReadWork]:
         """Return what may begin, counted as in hand. The caller holds the lock."""
         pace = self._pace
         if pace is not None:
@@ -148,27 +150,30 @@ class Engine:
         works = self.lanes.take(most, now)
         if pace is not None and len(works) < most:
             pace.spend(len(works) - most)  # what was not used
+        for lost in self.lanes.lost():
+            self._forget(lost)
         if works:
             self.in_hand += len(works)
             self.active_at = now
-            for work in works:
-                home = work.home
+            for part, count in Counter([work.part for work in works]).items():
+                home = part.home
                 if not home.in_hand:
                     # before the worker looks whether the partition is revoked, see core.partition_position
                     home.position.held_until = HELD
-                home.in_hand += 1
+                home.in_hand += count
                 if home.shared:
-                    home.hand.add(work)
+                    home.hand.update(work for work in works if work.part is part)
         return works
 
     def may_start(self, work: Work) -> bool:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours."""
-        home = work.home
+        assert type(work) is ReadWork
+        home = work.part.home
         if home.position.halted or monotonic() >= self._lease.until or self._ended or home.stopped:
             return False
         return not home.shared or (not home.leaving >> work.slot & 1 and home.may_start(work))
 
-    def answer(self, work: Work, outcome: Outcome) -> None:
+    def answer(self, work: ReadWork, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
         with self._lock:
             if not work.open or work.answer is not None:
@@ -180,100 +185,110 @@ class Engine:
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
-        done: dict[OpenPartition, list[int]] = {}
+        done: list[ReadWork] = []
+        others: list[tuple[ReadWork, Outcome]] = []
         with self._lock:
-            closed, others = self._sorted(outcomes, done)
+            for work, outcome in outcomes:
+                assert type(work) is ReadWork
+                if outcome is DONE and work.open and work.answer is None:
+                    work.open = False
+                    done.append(work)
+                else:
+                    self._sort(work, outcome, done, others)
         # first: a revocation that sees nothing in hand commits what is finished by then
-        for home, offsets in done.items():
-            home.ledger.finish(offsets)
-            if home.failing:
-                for offset in offsets:
-                    home.failing.pop(offset, None)
+        self._finish(done)
         again = []
         for work, outcome in others:
             replacement = self._replacement(work, outcome)
             if replacement is not work:
-                closed.append(work)
+                done.append(work)
                 if replacement is not None:
-                    work.chunk = None  # it goes on with the replacement
                     again.append(replacement)
-        if closed:
-            self._close(closed, again)
+        if done:
+            self._close(done, again)
 
     @staticmethod
-    def _sorted(
-        outcomes: Sequence[tuple[Work, Outcome]], done: dict[OpenPartition, list[int]]
-    ) -> tuple[list[Work], list[tuple[Work, Outcome]]]:
-        """Return what is done (its offsets go to ``done``), and what else has an outcome. The caller locks."""
-        closed: list[Work] = []
-        others: list[tuple[Work, Outcome]] = []
-        for work, outcome in outcomes:
-            if not work.open:
-                continue
-            if work.answer is not None and outcome is not NOT_STARTED:
-                outcome = work.answer
-            if isinstance(outcome, Pending):
-                work.pending = True
-                continue
-            work.open = False
-            if outcome is DONE:
-                closed.append(work)
-                offsets = done.get(work.home)
-                if offsets is None:
-                    done[work.home] = [work.offset]
-                else:
-                    offsets.append(work.offset)
-            else:
-                others.append((work, outcome))
-        for home, offsets in done.items():
-            home.outcomes.succeeded(len(offsets))
-        return closed, others
+    def _sort(work: ReadWork, outcome: Outcome, done: list[ReadWork], others: list[tuple[ReadWork, Outcome]]) -> None:
+        """Sort an outcome that is not simply done. The caller holds the lock."""
+        if not work.open:
+            return
+        if work.answer is not None and outcome is not NOT_STARTED:
+            outcome = work.answer
+        if isinstance(outcome, Pending):
+            work.pending = True
+            return
+        work.open = False
+        if outcome is DONE:
+            done.append(work)
+        else:
+            others.append((work, outcome))
 
-    def _close(self, works: Sequence[Work], again: Sequence[Work]) -> None:
+    @staticmethod
+    def _finish(done: Sequence[ReadWork]) -> None:
+        offsets: dict[Part, list[int]] = {}
+        for work in done:
+            part = work.part
+            if part in offsets:
+                offsets[part].append(work.offset)
+            else:
+                offsets[part] = [work.offset]
+        for part, finished in offsets.items():
+            home = part.home
+            home.ledger.finish(finished)
+            home.outcomes.succeeded(len(finished))
+            if home.failing:
+                for offset in finished:
+                    home.failing.pop(offset, None)
+
+    def _close(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
         """Count works as in hand no more; ``again`` come again in place of some of them."""
-        homes: set[OpenPartition] = set()
+        counts = Counter([work.part for work in works])
+        homes = {part.home for part in counts}
         with self._lock:
             for work in again:
-                if not work.home.position.revoked:
-                    self.lanes.put_back(work)
+                self._put_back(work)
+            self.lanes.returned(works)
             self.in_hand -= len(works)
-            for work in works:
-                home = work.home
-                homes.add(home)
-                home.in_hand -= 1
-                if work.lane is not None:
-                    self.lanes.returned(work)
-                if home.shared:
-                    home.hand.discard(work)
-                if work.pointer:
-                    self.parking.refresh(home)
-                self._unread(work)
+            for part, count in counts.items():
+                part.home.in_hand -= count
+                self._unread(part, count - sum(work.part is part for work in again))
             for home in homes:
-                if not home.in_hand:
-                    home.position.held_until = NOTHING_HELD
+                self._left_hand(home, works, again)
             startable = self.lanes.startable
             self.active_at = monotonic()
-        self._settle_pointers(works, again)
-        self._tell_of_room(homes)
+        for home in homes:
+            self._tell_of(home)
         if startable and self._waiting:
             self._wake(self.sizes.workers(startable))
 
-    def _tell_of_room(self, homes: Iterable[OpenPartition]) -> None:
-        """Tell who waits for messages of these partitions to be in hand no more, or for room."""
-        for home in homes:
-            if not home.in_hand and home.position.revoked:
-                home.queue.let_go()
-            if home.leavers:
-                self._tell_leavers(home)
-            if home.wants_room and home.ledger.unfinished <= home.room_at:
-                self.wake_reader()
+    def _put_back(self, work: ReadWork) -> None:
+        if work.part.home.position.revoked:
+            self._forget(work)
+        else:
+            self.lanes.put_back(work)
 
-    def _settle_pointers(self, works: Sequence[Work], again: Sequence[Work]) -> None:
-        """Tell of the messages of pointers that do not come again by themselves."""
-        coming = {(work.home, work.offset) for work in again if work.pointer}
-        for work in works:
-            if work.pointer and (work.home, work.offset) not in coming:
-                self.pointer_settled(work)
+    def _left_hand(self, home: OpenPartition, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
+        """Note what is no longer in hand. The caller holds the lock."""
+        if not home.in_hand:
+            home.position.held_until = NOTHING_HELD
+        if home.shared:
+            home.hand.difference_update(works)
+        if self._pointer_works:
+            coming = {work.offset for work in again if work.pointer and work.part.home is home}
+            for work in works:
+                if work.pointer and work.part.home is home and work.offset not in coming:
+                    self._pointer_works -= 1
+                    self.pointer_settled(work)
+                    self.parking.refresh(home)
+
+    def _tell_of(self, home: OpenPartition) -> None:
+        """Tell those who wait for messages to leave a hand."""
+        if not home.in_hand and home.position.revoked:
+            home.queue.let_go()
+        if home.leavers:
+            self._tell_leavers(home)
+        if home.wants_room and home.ledger.unfinished <= home.room_at:
+            self.wake_reader()
 
     def _wake(self, workers: int) -> None:
         for _ in range(workers):
@@ -285,14 +300,14 @@ class Engine:
 
     # ---- messages that are not done
 
-    def _replacement(self, work: Work, outcome: Outcome) -> Work | None:
+    def _replacement(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
         """Return the work that comes again in place of this one, None if there is none; itself if it stays in hand."""
         home = work.home
         if isinstance(outcome, NotStarted):
-            return _copy(work)
+            return work.again()
         if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
             self.abort(outcome.error)
-            return _copy(work)
+            return work.again()
         if home.position.revoked:
             self.late += 1
             return None
@@ -311,7 +326,7 @@ class Engine:
             )
         except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
             self.abort(e)
-            return _copy(work)
+            return work.again()
         if decision.kind is Kind.DEAD:
             return self._dead(work, decision)
         if decision.kind is Kind.PARK and self._park(work, decision):
@@ -321,10 +336,10 @@ class Engine:
     def _may_park(self, home: OpenPartition) -> bool:
         return self.rules.parks and home.own and self.rules.order is not Order.PARTITION
 
-    def _held(self, work: Work, decision: Decision) -> Work:
+    def _held(self, work: ReadWork, decision: Decision) -> ReadWork:
         """Return the work of the next attempt at a message that holds the base."""
         home = work.home
-        made = _copy(work)
+        made = work.again()
         made.attempts, made.first_ms = decision.attempts, decision.first_ms
         made.not_before = monotonic() + decision.seconds
         if decision.attempts:
@@ -332,39 +347,38 @@ class Engine:
         home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
         return made
 
-    def _park(self, work: Work, decision: Decision) -> bool:
+    def _park(self, work: ReadWork, decision: Decision) -> bool:
         """Park a message, and what waits behind it. Returns whether there was room."""
         with self._lock:
             behind = self.parking.park(work, decision)
             for one in behind or ():
-                self._unread(one)
+                self._unread(one.part, 1)
         if behind is None:
             return False
         work.home.failing.pop(work.offset, None)
         return True
 
     @staticmethod
-    def _unread(work: Work) -> None:
-        """Count a message as none of its chunk's any more. The caller holds the lock."""
-        chunk = work.chunk
-        if chunk is not None:
-            chunk.unfinished -= 1
+    def _unread(part: Part, count: int) -> None:
+        """Count so many messages as unfinished ones of their chunk no more. The caller holds the lock."""
+        chunk = part.chunk
+        if chunk is not None and count:
+            chunk.unfinished -= count
             if not chunk.unfinished:
-                work.home.chunk_finished(chunk)
-        work.message = None  # which refers to the work
+                part.home.chunk_finished(chunk)
 
-    def _dead(self, work: Work, decision: Decision) -> Work | None:
+    def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
         """Make a dead letter of a message. Returns as :meth:`_replacement`."""
         home = work.home
         if not home.own:  # its owner makes the dead letter, when it has the slot again
             return self._held(work, replace(decision, seconds=NOT_OURS))
-        home.failing.pop(work.offset, None)
-        if self.dead_letters.bury(work, decision, self.parking.mark(work)):
-            return None
         home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
-        return work
+        if not self.dead_letters.bury(work, decision, self.parking.mark(work)):
+            return work
+        home.failing.pop(work.offset, None)
+        return None
 
-    def dead_letter_ended(self, work: Work) -> None:
+    def dead_letter_ended(self, work: ReadWork) -> None:
         """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
         work.home.failing.pop(work.offset, None)
         self._close([work], [])
@@ -376,9 +390,9 @@ class Engine:
 
     # ---- the reader
 
-    def push(self, home: OpenPartition, works: Sequence[Work]) -> None:
+    def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order. Those whose key has parked messages are parked behind them."""
-        chunk = works[0].chunk
+        chunk = works[0].part.chunk
         with self._lock:
             works = self.parking.behind_parked(home, works)
             if chunk is not None:
@@ -401,16 +415,6 @@ class Engine:
         with self._lock:
             self._homes[home.ledger] = home
 
-    def add_pointer_work(self, work: Work) -> bool:
-        """Add the message of a pointer, which goes before later ones of its key; False if its stay has ended."""
-        with self._lock:
-            if work.home.position.revoked:
-                return False
-            self.lanes.put_back(work)
-        self._wake(1)
-        self.wake_executor()
-        return True
-
     def refresh_parked(self, home: OpenPartition) -> None:
         """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
         with self._lock:
@@ -418,6 +422,25 @@ class Engine:
             startable = self.lanes.startable
         if startable and self._waiting:
             self._wake(self.sizes.workers(startable))
+
+    def add_pointer_work(self, work: Work) -> bool:
+        """Take the message of a pointer, which goes before later ones of its key. Any thread.
+
+        Returns False if it is not wanted any more; otherwise ``pointer_settled`` is called once when it is settled for
+        good, or is dropped. Arguments: the ``message`` of the work is the record.
+        """
+        with self._lock:
+            home = self._homes.get(work.ledger)
+            if home is None or self._ended or home.position.revoked:
+                return False
+            record = work.message
+            made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
+            made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
+            self._pointer_works += 1
+            self.lanes.put_back(made)
+        self._wake(1)
+        self.wake_executor()
+        return True
 
     def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
         """Begin no more messages of these slots, and forget those that wait. Any thread.
@@ -446,11 +469,12 @@ class Engine:
         for _, tell in empty:
             tell()
 
-    def _forget(self, work: Work) -> None:
+    def _forget(self, work: ReadWork) -> None:
         """Forget a message that waits. The caller holds the lock."""
         work.open = False
-        self._unread(work)
+        self._unread(work.part, 1)
         if work.pointer:
+            self._pointer_works -= 1
             self.pointer_settled(work)
 
     def resume(self, home: OpenPartition) -> None:
@@ -468,13 +492,3 @@ class Engine:
                 self._forget(work)
             home.held_chunks.clear()
             self._homes.pop(home.ledger, None)
-
-
-def _copy(work: Work) -> Work:
-    """Return the work of another attempt at the same message, which answers to the former attempt do not reach."""
-    made = Work(None, work.offset, work.ledger, work.chunk, work.lane)
-    message = work.message
-    made.message = type(message)((message[0], message[1], message[2], made))
-    made.key, made.home, made.serial = work.key, work.home, work.serial
-    made.attempts, made.first_ms, made.pointer, made.slot = work.attempts, work.first_ms, work.pointer, work.slot
-    return made

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Decision
-from zkconsumer.balance.work import Work
 from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 
 NO_ROOM = "no more messages can be parked: {} pointers are there already"
@@ -23,11 +23,11 @@ class Parking:
         self._lanes = lanes
         self._by_key = order is Order.KEY
 
-    def mark(self, work: Work) -> str:
+    def mark(self, work: ReadWork) -> str:
         """Return the mark of the work's key, empty if order does not matter to it."""
         return key_mark(work.key) if self._by_key and work.key is not None else ""
 
-    def park(self, work: Work, decision: Decision) -> list[Work] | None:
+    def park(self, work: ReadWork, decision: Decision) -> list[ReadWork] | None:
         """Park a message, and what waits behind it in its lane.
 
         If only the message itself has room, its successors wait in their lane, and nothing more of the partition is
@@ -43,21 +43,22 @@ class Parking:
             mark,
             decision.reason,
         )
-        behind = [one for one in work.lane.works if not one.pointer and one.home is home] if mark else []
+        lane = self._lanes.block_key(home.position.tp, work.key or b"") if mark else None
+        behind = [] if lane is None else [one for one in lane.works if not one.pointer and one.home is home]
         if not home.ledger.point_at([pointer, *(Pointer(one.offset, key=mark) for one in behind)]):
             behind = []
             self._full(home)
             if not home.ledger.point_at([pointer]):
+                self.refresh(home)
                 return None
-        if mark:
+        if lane is not None:
             home.parked.add(mark)
-            self._lanes.block(work.lane)
-            self._lanes.remove(work.lane, behind)
+            self._lanes.remove(lane, behind)
         for one in behind:
             one.open = False
         return behind
 
-    def behind_parked(self, home: OpenPartition, works: Sequence[Work]) -> Sequence[Work]:
+    def behind_parked(self, home: OpenPartition, works: Sequence[ReadWork]) -> Sequence[ReadWork]:
         """Park messages that were just read, and whose key has parked ones.
 
         Returns those that are not parked. Where there is no room they wait in their lane.
@@ -65,8 +66,8 @@ class Parking:
         if not home.parked or not self._by_key:
             return works
         marks: dict[bytes, str] = {}
-        rest: list[Work] = []
-        behind: list[Work] = []
+        rest: list[ReadWork] = []
+        behind: list[ReadWork] = []
         for work in works:
             key = work.key
             if key is not None and key not in marks:
@@ -81,7 +82,6 @@ class Parking:
             return works
         for one in behind:
             one.open = False
-            one.message = None
         return rest
 
     def refresh(self, home: OpenPartition) -> None:

@@ -52,6 +52,7 @@ class PointerSink(Protocol):
     def add_pointer_work(self, work: Work) -> bool:
         """Take the message of a pointer, ahead of what is parked behind it; False if its stay has ended.
 
+        The ``message`` of the work is the record.
         :meth:`PointerReader.settled` is called once for each work that was taken.
         """
 
@@ -240,10 +241,8 @@ class PointerReader:
         return trouble
 
     def _add(self, home: OpenPartition, pointer: Pointer, record: Any) -> None:
-        work = Work(None, pointer.offset, home.ledger, None)
-        work.home, work.key = home, record.key
+        work = Work(record, pointer.offset, home.ledger, None)
         work.attempts, work.first_ms, work.pointer = pointer.attempts, pointer.first_ms, True
-        work.message = home.messages((record, home.position, record.value, work))
         size = len(record.key or b"") + len(record.value or b"")
         with self._lock:
             self._in_hand.setdefault(home.ledger, {})[pointer.offset] = size  # before: it may be settled at once

@@ -10,8 +10,8 @@ import pytest
 from tests.timing import eventually
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.dead_letters import FIRST_BACKOFF, DeadLetters, checked_target
+from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.retry import Decision, Kind
-from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer
 from zkconsumer.core.partition_position import PartitionPosition
@@ -32,7 +32,9 @@ class Fixture:
         stored = {offset: Pointer(offset, Fate.DEAD) for offset in range(1000, 1000 + pointers)}
         self.ledger = MessageLedger(self.position, 10, pointers=stored)
         self.ledger.read(range(10, 14), 14)
-        self.home = SimpleNamespace(position=self.position, stopped="")
+        self.home: Any = SimpleNamespace(
+            position=self.position, ledger=self.ledger, stopped="", messages=lambda fields: fields[0]
+        )
         self.letters = DeadLetters(
             "g_c",
             "g",
@@ -44,8 +46,8 @@ class Fixture:
         self.letters.fatal = self.fatal.append
 
     def bury(self, offset: int) -> bool:
-        work = Work(SimpleNamespace(offset=offset), offset, self.ledger, None)
-        work.home = self.home
+        record = SimpleNamespace(offset=offset, value=b"")
+        work = ReadWork(record, offset, b"k", Part(self.home, None, 0))
         decision = Decision(Kind.DEAD, 0.0, 0, 16, 5, "ValueError: bad", ValueError("bad"))
         return self.letters.bury(work, decision, "mark")
 
