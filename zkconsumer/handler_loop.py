@@ -20,6 +20,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
+from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
@@ -61,6 +62,8 @@ class RunLoop:
     _end: Closing
     _forked: ForkedProcessError | None
     _created: bool
+    _balanced = False
+    """Whether messages are finished in any order: the first run had ``concurrency``."""
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
 
@@ -81,6 +84,8 @@ class RunLoop:
             return self._merge(lambda: chosen, self._timeout_s(), lasting=lambda: False)
         if self._running is not None:
             raise ValueError("run() is reading the streams")
+        if self._balanced:
+            raise ValueError("this connector has been run with concurrency: its streams cannot be read otherwise")
         delivery = self._serving_member().delivery
         if self._merged is None:
             self._merged = self._merge(lambda: [stream for _, _, stream in delivery.streams()], self._timeout_s())
@@ -96,7 +101,7 @@ class RunLoop:
         executor: Literal["threads", "processes", "asyncio"] | Executor = "threads",
         batch: int = 1,
         retry: Retry | None = None,
-        dead_letter: Any = None,
+        dead_letter: DeadLetterTarget = None,
         failure_limit: FailureLimit | None = DEFAULT_LIMIT,
         until: Any = None,
         workers: int = 1,
@@ -134,9 +139,9 @@ class RunLoop:
         """
         _check_handler(handler)
         _check_workers(workers, concurrency)
-        self._check_run(topics, key_decoder, value_decoder)
+        self._check_run(topics, concurrency, key_decoder, value_decoder)
         options = concurrency and BalancedOptions(
-            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until
+            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until, dead_letter
         )
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
             handler = _with_spans(handler, tracer, self.config)
@@ -153,11 +158,21 @@ class RunLoop:
                 raise
             self._complete(made)
 
-    def _check_run(self, topics: object, *decoders: object) -> None:
+    def _check_run(self, topics: object, concurrency: int | None, *decoders: object) -> None:
         if self._running is not None:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
             raise ValueError("decoders are given where streams are created: here, with topics, or there")
+        balanced = concurrency is not None
+        if balanced != self._balanced and self._created:
+            raise ValueError(
+                "the streams of this connector were created without concurrency: give topics to run(), on another one"
+                if balanced
+                else "this connector has been run with concurrency: run it so again, or make another one"
+            )
+        if topics is None and balanced and not self._created:
+            raise ValueError("there are no streams yet: with concurrency, give topics to run()")
+        self._balanced = balanced
 
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""
@@ -181,6 +196,8 @@ class RunLoop:
         config = self.config
         return MemberAccess(
             consumer=self.consumer_id,
+            group=config.group_id,
+            lookup=member.parts.message_lookup(),
             delivery=member.delivery,
             positions=member.positions,
             wake_fetchers=member.fetching.wake,
