@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from zkconsumer.metrics import BucketsValue
 from zkconsumer.model import TopicPartition
@@ -124,3 +125,14 @@ class BalanceState:
 def _tells(one: PartitionBalance) -> bool:
     counts = (one.unfinished, one.in_hand, one.finished_beyond, one.parked, one.dead, one.lent, one.lender)
     return one.held is not None or any(counts) or bool(one.stopped)
+
+
+@runtime_checkable
+class ShowsBalance(Protocol):
+    """A run with ``concurrency``, as those see it that show what it does. Any thread, also a signal handler."""
+
+    def summary(self) -> BalanceState:
+        """Return what the run does at this moment."""
+
+    def problems(self) -> tuple[str, ...]:
+        """Return :attr:`BalanceState.problems`, without taking a lock."""

@@ -57,7 +57,10 @@ def test_problems_are_stops_and_troubles() -> None:
 
 def test_buckets_count_a_bound_as_within() -> None:
     buckets = Buckets()
-    buckets.update_all([BOUNDS[0], BOUNDS[0] + 1e-9, 1e9])
+    buckets.add(BOUNDS[0], 2)
+    buckets.add(BOUNDS[0] + 1e-9)
+    buckets.add(1e9)
     value = buckets.value()
-    assert (value.counts[0], value.counts[1], value.counts[-1], value.count) == (1, 1, 1, 3)
+    assert (value.counts[0], value.counts[1], value.counts[-1], value.count) == (2, 1, 1, 4)
+    assert value.total == pytest.approx(1e9 + 3 * BOUNDS[0])
     assert len(value.counts) == len(value.bounds) + 1
