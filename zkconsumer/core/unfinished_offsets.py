@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import NamedTuple
 
-from zkconsumer.core.key_slots import ALL_SLOTS
+from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS
 
 
 class Finished(NamedTuple):
@@ -129,7 +129,9 @@ class UnfinishedOffsets:
         """Return the base as it will be once these messages are finished as well."""
         if not passed:
             return self.base
-        return min((offset for offset in self._unfinished if offset not in passed), default=self.read_to)
+        lowest = min((offset for offset in self._unfinished if offset not in passed), default=self.read_to)
+        # while the log is being read again, there may be unfinished messages between here and what is in hand
+        return min(lowest, self.read_to)
 
     def finished(self, passed: Collection[int] = ()) -> tuple[Finished, ...]:
         """Return what is finished from the base on, for our slots. ``passed`` counts as finished."""
@@ -137,10 +139,19 @@ class UnfinishedOffsets:
         ahead = max((offset + 1 for offset in passed if offset < self.read_to), default=0)
         end = max(self.highest, ahead)
         found = []
-        if end > base:
+        if end > base and self.slots:
             listed = sorted(offset for offset in self._unfinished if offset < end and offset not in passed)
             found.append(Finished(base, end, tuple(listed), self.slots))
-        return (*found, *self._known)
+        return joined((*found, *self._known))
+
+    @property
+    def finished_beyond(self) -> int:
+        """The number of offsets beyond the base that are finished; an estimate where slots are shared."""
+        base, found = self.base, 0
+        if self.highest > base:
+            open_ones = sum(offset < self.highest for offset in self._unfinished)
+            found = _share(self.highest - base - open_ones, self.slots)
+        return found + sum(_share(one.end - one.start - len(one.unfinished), one.slots) for one in self._known)
 
     # ---- slots that come and go
 
@@ -149,7 +160,7 @@ class UnfinishedOffsets:
 
         Arguments: ``offsets`` are their unfinished messages.
         """
-        given = tuple(part for one in self._everything() if (part := one.of_slots(slots)) is not None)
+        given = joined(part for one in self._everything() if (part := one.of_slots(slots)) is not None)
         self.slots &= ~slots
         self._unfinished.difference_update(offsets)
         self._known = tuple(part for one in self._known if (part := one.of_slots(~slots & ALL_SLOTS)) is not None)
@@ -169,14 +180,30 @@ class UnfinishedOffsets:
         elif self.base > again and self.slots:
             mine = (Finished(again, self.base, (), self.slots), *mine)
         self.slots |= slots
-        self._known = tuple(rest for one in (*mine, *theirs) if (rest := one.beyond(again)) is not None)
+        self._known = joined(rest for one in (*mine, *theirs) if (rest := one.beyond(again)) is not None)
         self.read_to = again
         self.highest = min(self.highest, again)
-        heapify(self._lowest)
         return again
 
     def _everything(self) -> tuple[Finished, ...]:
         """Return what is finished of our slots, up to where the log was read and beyond."""
-        base = self.base
-        here = (Finished(base, self.read_to, tuple(sorted(self._unfinished)), self.slots),) if self.slots else ()
-        return (*here, *self._known)
+        base, listed = (self.base, sorted(offset for offset in self._unfinished if offset < self.read_to))
+        if not self.slots or base >= self.read_to:
+            return self._known
+        return (Finished(base, self.read_to, tuple(listed), self.slots), *self._known)
+
+
+def joined(pieces: Iterable[Finished]) -> tuple[Finished, ...]:
+    """Return the same with neighbours of the same slots made one, so that they do not become ever more."""
+    found: list[Finished] = []
+    for one in sorted(pieces, key=lambda piece: (piece.slots, piece.start, piece.end)):
+        last = found[-1] if found else None
+        if last is not None and last.slots == one.slots and last.end == one.start:
+            found[-1] = last._replace(end=one.end, unfinished=(*last.unfinished, *one.unfinished))
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def _share(offsets: int, slots: int) -> int:
+    return max(0, offsets) * slots.bit_count() // SLOTS

@@ -131,6 +131,11 @@ class MemberParts:
     may raise RegistryError or BrokerError; ``events`` is the queue of the group thread.
     """
 
+    balanced = False
+    """Whether messages are finished in any order, so that claims read the notes of those that are. Set it before the
+    streams are made.
+    """
+
     def __init__(
         self,
         config: ConsumerConfig,
