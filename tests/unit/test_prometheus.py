@@ -94,7 +94,8 @@ def test_a_balanced_run_is_exported_with_its_handler_times() -> None:
     assert found[f"zkconsumer_parked_messages{{{of},partition=0,topic=t}}"] == 2
     assert found[f"zkconsumer_late_results_total{{{of}}}"] == 7
     buckets = [
-        found[f"zkconsumer_handler_duration_seconds_bucket{{{of},le={le}}}"] for le in ("0.0005", "0.025", "+Inf")
+        found[f"zkconsumer_handler_duration_seconds_bucket{{consumergroup=g,le={le},member=0}}"]
+        for le in ("0.0005", "0.025", "+Inf")
     ]
     assert buckets == [3, 4, 4]
     assert found[f"zkconsumer_handler_duration_seconds_count{{{of}}}"] == 4
