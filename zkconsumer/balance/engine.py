@@ -24,6 +24,7 @@ from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, O
 from zkconsumer.balance.retry import Decision, Kind, Retry, decide
 from zkconsumer.balance.work import Work
 from zkconsumer.core.finished_note import Attempts
+from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
@@ -31,6 +32,8 @@ from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
+MOST_POINTER_WORKS = 1000
+"""Messages of pointers that may wait or be in hand."""
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
 NO_ROOM = "no more messages can be parked: {} are"
@@ -79,6 +82,10 @@ class Engine:
         self._lock = Lock()
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
+        self._homes: dict[MessageLedger, OpenPartition] = {}
+        self._pointer_works = 0
+        self.pointer_settled: Callable[[Work], None] = lambda _: None
+        """Told of each message of a pointer that has an outcome or was dropped; it returns at once, under the lock."""
         self._ended = False
         self.in_hand = 0
         self.late = 0
@@ -152,6 +159,8 @@ class Engine:
                     # before the worker looks whether the partition is revoked, see core.partition_position
                     home.position.held_until = HELD
                 home.in_hand += 1
+                if home.shared:
+                    home.hand.add(work)
         return works
 
     def may_start(self, work: Work) -> bool:
@@ -159,7 +168,7 @@ class Engine:
         home = work.home
         if home.position.halted or monotonic() >= self._lease.until or self._ended or home.stopped:
             return False
-        return home.own or bool(home.may_start(work))
+        return not home.shared or (not home.leaving >> work.slot & 1 and home.may_start(work))
 
     def answer(self, work: Work, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
@@ -236,6 +245,8 @@ class Engine:
                 home.in_hand -= 1
                 if work.lane is not None:
                     self.lanes.returned(work)
+                if home.shared:
+                    home.hand.discard(work)
                 if work.pointer:
                     self._pointer_ended(work)
                 self._unread(work)
@@ -247,6 +258,8 @@ class Engine:
         for home in homes:
             if not home.in_hand and home.position.revoked:
                 home.queue.let_go()
+            if home.leavers:
+                self._tell_leavers(home)
             if home.wants_room and home.ledger.unfinished <= home.room_at:
                 self.wake_reader()
         if startable and self._waiting:
@@ -353,6 +366,8 @@ class Engine:
     def _pointer_ended(self, work: Work) -> None:
         """Let the key of a parked message go on if that was the last one. The caller holds the lock."""
         home, key = work.home, work.key
+        self._pointer_works -= 1
+        self.pointer_settled(work)
         if key is None or self.rules.order is not Order.KEY or work.offset in home.ledger.pointers:
             return
         mark = key_mark(key)
@@ -421,15 +436,68 @@ class Engine:
             if not chunk.unfinished:
                 home.chunk_finished(chunk)
 
-    def add_pointer_work(self, work: Work) -> None:
-        """Add the message of a pointer, which goes before later ones of its key. Any thread."""
-        work.pointer = True
+    def open(self, home: OpenPartition) -> None:
+        """Take messages of this stay from now on."""
         with self._lock:
-            if work.home.position.revoked:
-                return
+            self._homes[home.ledger] = home
+
+    def pointer_room(self) -> int:
+        """Return how many more messages of pointers may be added now. Any thread."""
+        return 0 if self._ended else max(0, MOST_POINTER_WORKS - self._pointer_works)
+
+    def add_pointer_work(self, work: Work) -> bool:
+        """Take the message of a pointer, which goes before later ones of its key. Any thread.
+
+        Returns False if it is not wanted any more; otherwise ``pointer_settled`` is called once when it has an outcome,
+        or is dropped.
+        """
+        with self._lock:
+            home = self._homes.get(work.ledger)
+            if home is None or self._ended or home.position.revoked:
+                return False
+            record, position, value = work.message[0], work.message[1], work.message[2]
+            work.home, work.key, work.pointer = home, record.key, True
+            work.message = home.messages((record, position, value, work))
+            self._pointer_works += 1
             self.lanes.put_back(work)
         self._wake(1)
         self.wake_executor()
+        return True
+
+    def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
+        """Begin no more messages of these slots, and forget those that wait. Any thread.
+
+        Returns the offsets of the forgotten ones, which stay unfinished. ``empty`` is called once when no message of
+        the slots is in hand, perhaps before this returns.
+        """
+        with self._lock:
+            home.leaving |= slots
+            dropped = self.lanes.remove_slots(home, slots)
+            for work in dropped:
+                self._forget(work)
+            home.leavers.append((slots, empty))
+        self._tell_leavers(home)
+        return [work.offset for work in dropped]
+
+    def take_on(self, home: OpenPartition, slots: int) -> None:
+        """Begin messages of these slots again."""
+        with self._lock:
+            home.leaving &= ~slots
+
+    def _tell_leavers(self, home: OpenPartition) -> None:
+        with self._lock:
+            empty = [(slots, tell) for slots, tell in home.leavers if not any(slots >> w.slot & 1 for w in home.hand)]
+            home.leavers = [leaver for leaver in home.leavers if leaver not in empty]
+        for _, tell in empty:
+            tell()
+
+    def _forget(self, work: Work) -> None:
+        """Forget a message that waits. The caller holds the lock."""
+        work.open = False
+        self._unread(work)
+        if work.pointer:
+            self._pointer_works -= 1
+            self.pointer_settled(work)
 
     def resume(self, home: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
@@ -443,9 +511,9 @@ class Engine:
         """Forget what has not begun of a stay that has ended."""
         with self._lock:
             for work in self.lanes.drop(home):
-                work.open = False
-                work.message = None
+                self._forget(work)
             home.held_chunks.clear()
+            self._homes.pop(home.ledger, None)
 
 
 def _copy(work: Work) -> Work:
@@ -454,5 +522,5 @@ def _copy(work: Work) -> Work:
     message = work.message
     made.message = type(message)((message[0], message[1], message[2], made))
     made.key, made.home, made.serial = work.key, work.home, work.serial
-    made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, work.pointer
+    made.attempts, made.first_ms, made.pointer, made.slot = work.attempts, work.first_ms, work.pointer, work.slot
     return made

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from zkconsumer.balance.open_partition import OpenPartition
@@ -277,6 +277,31 @@ class Lanes:
             else:
                 item.listed = False
                 self._relist(item)
+
+    def remove_slots(self, home: OpenPartition, slots: int) -> list[Work]:
+        """Forget what waits of some slots of a partition. Returns those messages."""
+
+        def goes(work: Work) -> bool:
+            return work.home is home and bool(slots >> work.slot & 1)
+
+        gone = [item for item in home.aside if isinstance(item, Work) and goes(item)]
+        home.aside = [item for item in home.aside if item not in gone]
+        loose = [*self._fresh, *(entry[2] for entry in (*self._again, *self._later))]
+        gone += [item for item in loose if isinstance(item, Work) and goes(item)]
+        dropped = set(gone)
+        self._fresh = deque(item for item in self._fresh if item not in dropped)
+        self._again = [entry for entry in self._again if entry[2] not in dropped]
+        self._later = [entry for entry in self._later if entry[2] not in dropped]
+        heapify(self._again)
+        heapify(self._later)
+        for lane in list(self._table(home.position.tp).values()):
+            leaving = [work for work in lane.works if goes(work)]
+            if leaving:
+                self.remove(lane, leaving)
+                lane.due = lane.works[0].not_before if lane.works else 0.0
+                self._relist(lane)
+                gone += leaving
+        return gone
 
     def drop(self, home: OpenPartition) -> list[Work]:
         """Forget what has not begun of a stay that has ended. Returns the messages that lanes have lost by it."""

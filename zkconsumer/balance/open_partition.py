@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.balance.failure_limit import FailureCount
+from zkconsumer.core.key_slots import NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ZkConsumerError
@@ -45,6 +46,8 @@ class OpenPartition:
     * ``parked``: number of parked messages of each key, by key mark
     * ``held_chunks``: chunks with messages that are not finished
     * ``own``: whether the member owns the partition; otherwise it handles slots of another member's
+    * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go, and
+      ``leavers`` wait until nothing of their slots is in hand; ``may_start`` is asked before each handler
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class OpenPartition:
         self.reader = reader
         self.messages = messages
         self.own = own
+        self.shared = not own
         self.at = position.consumed or 0
         self.chunks: deque[Chunk] = deque()
         self.batches: Iterator[RecordBatch] | None = None
@@ -81,6 +85,9 @@ class OpenPartition:
         self.held_chunks: set[Chunk] = set()
         self.outcomes = FailureCount()
         self.may_start: Callable[[Any], bool] = lambda _: True
+        self.leaving = NO_SLOTS
+        self.leavers: list[tuple[int, Callable[[], None]]] = []
+        self.hand: set[Any] = set()
         self.answers: Any = None
 
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -55,6 +56,20 @@ class ReadLimits(NamedTuple):
     budget: QueueBudget
 
 
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A partition of another member, of which this one handles some slots.
+
+    Its chunks come through ``stream``, and its outcomes go to ``ledger``, which counts those slots. ``may_start`` is
+    asked before each handler, and returns at once.
+    """
+
+    position: PartitionPosition
+    ledger: MessageLedger
+    stream: KafkaStream[Any, Any]
+    may_start: Callable[[Work], bool]
+
+
 class Reader:
     """Reads all streams of a member.
 
@@ -80,6 +95,10 @@ class Reader:
         self._stream_of = stream_of
         self._wake_fetchers = wake_fetchers
         self._homes: dict[TopicPartition, OpenPartition] = {}
+        self.shares = False
+        """Whether slots of the member's partitions may be lent to others."""
+        self._borrowed: dict[PartitionPosition, Borrowed] = {}
+        self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._classes: dict[Any, Any] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._flag = WakeFlag()
@@ -94,8 +113,8 @@ class Reader:
 
     @property
     def partitions(self) -> Sequence[OpenPartition]:
-        """The partitions that are read (a copy)."""
-        return list(self._homes.values())
+        """The partitions that are read, also those of other members (a copy)."""
+        return [*list(self._homes.values()), *list(self._of_borrowed.values())]
 
     @property
     def held_bytes(self) -> int:
@@ -110,6 +129,33 @@ class Reader:
     def wake(self) -> None:
         """Look again: there is room, or something changed."""
         self._flag.set()
+
+    def borrow(self, borrowed: Borrowed) -> OpenPartition:
+        """Read this partition of another member too. Called on the reader's thread, see :meth:`submit`."""
+        position, stream = borrowed.position, borrowed.stream
+        home = OpenPartition(
+            position, borrowed.ledger, stream.queue, stream.chunk_reader, self._class_of(stream), own=False
+        )
+        home.answers = self._engine
+        home.at = position.consumed or 0
+        home.may_start = borrowed.may_start
+        self._borrowed[position] = borrowed
+        self._of_borrowed[position] = home
+        self._engine.open(home)
+        return home
+
+    def return_borrowed(self, position: PartitionPosition) -> None:
+        """Read this partition of another member no more. Called on the reader's thread."""
+        self._borrowed.pop(position, None)
+        home = self._of_borrowed.pop(position, None)
+        if home is not None:
+            home.forget_chunks()
+            self._engine.drop(home)
+
+    def home_of(self, position: PartitionPosition) -> OpenPartition | None:
+        """Return the stay that reads for this position, None if there is none. Any thread."""
+        home = self._of_borrowed.get(position) or self._homes.get(position.tp)
+        return home if home is not None and home.position is position else None
 
     def submit(self, call: Callable[[], None]) -> None:
         """Have the reader's thread call this between two messages. It must return at once."""
@@ -145,7 +191,7 @@ class Reader:
         if now - self._tended >= TICK:
             self._tended = now
             self._tend()
-        for stream in self._streams():
+        for stream in (*self._streams(), *(borrowed.stream for borrowed in list(self._borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
         read = False
@@ -171,6 +217,7 @@ class Reader:
         for home in self.partitions:
             if home.position.revoked:
                 self._drop(home)
+                self.return_borrowed(home.position)
             elif home.aside and not home.position.halted and not home.stopped:
                 self._engine.resume(home)
         for call in self.idle_calls:
@@ -188,8 +235,8 @@ class Reader:
                 return
             position = chunk.position
             if not position.revoked:
-                home = self._homes.get(position.tp)
-                if home is None or home.position is not position:
+                home = self.home_of(position)
+                if home is None and position not in self._borrowed:
                     home = self._open(position, chunk)
                 if home is not None:
                     home.chunks.append(chunk)
@@ -224,8 +271,10 @@ class Reader:
         home = OpenPartition(position, position.ledger, stream.queue, stream.chunk_reader, self._class_of(stream))
         home.answers = self._engine
         home.at = position.consumed or 0
+        home.shared = self.shares
         self._note_pointers(home)
         self._homes[position.tp] = home
+        self._engine.open(home)
         if again and not jumps:
             stream.queue.read_again(position, home.at)  # an earlier run has read beyond
             return None if chunk is None or chunk.fetch_offset > home.at else home
@@ -326,7 +375,7 @@ class Reader:
     def _give(self, home: OpenPartition, chunk: Chunk, works: list[Work], end: int) -> None:
         ledger = home.ledger
         wanted = works
-        if not ledger.plain or home.at < home.attempts_to:
+        if home.shared or not ledger.plain or home.at < home.attempts_to:
             wanted = [work for work in works if self._wants(home, work)]
         ledger.read([work.offset for work in wanted], end)
         home.at = end
@@ -337,8 +386,9 @@ class Reader:
         key = work.key
         by_key = key is not None and self._engine.rules.order is Order.KEY
         slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
-        if not home.ledger.wants(work.offset, slot):
+        if not home.ledger.wants(work.offset, slot) or home.leaving >> slot & 1:
             return False
+        work.slot = slot
         attempts = home.ledger.attempts(work.offset)
         if attempts is not None:
             work.attempts, work.first_ms = attempts

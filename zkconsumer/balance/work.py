@@ -34,6 +34,7 @@ class Work:
     key: bytes | None = None
     home: Any = None
     serial = 0
+    slot = 0
     open = True
     pending = False
     worker = 0
