@@ -103,4 +103,4 @@ def _balance(balance: BalanceState, client: tuple[tuple[str, str], ...]) -> _Fou
         if not one.lender:  # the owner tells these
             yield MetricName(*OURS, "ParkedCount", tags), one.parked
             yield MetricName(*OURS, "DeadLetterCount", tags), one.dead
-            yield MetricName(*OURS, "NoteBytes", tags), one.note_bytes
+            yield MetricName(*OURS, "UnnotedCount", tags), one.unnoted

@@ -191,6 +191,7 @@ class RunLoop:
             timeout=self._timeout_s(),
             closing=lambda: self._end.begun,
             shut_down=lambda: self._shut_down(finished=False),
+            handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
 
     def _create_streams(

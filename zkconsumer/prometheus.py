@@ -171,8 +171,8 @@ _PLAIN: Mapping[tuple[str, str, str], _Family] = {
         "zkconsumer_parked_messages", "Messages that the base has passed, and that are tried again.", _PARTITION
     ),
     (*_OURS, "DeadLetterCount"): _Family("zkconsumer_dead_letters", "Messages that were given up.", _PARTITION),
-    (*_OURS, "NoteBytes"): _Family(
-        "zkconsumer_note_bytes", "Size of the note of what is finished beyond the base.", _PARTITION
+    (*_OURS, "UnnotedCount"): _Family(
+        "zkconsumer_unnoted_results", "Results since the last commit, which a crash would repeat.", _PARTITION
     ),
     (*_OURS, "SlotsLent"): _Family(
         "zkconsumer_slots_lent", "Slots of an owned partition, of 256, that other members have on loan.", _PARTITION

@@ -86,13 +86,13 @@ def test_the_streams_of_a_filter_have_no_topic() -> None:
 
 def test_a_balanced_run_is_told_by_partition() -> None:
     own = PartitionBalance(TopicPartition("t", 0), 5, HeldMessage(5, 4), 3, 2, 1, 9.5, 7, 6, 88, {"g_b": 64, "g_c": 1})
-    lent = PartitionBalance(TopicPartition("t", 1), 8, lender="g_b", borrowed=32, stopped="no room")
+    lent = PartitionBalance(TopicPartition("t", 1), 8, lender="g_b", borrowed=32, stopped="stopped at 8: no room")
     times = Buckets().value()
     found = gauges(balance=BalanceState(64, (own, lent), 11, 12, 13, (), times))
     told = {name.removeprefix("zkconsumer:type=Member,name="): value for name, value in found.items()}
     names = (
         *("UnfinishedCount", "FinishedBeyondCount", "HeldTime", "InHandCount", "HeldAttempts", "SlotsLent"),
-        *("SlotsBorrowed", "ParkedCount", "DeadLetterCount", "NoteBytes"),
+        *("SlotsBorrowed", "ParkedCount", "DeadLetterCount", "UnnotedCount"),
     )
     place = "clientId=c,topic=t,partition"
     assert [told[f"{name},{place}=0"] for name in names] == [2, 3, 9.5, 1, 4, 65, 0, 7, 6, 88]

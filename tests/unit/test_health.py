@@ -69,7 +69,7 @@ def test_what_is_not_live_is_not_ready_either(value: Health, live: bool, ready: 
 
 def test_a_stopped_partition_is_live_and_not_ready(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state shows it beside the lines of the partitions at work."""
-    stopped = PartitionBalance(TopicPartition("t", 1), 7, stopped="no more dead letters can be kept")
+    stopped = PartitionBalance(TopicPartition("t", 1), 7, stopped="stopped at 7: no more dead letters can be kept")
     balance = BalanceState(4, (PartitionBalance(TopicPartition("t", 0), 5, in_hand=1), stopped))
     with connector(cluster) as made:
         made.create_message_streams({"t": 1})
@@ -77,7 +77,7 @@ def test_a_stopped_partition_is_live_and_not_ready(cluster: FakeCluster, monkeyp
         assert made.balance is None
         run = SimpleNamespace(summary=lambda: balance, problems=lambda: balance.problems, hurry=lambda: None)
         monkeypatch.setattr(made, "_running", run)
-        assert made.health() == Health((), ("t-1 has stopped: no more dead letters can be kept",))
+        assert made.health() == Health((), ("t-1 stopped at 7: no more dead letters can be kept",))
         assert made.balance == balance
         assert made.state.balance == balance.lines()
         assert "; t-0: base 5, 0 finished beyond, 1 in hand; t-1: base 7" in str(made.state)
