@@ -16,7 +16,7 @@ from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.message_pointers import Fate
 
 Running = Mapping[tuple[int, int], float]
-"""When the handlers began (monotonic seconds), by the identity of the stay and the offset."""
+"""When the handlers began (monotonic seconds), by the identity of the ledger and the offset."""
 BLOCKED = 5.0
 """Seconds for which a handler may block an event loop before that is a trouble."""
 
@@ -30,7 +30,7 @@ def run_summary(
     none.
     """
     now = monotonic()
-    running = {(id(work.home), work.offset): began for work, began in running_works(executor)}
+    running = {(id(work.ledger), work.offset): began for work, began in running_works(executor)}
     return BalanceState(
         concurrency,
         tuple(_partition(home, running, now) for home in sorted(homes, key=lambda one: one.position.tp)),
@@ -98,7 +98,7 @@ def _partition(home: OpenPartition, running: Running, now: float) -> PartitionBa
 
 
 def _held(home: OpenPartition, base: int, running: Running, now: float, *, passing: bool) -> HeldMessage:
-    failing, began = home.failing.get(base), running.get((id(home), base))
+    failing, began = home.failing.get(base), running.get((id(home.ledger), base))
     borrower = next((name for name, start in home.ledger.lent_bases.items() if start == base), "")
     where = borrower if failing is None and began is None else ""
     return HeldMessage(
