@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +10,11 @@ import pytest
 from tests.internals import member_of
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerRebalanceListener, Health, ZookeeperConsumerConnector, health
-from zkconsumer.balance.balance_state import BalanceState, PartitionBalance
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.events import LookAgain
-from zkconsumer.model import TopicPartition
+from zkconsumer.shutdown import Closing
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper import node_codecs
 
@@ -67,23 +65,12 @@ def test_what_is_not_live_is_not_ready_either(value: Health, live: bool, ready: 
     assert (value.live, value.ready, str(value)) == (live, ready, text)
 
 
-def test_a_stopped_partition_is_live_and_not_ready(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state shows it beside the lines of the partitions at work."""
-    stopped = PartitionBalance(TopicPartition("t", 1), 7, stopped="stopped at 7: no more dead letters can be kept")
-    balance = BalanceState(4, (PartitionBalance(TopicPartition("t", 0), 5, in_hand=1), stopped))
+def test_a_stopped_partition_is_live_and_not_ready(cluster: FakeCluster) -> None:
     with connector(cluster) as made:
         made.create_message_streams({"t": 1})
         becomes_ready(made)
-        assert made.balance is None
-        run = SimpleNamespace(summary=lambda: balance, problems=lambda: balance.problems, hurry=lambda: None)
-        monkeypatch.setattr(made, "_running", run)
-        assert made.health() == Health((), ("t-1 stopped at 7: no more dead letters can be kept",))
-        assert made.balance == balance
-        assert made.state.balance == balance.lines()
-        assert "; t-0: base 5, 0 finished beyond, 1 in hand; t-1: base 7" in str(made.state)
-        assert "t-1: base 7" in repr(made)
-        monkeypatch.setattr(made, "_running", None)
-        assert made.health().ready
+        problem = "t-1 stopped at 7: no more dead letters can be kept"
+        assert health.health_of(member_of(made), Closing(), None, [problem]) == Health((), (problem,))
 
 
 def test_a_member_is_ready_from_its_first_rebalance_to_its_end(cluster: FakeCluster) -> None:

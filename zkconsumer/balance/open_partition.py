@@ -51,6 +51,10 @@ class OpenPartition:
       ``leavers`` wait until nothing of their slots is in hand; ``may_start`` is asked before each handler
     """
 
+    lender = ""
+    held_base = -1
+    held_since = 0.0
+
     def __init__(
         self,
         position: PartitionPosition,
@@ -80,9 +84,6 @@ class OpenPartition:
         self.wants_room = False
         self.room_at = 0
         self.attempts_to = 0
-        self.lender = ""
-        self.held_base = -1
-        self.held_since = 0.0
         self.failing: dict[int, Failing] = {}
         self.parked: dict[str, int] = {}
         self.aside: list[Any] = []
