@@ -212,6 +212,7 @@ class RunLoop:
             closing=lambda: self._end.begun,
             closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
+            handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
 
     def _create_streams(

@@ -13,12 +13,14 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
+from zkconsumer.balance.balance_state import BalanceState
 from zkconsumer.balance.engine import Bury, Engine, EngineRules
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.run_summary import run_summary, stops, troubles
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor
 from zkconsumer.core.partition_position import PartitionPosition
@@ -64,7 +66,8 @@ class MemberAccess:
     """What a run needs of its member.
 
     ``closing`` says whether the connector is being shut down, ``closed`` whether it has left the group; ``shut_down``
-    does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept.
+    does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept;
+    ``handler_timeout`` in seconds, None for none.
     """
 
     consumer: ConsumerId
@@ -79,6 +82,7 @@ class MemberAccess:
     closing: Callable[[], bool]
     closed: Callable[[], bool]
     shut_down: Callable[[], None]
+    handler_timeout: float | None = None
 
 
 class BalancedRun:
@@ -87,6 +91,7 @@ class BalancedRun:
     def __init__(self, member: MemberAccess, handler: Handler, options: BalancedOptions) -> None:
         self._member = member
         self._until = options.until
+        self._concurrency = options.concurrency
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
         self.engine = Engine(
@@ -185,6 +190,15 @@ class BalancedRun:
             log.warning("%s: its handler has not returned", name)
 
     # ---- any thread
+
+    def summary(self) -> BalanceState:
+        """Return what the run does at this moment. Any thread, also a signal handler."""
+        limit = self._member.handler_timeout
+        return run_summary(self.engine, self.reader.partitions, self.executor, self._concurrency, limit)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""
+        return (*stops(self.reader.partitions), *troubles(self.executor, self._member.handler_timeout))
 
     def hurry(self) -> None:
         """Wait for no handler any more. Any thread, also a signal handler."""

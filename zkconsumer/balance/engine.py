@@ -96,6 +96,9 @@ class Engine:
         self.in_hand = 0
         self.late = 0
         """Outcomes that came after the end of their stay."""
+        self.failed_attempts = 0
+        self.zombies = 0
+        """Handlers that ended when the session's lease was no longer valid."""
         self.active_at = monotonic()
         """When a message was last handed out or settled (monotonic seconds)."""
 
@@ -210,6 +213,8 @@ class Engine:
                     done.append(work)
                 else:
                     self._sort(work, outcome, done, others)
+            if not self._lease.valid:
+                self.zombies += sum(outcome is not NOT_STARTED for _, outcome in outcomes)
         # first: a revocation that sees nothing in hand commits what is finished by then
         self._finish(done)
         again = []
@@ -325,6 +330,7 @@ class Engine:
             return None
         if isinstance(outcome, Failed):
             home.outcomes.failed()
+            self.failed_attempts += 1
         try:
             decision = decide(
                 self.rules.retry,

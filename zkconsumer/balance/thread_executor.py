@@ -88,6 +88,10 @@ class ThreadExecutor:
         """The names of threads whose handlers have not returned."""
         return [w.thread.name for w in self._workers if w.thread is not None and w.thread.is_alive()]
 
+    def running(self) -> list[tuple[Work, float]]:
+        """Return the works in handlers now, each with the time at which its handler began. Any thread."""
+        return [(work, worker.began) for worker in self._workers if worker.began for work in tuple(worker.current)]
+
     def in_hand_of(self, thread: int) -> Sequence[Work]:
         """Return the messages in the handler that this thread (native identifier) runs."""
         for worker in self._workers:
