@@ -62,7 +62,7 @@ class Borrower:
     """One member's loan of one partition.
 
     * ``allowed``: the slots of which messages may begin now
-    * ``held``: the slots that its ledger counts
+    * ``held``: the slots that its ledger counts; ``closing``: those of them of which no message may begin any more
     * ``reports``: the slots to report as held, None if nothing is to be reported; ``number`` of the loan it answers
     """
 
@@ -72,6 +72,7 @@ class Borrower:
         self.number = -1
         self.held = NO_SLOTS
         self.allowed = NO_SLOTS
+        self.closing = NO_SLOTS
         self.reports: int | None = None
         self._declined = NO_SLOTS
         self._awaited = NO_SLOTS
@@ -101,7 +102,7 @@ class Borrower:
 
     def _forget(self, stay: str) -> None:
         self.stay, self.number = stay, -1
-        self.held = self.allowed = self._declined = self._awaited = NO_SLOTS
+        self.held = self.allowed = self.closing = self._declined = self._awaited = NO_SLOTS
         self.reports = None
         self._gone = []
 
@@ -118,11 +119,13 @@ class Borrower:
             self._gone = [(kept, note) for slots, note in self._gone if (kept := slots & ~new)]
             orders.append(TakeOn(new, loan.note))
             self.held |= new
-        gone = self.held & ~wanted & ~view.in_hand
+        # only what was closed before the view was taken: otherwise a message may have begun since
+        gone = self.held & ~wanted & self.closing & ~view.in_hand
         if gone:
             orders.append(GiveUp(gone))
             self.held &= ~gone
         self._vouch(loan, gone)
+        self.closing = self.held & ~wanted
         self.allowed = self.held & wanted
         # Slots in hand since an earlier stay are reported too: nobody else may begin their keys.
         self.reports = self.held | view.in_hand & self._awaited

@@ -25,11 +25,15 @@ KEEP_RETURNED = 300.0
 
 @dataclass(frozen=True, slots=True)
 class SeenLoan:
-    """A loan's node: its content (None: it cannot be read), its data version, and its report if there is one."""
+    """A loan's node: its content (None: it cannot be read), its data version, and its report if there is one.
+
+    ``reported``: there is a node of a report, whether or not it can be read.
+    """
 
     loan: Loan | None
     version: int
     report: LoanReport | None = None
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +216,11 @@ class Lender:
         for borrower in sorted(self._loans):
             self._look_at(borrower, view, orders)
         self._move(view, orders)
+        return [*orders, *self.writes(view)]
+
+    def writes(self, view: LenderView) -> list[LenderOrder]:
+        """Return what makes the nodes say what they should."""
+        orders: list[LenderOrder] = []
         for borrower, loan in sorted(self._loans.items()):
             seen = view.loans.get(borrower)
             if seen is None or seen.loan is None or not _same(seen.loan, loan):

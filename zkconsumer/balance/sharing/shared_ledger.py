@@ -1,8 +1,7 @@
 """The ledger of a partition whose slots come and go: it knows the slot of each unfinished message.
 
-Threads: those of :class:`~zkconsumer.core.message_ledger.MessageLedger`. Slots come and go on the sharing thread while
-readers and workers use the ledger. So whatever was decided before is asked again: :meth:`SharedLedger.counts` says
-whether a message is still to be handled here.
+Threads: those of :class:`~zkconsumer.core.message_ledger.MessageLedger`. Slots come and go on the reader's thread, so
+that none comes or goes between the question whether a message is wanted and the note that it was read.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 
 from zkconsumer.balance.sharing.lender import Beginning
-from zkconsumer.core.finished_note import Attempts, FinishedNote
+from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, slot_of_mark
@@ -47,12 +46,11 @@ class SharedLedger(MessageLedger):
 
     def read(self, wanted: Iterable[int], to: int) -> None:
         """Count these messages as read and unfinished, if :meth:`wants` is still true of them."""
-        with self._lock:
-            unfinished, slots = self._unfinished, self._slots
-            # a slot may have been given up since the reader asked: nobody here would ever finish its message
-            self._unfinished.read([o for o in wanted if unfinished.slots >> slots.get(o, 0) & 1], to)
-            self._moved()
-            if len(slots) > 2 * len(unfinished) + 1024:
+        unfinished, slots = self._unfinished, self._slots
+        # a slot may have been given up since the reader asked: nobody here would ever finish its message
+        super().read([o for o in wanted if unfinished.slots >> slots.get(o, 0) & 1], to)
+        if len(slots) > 2 * len(unfinished) + 1024:
+            with self._lock:
                 self._slots = {offset: slot for offset, slot in slots.items() if offset in unfinished}
 
     @property
@@ -69,10 +67,6 @@ class SharedLedger(MessageLedger):
     def read_to(self) -> int:
         """The offset at which reading must go on."""
         return self._unfinished.read_to
-
-    def counts(self, offset: int, slot: int) -> bool:
-        """Return whether a message is unfinished here and its slot is ours."""
-        return offset in self._unfinished and bool(self._unfinished.slots >> slot & 1)
 
     def attempted_slots(self) -> int:
         """Return the slots of messages that have failed here."""
@@ -137,15 +131,6 @@ class SharedLedger(MessageLedger):
             self._attempts.update(note.attempts)
             self._serial += 1
             return again
-
-    @property
-    def serial(self) -> int:
-        """A number that changes with every outcome."""
-        return self._serial
-
-    def attempted(self, offset: int) -> Attempts | None:
-        """Return the failed attempts at a message, of whichever member."""
-        return self._attempts.get(offset)
 
     def offsets_of(self, slots: int) -> list[int]:
         """Return the unfinished messages of these slots."""
