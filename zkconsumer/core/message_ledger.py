@@ -98,9 +98,13 @@ class MessageLedger:
 
     # ---- outcomes
 
-    def finish(self, offsets: Iterable[int]) -> None:
+    def finish(self, offsets: Collection[int]) -> None:
         """Count these messages as finished. An offset that is not unfinished here is ignored."""
         with self._lock:
+            if not self._pointers and not self._attempts:  # nearly always, and several times faster
+                self._serial += self._unfinished.finish_all(offsets)
+                self._moved()
+                return
             for offset in offsets:
                 known = self._unfinished.finish(offset)
                 if offset in self._pointers:
