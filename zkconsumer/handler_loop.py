@@ -17,8 +17,13 @@ from contextlib import nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
+from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.lanes import order_named
+from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Handler = Callable[[MessageAndMetadata[Any, Any]], object]
+DEFAULT_LIMIT = FailureLimit()
 JOIN_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
 SLICE = 0.5
@@ -56,7 +62,7 @@ class RunLoop:
     _forked: ForkedProcessError | None
     _created: bool
     _merged: MergedStreams[Any, Any] | None = None
-    _running: _Run | None = None
+    _running: _Run | BalancedRun | None = None
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -85,6 +91,14 @@ class RunLoop:
         handler: Handler,
         topics: str | Iterable[str] | Mapping[str, int] | TopicFilter | None = None,
         *,
+        concurrency: int | None = None,
+        order: Literal["key", "partition", "none"] = "key",
+        executor: Literal["threads", "processes", "asyncio"] | Executor = "threads",
+        batch: int = 1,
+        retry: Retry | None = None,
+        dead_letter: Any = None,
+        failure_limit: FailureLimit | None = DEFAULT_LIMIT,
+        until: Any = None,
         workers: int = 1,
         key_decoder: Decoder[K] | None = None,
         value_decoder: Decoder[V] | None = None,
@@ -119,12 +133,11 @@ class RunLoop:
         without the extra ``otel``.
         """
         _check_handler(handler)
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-            raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-        if self._running is not None:
-            raise ValueError("this connector is being run already")
-        if topics is None and (key_decoder is not None or value_decoder is not None):
-            raise ValueError("decoders are given where streams are created: here, with topics, or there")
+        _check_workers(workers, concurrency)
+        self._check_run(topics, key_decoder, value_decoder)
+        options = concurrency and BalancedOptions(
+            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until
+        )
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
             handler = _with_spans(handler, tracer, self.config)
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
@@ -133,15 +146,52 @@ class RunLoop:
             try:
                 if topics is not None:
                     self._create_streams(topics, workers, key_decoder, value_decoder)
-                run = self._running = _Run(self, handler, self._serving_member(), workers)
+                made = self._made_run(handler, workers, options or None)
             except ConnectorClosedException:
                 if guard is not None and guard.received is not None:
                     return  # the signal came while the group was joined
                 raise
-            try:
-                run.until_the_end()
-            finally:
-                self._running = None
+            self._complete(made)
+
+    def _check_run(self, topics: object, *decoders: object) -> None:
+        if self._running is not None:
+            raise ValueError("this connector is being run already")
+        if topics is None and decoders != (None, None):
+            raise ValueError("decoders are given where streams are created: here, with topics, or there")
+
+    def _complete(self, run: _Run | BalancedRun) -> None:
+        """Run to the end. Raises what went wrong."""
+        self._running = run
+        try:
+            run.until_the_end()
+            self._end.raise_failure()
+        except ConsumerTimeoutException as e:
+            if getattr(e, "__notes__", None) or self.config.consumer_timeout_action != "end":
+                raise
+        finally:
+            self._running = None
+
+    def _made_run(self, handler: Handler, workers: int, options: BalancedOptions | None) -> _Run | BalancedRun:
+        member = self._serving_member()
+        if options is None:
+            return _Run(self, handler, member, workers)
+        return BalancedRun(self._access(member), handler, options)
+
+    def _access(self, member: GroupMember) -> MemberAccess:
+        config = self.config
+        return MemberAccess(
+            consumer=self.consumer_id,
+            delivery=member.delivery,
+            positions=member.positions,
+            wake_fetchers=member.fetching.wake,
+            gate=member.parts.gate,
+            budget=member.parts.budget,
+            window=config.unfinished_max_offsets,
+            parks=not config.coordinated_by_brokers,
+            timeout=self._timeout_s(),
+            closing=lambda: self._end.begun,
+            shut_down=lambda: self._shut_down(finished=False),
+        )
 
     def _create_streams(
         self,
@@ -289,8 +339,8 @@ class _Run:
                 told = " ".join([repr(other), *getattr(other, "__notes__", [])])
                 first.add_note(f"meanwhile another worker failed: {told}")
             raise first
-        self._connector._end.raise_failure()
-        if self._timeout is not None and self._connector.config.consumer_timeout_action != "end":
+        if self._timeout is not None:
+            self._connector._end.raise_failure()
             raise self._timeout
 
     def hurry(self) -> None:
@@ -366,6 +416,17 @@ class _Run:
                 self._timeout = error
         if over:
             self._stop()
+
+
+def _check_workers(workers: int, concurrency: int | None) -> None:
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
+    if concurrency is None:
+        return
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
+    if workers != 1:
+        raise ValueError("give workers or concurrency, not both")
 
 
 def _check_handler(handler: Handler) -> None:

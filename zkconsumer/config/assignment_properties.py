@@ -83,6 +83,11 @@ class AssignmentConfig:
         {"raise": "raise", "end": "end"},
         default="raise",
     )
+    unfinished_max_offsets: int = integer(
+        "how many messages of one partition `run` with `concurrency` reads ahead of those that are finished",
+        least=1,
+        default=10_000,
+    )
     consumed_max_per_second: int = integer(
         "limit of the messages that this member hands out in a second, from all its streams together, against the"
         " burst after a rebalance; 0: no limit",

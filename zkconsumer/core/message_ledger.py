@@ -96,6 +96,21 @@ class MessageLedger:
         """Whether :meth:`wants` is true of every message that is read next."""
         return self._unfinished.plain and not self._pointers
 
+    def begin_again(self) -> int:
+        """Forget what was read and is not finished, so that it is read again. Returns the offset to read from."""
+        with self._lock:
+            old = self._unfinished
+            base = old.base
+            self._unfinished = UnfinishedOffsets(base, old.finished(), old.slots)
+            return base
+
+    def leave_position(self) -> None:
+        """Move ``consumed`` of the position no more: the partition goes on at another place of another log."""
+        with self._lock:
+            old = self.position
+            self.position = PartitionPosition(old.tp, old.thread, old.consumed)
+            self.position.revoked = True
+
     # ---- outcomes
 
     def finish(self, offsets: Collection[int]) -> None:

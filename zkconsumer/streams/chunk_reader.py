@@ -238,10 +238,14 @@ class ChunkReader:
         if chunk.error is None and isinstance(interrupt, Exception) and not self._fails_again(chunk, interrupt):
             return interrupt
         self._unreadable = (chunk, error) if isinstance(error, UnreadableMessageError) else None
-        if not self._settings.skip_corrupt or not isinstance(error, InvalidMessageException):
+        if not isinstance(error, InvalidMessageException) or not self.skips(error):
             return error
         self._give_up(chunk, error)
         return None
+
+    def skips(self, error: UnreadableMessageError) -> bool:
+        """Return whether ``corrupt.message.policy`` gives such a place up."""
+        return self._settings.skip_corrupt and isinstance(error, InvalidMessageException)
 
     def _fails_again(self, chunk: Chunk, cause: Exception) -> bool:
         """Return whether data that looked corrupt is corrupt. Libraries raise errors of any kind, and so do signal

@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _FOR_MEMBERS = (
     "being_read",
+    "chunk_reader",
     "held_by",
     "interrupted",
     "left_to_parent",
@@ -51,6 +52,7 @@ _FOR_MEMBERS = (
     "settle",
     "take_back",
     "log_message_in_hand",
+    "message_class",
     "turn",
     "wait_at_gate",
 )
@@ -131,6 +133,16 @@ class KafkaStream(ColumnStream[K, V]):
     def wait_at_gate(self, deadline: Deadline) -> None:
         """Wait until a message may be handed out, or something changed. Raises: ConsumerTimeoutException."""
         self._reader.wait_at_gate(deadline)
+
+    @property
+    def chunk_reader(self) -> ChunkReader:
+        """What reads the chunks, for a reader that takes the messages of several streams."""
+        return self._reader
+
+    @property
+    def message_class(self) -> type[MessageAndMetadata[Any, Any]]:
+        """The class of the stream's messages, with its decoders."""
+        return self._message_class
 
     def held_by(self, thread: int) -> bool:
         """Return whether that thread (by its native identifier) read this stream last, and is not reading it now."""

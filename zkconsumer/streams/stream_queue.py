@@ -37,7 +37,8 @@ class Chunk:
     ``fetch_offset`` is the requested offset and ``next_offset`` the one after the chunk. ``jump`` says that
     ``auto.offset.reset`` moved the position, and consumption continues here whatever came before. ``error`` is raised
     in place of messages. ``messages`` is their number, None if only offsets can be counted. ``expansion`` tells how
-    much of the chunk is decompressed now, None before it is read.
+    much of the chunk is decompressed now, None before it is read. ``unfinished`` counts messages that were read and are
+    not finished, where messages are finished in any order.
     """
 
     position: PartitionPosition
@@ -49,6 +50,7 @@ class Chunk:
     jump: bool = False
     error: UnreadableMessageError | OffsetConflictError | LogTruncatedError | None = None
     expansion: Expansion | None = None
+    unfinished: int = 0
 
     @property
     def in_use(self) -> int:
@@ -206,8 +208,9 @@ class StreamQueue:
             self.skipped += 1
         log.error("skipping to offset %d what cannot be read: %s", error.next_offset, error)
 
-    def read_again(self, position: PartitionPosition) -> None:
-        """Drop the fetched chunks of the partition, and have it fetched again from its consumed offset.
+    def read_again(self, position: PartitionPosition, start: int | None = None) -> None:
+        """Drop the fetched chunks of the partition, and have it fetched again from ``start`` (None: from its consumed
+        offset).
 
         If a truncated log waits to be read from an earlier offset, that jump stays, and the partition is fetched from
         there. The fetcher has found the truncation already, and would not find it again.
@@ -217,11 +220,12 @@ class StreamQueue:
             for chunks in (self._chunks, *self._aside.values()):
                 waiting += chunks
             jumps = [chunk for chunk in waiting if chunk.position is position and chunk.jump]
+            start = position.consumed if start is None else start
             back = min(jumps, key=lambda chunk: chunk.fetch_offset, default=None)
-            if back is not None and position.consumed is not None and back.fetch_offset >= position.consumed:
+            if back is not None and start is not None and back.fetch_offset >= start:
                 back = None  # by auto.offset.reset, or behind a corrupt place: the fetcher finds it again
             # first: an interrupt after this line only costs another fetch, and one before it has changed nothing
-            position.fetch_from = position.consumed if back is None else back.fetch_offset
+            position.fetch_from = start if back is None else back.fetch_offset
             kept = [] if back is None else [back]
             if kept and position.paused:
                 self._aside[position] = deque(kept)

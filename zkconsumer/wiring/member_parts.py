@@ -171,7 +171,7 @@ class MemberParts:
             budget=self.budget,
         )
         rate = config.consumed_max_per_second
-        self._gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
+        self.gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
         self.lookup = OffsetLookup(settings, brokers)
         self.listener = None if listener is None else ListenerThread(listener, consumer, self._listener_returned)
 
@@ -230,7 +230,7 @@ class MemberParts:
                 ChunkReader(
                     f"{topic}/{self.consumer}-{number}" if topic else f"{self.consumer}-{number}",
                     StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget),
-                    self._gate,
+                    self.gate,
                     settings,
                     self._count,
                 ),

@@ -1,0 +1,60 @@
+"""The message that a handler gets where messages are finished one by one. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from zkconsumer.balance.outcomes import DONE, Failed, Outcome
+from zkconsumer.balance.work import Work
+from zkconsumer.decoders import K, V
+from zkconsumer.streams.message import MessageAndMetadata
+
+
+class MessageFailed(Exception):
+    """The error of a message that the application gave back with ``nack()``."""
+
+
+class Answers(Protocol):
+    """Takes the outcome of a message that the application finishes elsewhere."""
+
+    def answer(self, work: Work, outcome: Outcome) -> None:
+        """Take the outcome, unless there is one already."""
+
+
+class BalancedMessage(MessageAndMetadata[K, V]):
+    """One message of a run with ``concurrency``.
+
+    It may be finished elsewhere than in the handler, which returns ``PENDING`` then: by :meth:`ack` or :meth:`nack`,
+    from any thread. The first answer counts. An answer that comes after another one, after the handler's own, or after
+    the partition has left this member, does nothing.
+    """
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """Finish the message. Any thread; returns at once."""
+        work: Work = self[3]  # type: ignore[misc]
+        work.home.answers.answer(work, DONE)
+
+    def nack(self, error: BaseException | None = None) -> None:
+        """Count this attempt as failed. Any thread; returns at once. Arguments: ``error`` is the reason."""
+        work: Work = self[3]  # type: ignore[misc]
+        work.home.answers.answer(
+            work, Failed(error if isinstance(error, Exception) else MessageFailed(error or "nack()"))
+        )
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt at the message, from 1 on."""
+        work: Work = self[3]  # type: ignore[misc]
+        return work.attempts + 1
+
+
+def balanced_class(stream_class: type[MessageAndMetadata[Any, Any]]) -> Callable[[Any], BalancedMessage[Any, Any]]:
+    """Return the class of messages that have the decoders of a stream's messages."""
+    if stream_class is MessageAndMetadata:
+        return BalancedMessage
+    return type(
+        "BalancedMessage", (BalancedMessage, stream_class), {"__slots__": (), "__doc__": BalancedMessage.__doc__}
+    )

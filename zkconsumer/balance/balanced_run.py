@@ -1,0 +1,202 @@
+"""One call of ``run`` with ``concurrency``: its reader, its engine, its executor, and what went wrong.
+
+Threads: the caller's thread starts everything and waits in :meth:`BalancedRun.until_the_end`. Reader and executor have
+threads of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Protocol
+
+from zkconsumer.balance.engine import Bury, Engine, EngineRules
+from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED
+from zkconsumer.balance.reader import Reader, ReadLimits
+from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
+from zkconsumer.balance.work import Executor
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.stream_delivery import Delivery
+from zkconsumer.streams import QueueBudget
+from zkconsumer.streams.rate_limit import HandOutGate
+from zkconsumer.streams.stream_queue import NOTHING_CAME
+
+log = logging.getLogger(__name__)
+
+SLICE = 0.2
+"""Seconds after which the caller's thread looks whether a signal has come, or the time is over."""
+STOP_WITHIN = 5.0
+"""Seconds that an interrupted run waits for handlers to return."""
+
+
+class Until(Protocol):
+    """When a run ends by itself."""
+
+    def reached(self, positions: Sequence[PartitionPosition]) -> bool:
+        """Return whether all of these are where the run ends. Called a few times a second; returns at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedOptions:
+    """The options of ``run`` with ``concurrency``; see there."""
+
+    concurrency: int
+    order: Order = Order.KEY
+    executor: str | Executor = "threads"
+    batch: int = 1
+    retry: Retry = field(default_factory=Retry)
+    failure_limit: FailureLimit | None = field(default_factory=FailureLimit)
+    until: Until | None = None
+    bury: Bury | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberAccess:
+    """What a run needs of its member.
+
+    ``closing`` says whether the connector is being shut down; ``shut_down`` does so without counting anything as
+    finished that is in hand, and waits; ``parks``: pointers can be kept.
+    """
+
+    consumer: ConsumerId
+    delivery: Delivery
+    positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
+    wake_fetchers: Callable[[], None]
+    gate: HandOutGate
+    budget: QueueBudget
+    window: int
+    parks: bool
+    timeout: float | None
+    closing: Callable[[], bool]
+    shut_down: Callable[[], None]
+
+
+class BalancedRun:
+    """One run. Nothing is started before :meth:`until_the_end`."""
+
+    def __init__(self, member: MemberAccess, handler: Handler, options: BalancedOptions) -> None:
+        self._member = member
+        self._until = options.until
+        self._events: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._hurried = False
+        self.engine = Engine(
+            member.gate,
+            EngineRules(options.order, options.retry, options.failure_limit, member.parks),
+            failed=self._events.put,
+            bury=options.bury,
+        )
+        delivery = member.delivery
+        self.reader = Reader(
+            member.consumer,
+            self.engine,
+            ReadLimits(member.window, member.budget),
+            streams=lambda: [stream for _, _, stream in delivery.streams()],
+            positions=member.positions,
+            stream_of=delivery.stream_of,
+            wake_fetchers=member.wake_fetchers,
+        )
+        self.engine.wake_reader = self.reader.wake
+        self.executor: Executor = self._executor(handler, options)
+        self.engine.wake_executor = self.executor.wake
+        if isinstance(self.executor, ThreadExecutor):
+            self.reader.idle_calls.append(self.executor.reclaim)
+
+    def _executor(self, handler: Handler, options: BalancedOptions) -> Executor:
+        if not isinstance(options.executor, str):
+            return options.executor
+        return ThreadExecutor(
+            handler,
+            options.concurrency,
+            batch=options.batch,
+            name=self._member.consumer,
+            sizes=self.engine.sizes,
+        )
+
+    # ---- the caller's thread
+
+    def until_the_end(self) -> None:
+        """Run until the end. Raises: what went wrong; ConsumerTimeoutException after ``timeout``."""
+        try:
+            self.reader.start()
+            self.executor.start(self.engine)
+            error = self._wait()
+            self._end(error)
+        except BaseException:
+            self._interrupted()
+            raise
+        if error is not None:
+            raise error
+
+    def _wait(self) -> BaseException | None:
+        """Wait for the end. Returns the error that ended the run, None for a shutdown, or for ``until``."""
+        timeout = self._member.timeout
+        pause = SLICE if timeout is None else max(0.01, min(SLICE, timeout / 4))
+        while True:
+            try:
+                return self._events.get(timeout=pause)
+            except Empty:
+                pass
+            if self._hurried or self._member.closing():
+                return None
+            if self._until is not None and self._until.reached(list(self._member.positions().values())):
+                return None
+            engine = self.engine
+            if timeout is not None and not engine.in_hand and monotonic() - engine.active_at >= timeout:
+                return ConsumerTimeoutException(NOTHING_CAME)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Stop everything, and wait until all handlers have returned, or somebody is in a hurry."""
+        self.engine.end()
+        if error is not None and not isinstance(error, ConsumerTimeoutException):
+            self._member.shut_down()
+        while not self.executor.stop(Deadline(SLICE)) and not self._hurried:
+            pass
+        self._stop_reader()
+        self._tell_of_late_handlers()
+
+    def _interrupted(self) -> None:
+        """Ctrl-C, or a signal handler that raised: leave the group, and wait for handlers a while."""
+        self.engine.end()
+        self._member.shut_down()
+        self.executor.stop(Deadline(STOP_WITHIN))
+        self._stop_reader()
+        self._tell_of_late_handlers()
+
+    def _stop_reader(self) -> None:
+        self.reader.stop()
+        if self.reader.thread.ident is not None:
+            self.reader.thread.join(STOP_WITHIN)
+
+    def _tell_of_late_handlers(self) -> None:
+        for name in getattr(self.executor, "late", ()):
+            log.warning("%s: its handler has not returned", name)
+
+    # ---- any thread
+
+    def hurry(self) -> None:
+        """Wait for no handler any more. Any thread, also a signal handler."""
+        self._hurried = True
+        self._events.put(None)
+
+    def put_down(self, thread: int, *, finished: bool, topics: Iterable[str] | None = None) -> None:
+        """Settle what the handler that this thread runs has in hand, because the thread waits for the group.
+
+        Arguments: ``thread`` is its native identifier; ``finished``: it counts as done, otherwise it comes again;
+        ``topics`` limits it to these (None: all).
+        """
+        executor = self.executor
+        if not isinstance(executor, ThreadExecutor):
+            return
+        executor.reclaim(thread)
+        chosen = None if topics is None else set(topics)
+        works = [w for w in executor.in_hand_of(thread) if chosen is None or w.home.position.topic in chosen]
+        self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in works])

@@ -1,0 +1,71 @@
+"""When a partition stops because nearly everything fails. Pure.
+
+A bad deployment must not make a dead letter of every message. Source: the limits of arroyo's dead-letter queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureLimit:
+    """A partition stops when ``consecutive`` attempts failed in a row, or ``ratio`` of the last ``window`` did.
+
+    Raises: ValueError for a value that cannot be used.
+    """
+
+    consecutive: int = 100
+    ratio: float = 0.9
+    window: int = 200
+
+    def __post_init__(self) -> None:
+        for name in ("consecutive", "window"):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"FailureLimit({name}=) takes a number of at least 1, not {number!r}")
+        ratio = self.ratio
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+            raise ValueError(f"FailureLimit(ratio=) takes a number above 0 and at most 1, not {ratio!r}")
+
+
+class FailureCount:
+    """The last outcomes of one partition. The runs of successes and failures are kept, not each outcome."""
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[bool, int]] = deque()
+        self._counted = 0
+
+    def succeeded(self, count: int) -> None:
+        """Note attempts that did not fail."""
+        self._add(True, count)
+
+    def failed(self) -> None:
+        """Note an attempt that failed."""
+        self._add(False, 1)
+
+    def _add(self, good: bool, count: int) -> None:
+        runs = self._runs
+        if runs and runs[-1][0] is good:
+            runs[-1] = (good, runs[-1][1] + count)
+        else:
+            runs.append((good, count))
+
+    def reached(self, limit: FailureLimit) -> str:
+        """Return why the limit is reached, empty if it is not."""
+        runs = self._runs
+        if not runs or runs[-1][0]:
+            return ""
+        if runs[-1][1] >= limit.consecutive:
+            return f"{runs[-1][1]} attempts failed in a row"
+        counted = failed = 0
+        for good, count in reversed(runs):
+            taken = min(count, limit.window - counted)
+            counted += taken
+            failed += 0 if good else taken
+            if counted >= limit.window:
+                break
+        if counted >= limit.window and failed >= limit.ratio * limit.window:
+            return f"{failed} of the last {counted} attempts failed"
+        return ""

@@ -1,0 +1,324 @@
+"""The order of messages that wait for handlers. Pure: times are passed in, and the caller locks.
+
+A lane keeps the order of the messages of one key (``order=key``) or of one partition (``order=partition``). One worker
+has a lane at a time. A message without a key, and each message with ``order=none``, has no lane. The oldest startable
+message goes first, so that the base moves on and a key with many messages is never left behind.
+
+Lanes are found by partition and key, and not by a stay at the partition. So a key stays busy while a handler of an
+earlier stay has one of its messages.
+
+Source: the shards of parallel-consumer, which lacked the topic in their keys (its issues 184, 318 and 638).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.work import Work
+from zkconsumer.model import TopicPartition
+
+WHOLE = b""
+"""Stands for the key of all messages of a partition."""
+
+
+class Order(Enum):
+    """Which messages come one after the other."""
+
+    KEY = "key"
+    PARTITION = "partition"
+    NONE = "none"
+
+
+def order_named(name: str | Order) -> Order:
+    """Return the order of that name. Raises ValueError."""
+    try:
+        return Order(name)
+    except ValueError:
+        raise ValueError(f"order must be one of 'key', 'partition', 'none', not {name!r}") from None
+
+
+class Lane:
+    """The messages of one key of one partition, in order.
+
+    * ``works``: those that wait; ``out``: number of those that a worker has
+    * ``due``: when the first may begin (monotonic seconds; 0: at once)
+    * ``blocked``: parked messages of the key must be finished before; only their own works may begin
+    * ``listed``: it is in one of the lists of startable lanes, or waits for its due time
+    """
+
+    __slots__ = ("blocked", "due", "key", "listed", "out", "table", "works")
+
+    def __init__(self, key: bytes, table: dict[bytes, Lane]) -> None:
+        self.key = key
+        self.table = table
+        self.works: deque[Work] = deque()
+        self.out = 0
+        self.due = 0.0
+        self.blocked = False
+        self.listed = False
+
+
+class Lanes:
+    """All messages that wait. Arguments: ``order`` of the run."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._tables: dict[TopicPartition, dict[bytes, Lane]] = {}
+        self._fresh: deque[Work | Lane] = deque()  # in the order of their serials
+        self._again: list[tuple[int, int, Work | Lane]] = []  # a heap by serial
+        self._later: list[tuple[float, int, Work | Lane]] = []  # a heap by due time
+        self._ties = count()
+
+    @property
+    def startable(self) -> int:
+        """Number of lanes, and of messages without one, that may be startable now."""
+        return len(self._fresh) + len(self._again)
+
+    def next_due(self) -> float | None:
+        """Return when the next message that waits for its time may begin, None if none waits."""
+        return self._later[0][0] if self._later else None
+
+    # ---- in
+
+    def add(self, home: OpenPartition, works: Sequence[Work]) -> None:
+        """Add messages of one partition in the order of their offsets. Their serials are the highest so far."""
+        fresh = self._fresh
+        if self._order is Order.NONE:
+            fresh.extend(works)
+            return
+        table = self._table(home.position.tp)
+        by_key = self._order is Order.KEY
+        for work in works:
+            key = work.key if by_key else WHOLE
+            if key is None:
+                fresh.append(work)
+                continue
+            lane = table.get(key)
+            if lane is None:
+                table[key] = lane = Lane(key, table)
+            work.lane = lane
+            lane.works.append(work)
+            if not (lane.listed or lane.out or lane.blocked):
+                lane.listed = True
+                fresh.append(lane)
+
+    def put_back(self, work: Work) -> None:
+        """Add a message that was taken before, or one of a pointer, at its place in its lane."""
+        lane = self._lane_of(work)
+        if lane is None:
+            self._list_again(work, work.not_before, work.serial)
+            return
+        works, at = lane.works, 0
+        while at < len(works) and works[at].home is work.home and works[at].offset < work.offset:
+            at += 1
+        works.insert(at, work)
+        if at == 0:
+            lane.due = work.not_before
+        self._relist(lane)
+
+    def _lane_of(self, work: Work) -> Lane | None:
+        key = work.key if self._order is Order.KEY else WHOLE
+        if self._order is Order.NONE or key is None:
+            return None
+        lane: Lane | None = work.lane
+        if lane is None or lane.table.get(key) is not lane:
+            table = self._table(work.home.position.tp)
+            lane = table.setdefault(key, Lane(key, table))
+            work.lane = lane
+        return lane
+
+    def _table(self, tp: TopicPartition) -> dict[bytes, Lane]:
+        return self._tables.setdefault(tp, {})
+
+    def _relist(self, lane: Lane) -> None:
+        """List a lane that nobody has, if its first message may begin at some time."""
+        if lane.out or lane.listed:
+            return
+        if not lane.works:
+            if not lane.blocked and lane.table.get(lane.key) is lane:
+                del lane.table[lane.key]
+            return
+        if lane.blocked and not lane.works[0].pointer:
+            return
+        lane.listed = True
+        self._list_again(lane, lane.due, lane.works[0].serial)
+
+    def _list_again(self, item: Work | Lane, due: float, serial: int) -> None:
+        if due:
+            heappush(self._later, (due, next(self._ties), item))
+        else:
+            heappush(self._again, (serial, next(self._ties), item))
+
+    # ---- out
+
+    def take(self, most: int, now: float) -> list[Work]:
+        """Return startable messages, at most so many, the oldest first. Those of one lane follow each other."""
+        self._now_due(now)
+        found: list[Work] = []
+        while len(found) < most:
+            item = self._oldest()
+            if item is None:
+                break
+            if isinstance(item, Work):
+                if not item.home.position.halted and not item.home.stopped:
+                    item.not_before = 0.0
+                    found.append(item)
+                elif not item.home.position.revoked:
+                    item.home.aside.append(item)
+                continue
+            item.listed = False
+            self._take_from(item, most, found)
+        return found
+
+    def _take_from(self, lane: Lane, most: int, found: list[Work]) -> None:
+        works = lane.works
+        while works and works[0].home.position.revoked:
+            works.popleft()
+            lane.due = 0.0
+        if not works:
+            self._relist(lane)
+            return
+        home = works[0].home
+        if home.position.halted or home.stopped:
+            lane.listed = True
+            home.aside.append(lane)
+            return
+        lane.due = 0.0
+        if lane.blocked:
+            if not works[0].pointer:
+                return  # listed before an earlier message was parked; unblocking lists it again
+            found.append(works.popleft())
+            lane.out = 1
+            return
+        while works and len(found) < most and works[0].home is home and not works[0].not_before:
+            found.append(works.popleft())
+            lane.out += 1
+        if not lane.out:  # its first message waited for its time, which has come
+            works[0].not_before = 0.0
+            found.append(works.popleft())
+            lane.out = 1
+
+    def _now_due(self, now: float) -> None:
+        later = self._later
+        while later and later[0][0] <= now:
+            _, _, item = heappop(later)
+            if isinstance(item, Work):
+                heappush(self._again, (item.serial, next(self._ties), item))
+            elif item.works:
+                item.due = 0.0
+                heappush(self._again, (item.works[0].serial, next(self._ties), item))
+            else:
+                item.listed = False
+                self._relist(item)
+
+    def _oldest(self) -> Work | Lane | None:
+        fresh, again = self._fresh, self._again
+        if not again:
+            return fresh.popleft() if fresh else None
+        if fresh:
+            first = fresh[0]
+            if not isinstance(first, Work):
+                if not first.works:
+                    fresh.popleft()
+                    return first
+                first = first.works[0]
+            if first.serial <= again[0][0]:
+                return fresh.popleft()
+        return heappop(again)[2]
+
+    def returned(self, work: Work) -> None:
+        """Note that a worker has this message no more: it is finished, or :meth:`put_back` has been called with it."""
+        lane = work.lane
+        if lane is not None:
+            lane.out -= 1
+            if not lane.out:
+                if lane.works and not lane.blocked and not lane.listed:
+                    lane.listed = True
+                    self._list_again(lane, lane.due, lane.works[0].serial)
+                else:
+                    self._relist(lane)
+
+    # ---- parking, pausing, ends
+
+    def block(self, lane: Lane) -> list[Work]:
+        """Let nothing of the lane begin but works of pointers. Returns those that wait, which stay in it."""
+        lane.blocked = True
+        return [work for work in lane.works if not work.pointer]
+
+    def remove(self, lane: Lane, works: Iterable[Work]) -> None:
+        """Take waiting messages out of their lane: they are parked."""
+        gone = set(works)
+        lane.works = deque(work for work in lane.works if work not in gone)
+
+    def block_key(self, tp: TopicPartition, key: bytes) -> None:
+        """Let messages of this key wait: earlier ones are parked."""
+        table = self._table(tp)
+        lane = table.setdefault(key, Lane(key, table))
+        lane.blocked = True
+
+    def unblock(self, tp: TopicPartition, key: bytes) -> None:
+        """Let messages of this key begin again: no parked one is left."""
+        lane = self._table(tp).get(key)
+        if lane is not None:
+            lane.blocked = False
+            self._relist(lane)
+
+    def resume(self, home: OpenPartition) -> None:
+        """List again what was found not startable while the partition was paused or stopped."""
+        aside, home.aside = home.aside, []
+        for item in aside:
+            if isinstance(item, Work):
+                self._list_again(item, item.not_before, item.serial)
+            else:
+                item.listed = False
+                self._relist(item)
+
+    def remove_slots(self, home: OpenPartition, slots: int) -> list[Work]:
+        """Forget what waits of some slots of a partition. Returns those messages."""
+
+        def goes(work: Work) -> bool:
+            return work.home is home and bool(slots >> work.slot & 1)
+
+        gone = [item for item in home.aside if isinstance(item, Work) and goes(item)]
+        home.aside = [item for item in home.aside if item not in gone]
+        loose = [*self._fresh, *(entry[2] for entry in (*self._again, *self._later))]
+        gone += [item for item in loose if isinstance(item, Work) and goes(item)]
+        dropped = set(gone)
+        self._fresh = deque(item for item in self._fresh if item not in dropped)
+        self._again = [entry for entry in self._again if entry[2] not in dropped]
+        self._later = [entry for entry in self._later if entry[2] not in dropped]
+        heapify(self._again)
+        heapify(self._later)
+        for lane in list(self._table(home.position.tp).values()):
+            leaving = [work for work in lane.works if goes(work)]
+            if leaving:
+                self.remove(lane, leaving)
+                lane.due = lane.works[0].not_before if lane.works else 0.0
+                self._relist(lane)
+                gone += leaving
+        return gone
+
+    def drop(self, home: OpenPartition) -> list[Work]:
+        """Forget what has not begun of a stay that has ended. Returns the messages that lanes have lost by it."""
+        dropped: list[Work] = []
+        for item in home.aside:
+            if isinstance(item, Work):
+                dropped.append(item)
+            else:
+                item.listed = False
+        home.aside = []
+        table = self._tables.get(home.position.tp, {})
+        for lane in list(table.values()):
+            lane.blocked = False
+            gone = [work for work in lane.works if work.home is home]
+            if gone:
+                dropped += gone
+                lane.works = deque(work for work in lane.works if work.home is not home)
+                lane.due = lane.works[0].not_before if lane.works else 0.0
+            self._relist(lane)
+        return dropped

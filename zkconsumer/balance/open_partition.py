@@ -1,0 +1,110 @@
+"""One stay at a partition, as the reader and the engine see it.
+
+Threads: the reader has the fields of reading; everything else is guarded by the engine's lock. Others may look.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from zkconsumer.balance.failure_limit import FailureCount
+from zkconsumer.core.key_slots import NO_SLOTS
+from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.kafka.record_batch import RecordBatch
+from zkconsumer.streams.chunk_reader import ChunkReader
+from zkconsumer.streams.stream_queue import Chunk, StreamQueue
+
+HELD = 1 << 62
+"""``held_until`` of a position while some of its messages are in hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A message that failed and comes again: ``attempts`` so far, the time of the next (monotonic), and why."""
+
+    attempts: int
+    due: float
+    reason: str
+
+
+class OpenPartition:
+    """One stay at a partition.
+
+    * ``position``, ``ledger``, ``queue``: what the messages belong to, and the queue that their chunks come through
+    * ``messages``: the class of its messages
+    * ``at``: the offset at which reading goes on; ``chunks`` are to be read, the first perhaps in part
+    * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
+    * ``in_hand``: number of messages that executors have
+    * ``stopped``: why nothing of it may begin now; empty if it may
+    * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
+    * ``failing``: messages that wait for a further attempt, by offset
+    * ``parked``: number of parked messages of each key, by key mark
+    * ``held_chunks``: chunks with messages that are not finished
+    * ``own``: whether the member owns the partition; otherwise it handles slots of another member's
+    * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go, and
+      ``leavers`` wait until nothing of their slots is in hand; ``may_start`` is asked before each handler
+    """
+
+    def __init__(
+        self,
+        position: PartitionPosition,
+        ledger: MessageLedger,
+        queue: StreamQueue,
+        reader: ChunkReader,
+        messages: Any,
+        *,
+        own: bool = True,
+    ) -> None:
+        self.position = position
+        self.ledger = ledger
+        self.queue = queue
+        self.reader = reader
+        self.messages = messages
+        self.own = own
+        self.shared = not own
+        self.at = position.consumed or 0
+        self.chunks: deque[Chunk] = deque()
+        self.batches: Iterator[RecordBatch] | None = None
+        self.batch: RecordBatch | None = None
+        self.records: Iterator[Any] | None = None
+        self.error: ZkConsumerError | None = None
+        self.in_hand = 0
+        self.stopped = ""
+        self.full_because = ""
+        self.wants_room = False
+        self.room_at = 0
+        self.attempts_to = 0
+        self.failing: dict[int, Failing] = {}
+        self.parked: dict[str, int] = {}
+        self.aside: list[Any] = []
+        self.held_chunks: set[Chunk] = set()
+        self.outcomes = FailureCount()
+        self.may_start: Callable[[Any], bool] = lambda _: True
+        self.leaving = NO_SLOTS
+        self.leavers: list[tuple[int, Callable[[], None]]] = []
+        self.hand: set[Any] = set()
+        self.answers: Any = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the chunks that wait to be read, or whose messages are not all finished."""
+        waiting = sum(len(chunk.records) for chunk in list(self.chunks))
+        return waiting + sum(chunk.in_use for chunk in list(self.held_chunks))
+
+    def forget_chunks(self) -> None:
+        """Forget what waits to be read."""
+        self.chunks.clear()
+        self.batches = self.batch = self.records = None
+
+    def chunk_finished(self, chunk: Chunk) -> None:
+        """Count a chunk all of whose messages are finished."""
+        self.held_chunks.discard(chunk)
+        self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
+
+    def __repr__(self) -> str:
+        return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"

@@ -1,0 +1,478 @@
+"""Reads the chunks of all streams, and gives their messages to the engine.
+
+It takes each chunk at once, so that a partition that is not read on holds up no other. A partition is read on while it
+has fewer unfinished messages than the window (``unfinished.max.offsets``) and holds no more than its share of the byte
+budget. Otherwise its position is ``full``, and the fetcher leaves it out.
+
+Threads: ``<consumer>-reader`` alone reads. Any thread may call :meth:`Reader.wake`, :meth:`Reader.submit` and
+:meth:`Reader.stop`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any, NamedTuple
+
+from zkconsumer.balance.balanced_message import balanced_class
+from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.work import Work
+from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
+from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.message_pointers import Fate
+from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
+from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.model import TopicPartition
+from zkconsumer.streams import KafkaStream, QueueBudget
+from zkconsumer.streams.stream_queue import Chunk
+
+log = logging.getLogger(__name__)
+
+TICK = 0.1
+"""Seconds between two looks at partitions that came, left, were paused or resumed."""
+PART = 512
+"""Messages that are read at a time from one partition."""
+WAITING = 2
+"""Chunks of one partition that wait to be read before no more are fetched."""
+SHARE = 4
+"""One partition may hold at most 1/``SHARE`` of the free bytes."""
+RANGE = 100
+"""The base may be at most so many windows behind, whatever is finished between: a note lists what is not."""
+
+
+class ReadLimits(NamedTuple):
+    """``window`` is ``unfinished.max.offsets``; ``budget`` is shared with the queues."""
+
+    window: int
+    budget: QueueBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A partition of another member, of which this one handles some slots.
+
+    Its chunks come through ``stream``, and its outcomes go to ``ledger``, which counts those slots. ``may_start`` is
+    asked before each handler, and returns at once.
+    """
+
+    position: PartitionPosition
+    ledger: MessageLedger
+    stream: KafkaStream[Any, Any]
+    may_start: Callable[[Work], bool]
+
+
+class Reader:
+    """Reads all streams of a member.
+
+    Arguments: ``streams`` and ``positions`` return those of the member now; ``wake_fetchers`` is called when a
+    partition has room again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        limits: ReadLimits,
+        *,
+        streams: Callable[[], Sequence[KafkaStream[Any, Any]]],
+        positions: Callable[[], Mapping[TopicPartition, PartitionPosition]],
+        stream_of: Callable[[PartitionPosition], KafkaStream[Any, Any]],
+        wake_fetchers: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._streams = streams
+        self._positions = positions
+        self._stream_of = stream_of
+        self._wake_fetchers = wake_fetchers
+        self._homes: dict[TopicPartition, OpenPartition] = {}
+        self.shares = False
+        """Whether slots of the member's partitions may be lent to others."""
+        self._borrowed: dict[PartitionPosition, Borrowed] = {}
+        self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
+        self._classes: dict[Any, Any] = {}
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._flag = WakeFlag()
+        self._stopping = False
+        self._tended = 0.0
+        self._serial = 0
+        self.idle_calls: list[Callable[[], None]] = []
+        """Called at each look, on this thread; they must return at once."""
+        self.thread = Thread(target=self._run, name=f"{name}-reader", daemon=True)
+
+    # ---- any thread
+
+    @property
+    def partitions(self) -> Sequence[OpenPartition]:
+        """The partitions that are read, also those of other members (a copy)."""
+        return [*list(self._homes.values()), *list(self._of_borrowed.values())]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all chunks that wait to be read, or whose messages are not all finished."""
+        return sum(home.held_bytes for home in self.partitions)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._limits.budget.enter(self)
+        self.thread.start()
+
+    def wake(self) -> None:
+        """Look again: there is room, or something changed."""
+        self._flag.set()
+
+    def borrow(self, borrowed: Borrowed) -> OpenPartition:
+        """Read this partition of another member too. Called on the reader's thread, see :meth:`submit`."""
+        position, stream = borrowed.position, borrowed.stream
+        home = OpenPartition(
+            position, borrowed.ledger, stream.queue, stream.chunk_reader, self._class_of(stream), own=False
+        )
+        home.answers = self._engine
+        home.at = position.consumed or 0
+        home.may_start = borrowed.may_start
+        self._borrowed[position] = borrowed
+        self._of_borrowed[position] = home
+        self._engine.open(home)
+        return home
+
+    def return_borrowed(self, position: PartitionPosition) -> None:
+        """Read this partition of another member no more. Called on the reader's thread."""
+        self._borrowed.pop(position, None)
+        home = self._of_borrowed.pop(position, None)
+        if home is not None:
+            home.forget_chunks()
+            self._engine.drop(home)
+
+    def home_of(self, position: PartitionPosition) -> OpenPartition | None:
+        """Return the stay that reads for this position, None if there is none. Any thread."""
+        home = self._of_borrowed.get(position) or self._homes.get(position.tp)
+        return home if home is not None and home.position is position else None
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Have the reader's thread call this between two messages. It must return at once."""
+        self._calls.put(call)
+        self._flag.set()
+
+    def stop(self) -> None:
+        """End the thread; returns at once."""
+        self._stopping = True
+        self._flag.set()
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._flag.clear()
+                if not self.step():
+                    self._flag.wait(TICK)
+        except BaseException as e:  # noqa: BLE001 (the caller of run raises it)
+            self._engine.abort(e)
+        finally:
+            self._limits.budget.leave(self)
+            for stream in self._streams():
+                stream.queue.watch(None)
+            for home in self.partitions:
+                home.position.full = False
+
+    def step(self) -> bool:
+        """Do one round; returns whether something was read."""
+        self._serve_calls()
+        now = monotonic()
+        if now - self._tended >= TICK:
+            self._tended = now
+            self._tend()
+        for stream in (*self._streams(), *(borrowed.stream for borrowed in list(self._borrowed.values()))):
+            if not stream.queue.closed:
+                self._take_chunks(stream)
+        read = False
+        for home in self.partitions:
+            read = self._read(home) or read
+        return read
+
+    def _serve_calls(self) -> None:
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except Empty:
+                return
+            call()
+
+    def _tend(self) -> None:
+        """Open partitions that came, and drop those that left."""
+        for tp, position in self._positions().items():
+            home = self._homes.get(tp)
+            known = home is not None and home.position is position
+            if not known and position.consumed is not None and not position.revoked:
+                self._open(position)
+        for home in self.partitions:
+            if home.position.revoked:
+                self._drop(home)
+                self.return_borrowed(home.position)
+            elif home.aside and not home.position.halted and not home.stopped:
+                self._engine.resume(home)
+        for call in self.idle_calls:
+            call()
+
+    def _take_chunks(self, stream: KafkaStream[Any, Any]) -> None:
+        queue = stream.queue
+        queue.watch(self._flag.set)
+        while queue.ready:
+            try:
+                chunk = queue.take(Deadline(0))
+            except ConsumerTimeoutException:
+                return  # it was revoked or paused a moment ago
+            if chunk is None:
+                return
+            position = chunk.position
+            if not position.revoked:
+                home = self.home_of(position)
+                if home is None and position not in self._borrowed:
+                    home = self._open(position, chunk)
+                if home is not None:
+                    home.chunks.append(chunk)
+                    self._note_room(home)
+            queue.taken = None
+        if any(home.queue is queue and (home.chunks or home.held_chunks) for home in self.partitions):
+            queue.withdraw_ask()
+        else:
+            queue.ask()  # it is served before all others: nothing of it is in hand
+
+    # ---- partitions that come and go
+
+    def _open(self, position: PartitionPosition, chunk: Chunk | None = None) -> OpenPartition | None:
+        """Begin a stay at a partition. Returns None if the chunk is not the next one to read."""
+        old = self._homes.get(position.tp)
+        if old is not None:
+            self._drop(old)
+        stream, again = self._stream_of(position), position.ledger is not None
+        jumps = chunk is not None and (chunk.jump or position.consumed is None)
+        if chunk is not None and jumps:
+            position.consumed = chunk.fetch_offset
+            position.batch_until = NOTHING_HELD
+        if position.ledger is None or jumps:
+            pointers = position.known_pointers
+            former = position.ledger if old is None else old.ledger
+            if former is not None and not pointers:
+                pointers = former.pointers  # after a seek: they stand whatever is read
+            note = None if jumps else position.known_note
+            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=Lock())
+        elif again:
+            position.ledger.begin_again()
+        home = OpenPartition(position, position.ledger, stream.queue, stream.chunk_reader, self._class_of(stream))
+        home.answers = self._engine
+        home.at = position.consumed or 0
+        home.shared = self.shares
+        self._note_pointers(home)
+        self._homes[position.tp] = home
+        self._engine.open(home)
+        if again and not jumps:
+            stream.queue.read_again(position, home.at)  # an earlier run has read beyond
+            return None if chunk is None or chunk.fetch_offset > home.at else home
+        return home
+
+    def _note_pointers(self, home: OpenPartition) -> None:
+        for pointer in home.ledger.pointers.values():
+            if pointer.key and pointer.fate is Fate.PARKED:
+                home.parked[pointer.key] = home.parked.get(pointer.key, 0) + 1
+        note = home.position.known_note
+        if note is not None and note.attempts:
+            home.attempts_to = max(note.attempts) + 1
+
+    def _class_of(self, stream: KafkaStream[Any, Any]) -> Any:
+        made = self._classes.get(stream.message_class)
+        if made is None:
+            made = self._classes[stream.message_class] = balanced_class(stream.message_class)
+        return made
+
+    def _drop(self, home: OpenPartition) -> None:
+        """Forget a stay that has ended. What is in hand of it is settled with its own ledger."""
+        if self._homes.get(home.position.tp) is home:
+            del self._homes[home.position.tp]
+        home.forget_chunks()
+        self._engine.drop(home)
+
+    # ---- reading
+
+    def _note_room(self, home: OpenPartition) -> bool:
+        """Note whether more of the partition may be read; returns so."""
+        limits, ledger = self._limits, home.ledger
+        unfinished = ledger.unfinished
+        room = unfinished < limits.window and home.at - ledger.base < RANGE * limits.window and not home.full_because
+        if room and unfinished:
+            room = home.held_bytes < max(0, limits.budget.free()) // SHARE
+        home.wants_room = not room
+        home.room_at = limits.window * 3 // 4
+        full = not room or len(home.chunks) >= WAITING
+        if home.position.full != full:
+            home.position.full = full
+            if not full:
+                self._wake_fetchers()
+        return room
+
+    def _read(self, home: OpenPartition) -> bool:
+        """Read some messages of a partition; returns whether there was anything to read."""
+        if home.error is not None:
+            self._raise_if_reached(home)
+            return False
+        if home.position.halted or not (home.chunks or home.records is not None):
+            if home.position.full and not home.position.halted:
+                self._note_room(home)
+            return False
+        if not self._note_room(home):
+            return False
+        try:
+            self._read_part(home)
+        except UnreadableMessageError as e:
+            self._unreadable(home, e)
+        return True
+
+    def _read_part(self, home: OpenPartition) -> None:
+        """Give some messages to the engine. Raises UnreadableMessageError."""
+        chunk = home.chunks[0]
+        if home.batches is None and not self._begin(home, chunk):
+            return
+        if home.records is None:
+            batch = next(home.batches, None) if home.batches is not None else None
+            if batch is None:
+                self._end_chunk(home, chunk)
+                return
+            home.batch, home.records = batch, iter(batch)
+        works: list[Work] = []
+        end = home.at
+        self._serial += 1
+        try:
+            whole = self._make_works(home, chunk, works) < PART
+            if whole and home.batch is not None:
+                end, home.records = max(end, home.batch.next_offset), None
+        finally:  # what comes before an unreadable place is handled
+            if works:
+                end = max(end, works[-1].offset + 1)
+            self._give(home, chunk, works, end)
+
+    def _make_works(self, home: OpenPartition, chunk: Chunk, works: list[Work]) -> int:
+        """Append a work for each of the next records; returns how many records there were."""
+        position, ledger, made, serial = home.position, home.ledger, home.messages, self._serial
+        assert home.records is not None
+        for record in islice(home.records, PART):
+            work = Work(None, record.offset, ledger, chunk)
+            work.home = home
+            work.key = record.key
+            work.serial = serial
+            work.message = made((record, position, record.value, work))
+            works.append(work)
+        return len(works)
+
+    def _give(self, home: OpenPartition, chunk: Chunk, works: list[Work], end: int) -> None:
+        ledger = home.ledger
+        wanted = works
+        if home.shared or not ledger.plain or home.at < home.attempts_to:
+            wanted = [work for work in works if self._wants(home, work)]
+        ledger.read([work.offset for work in wanted], end)
+        home.at = end
+        if wanted:
+            self._engine.push(home, wanted)
+
+    def _wants(self, home: OpenPartition, work: Work) -> bool:
+        key = work.key
+        by_key = key is not None and self._engine.rules.order is Order.KEY
+        slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
+        if not home.ledger.wants(work.offset, slot) or home.leaving >> slot & 1:
+            return False
+        work.slot = slot
+        attempts = home.ledger.attempts(work.offset)
+        if attempts is not None:
+            work.attempts, work.first_ms = attempts
+        return True
+
+    def _begin(self, home: OpenPartition, chunk: Chunk) -> bool:
+        """Begin to read a chunk; returns whether it may be read now. Raises the error that it stands for."""
+        if chunk.jump:
+            home.chunks.popleft()
+            self._jump(home, chunk.fetch_offset)
+            return False
+        if chunk.fetch_offset > home.at:
+            log.error(
+                "%s: expected offset %d but the next chunk begins at %d; reading again from %d",
+                home.position.tp,
+                home.at,
+                chunk.fetch_offset,
+                home.at,
+            )
+            self.read_again(home, home.at)
+            return False
+        if chunk.error is not None:
+            raise chunk.error
+        chunk.unfinished = 1  # until it is read to its end
+        home.held_chunks.add(chunk)
+        home.batches = home.reader.batches(chunk, home.at)
+        return True
+
+    def _end_chunk(self, home: OpenPartition, chunk: Chunk) -> None:
+        home.chunks.popleft()
+        home.batches = home.records = home.batch = None
+        if chunk.next_offset > home.at:  # the rest was compacted away
+            home.ledger.read((), chunk.next_offset)
+            home.at = chunk.next_offset
+        self._engine.chunk_read(home, chunk)
+        self._note_room(home)
+
+    def read_again(self, home: OpenPartition, offset: int) -> None:
+        """Read a partition again from an offset. Called on this thread."""
+        home.forget_chunks()
+        home.at = offset
+        home.queue.read_again(home.position, offset)
+
+    def _jump(self, home: OpenPartition, offset: int) -> None:
+        """Go on at the offset that ``auto.offset.reset`` or a truncated log names."""
+        if offset >= home.at:
+            home.ledger.read((), offset)
+            home.at = offset
+            return
+        # another log: outcomes of what is in hand say nothing of it
+        position, chunks = home.position, home.chunks
+        home.chunks = type(chunks)()
+        home.ledger.leave_position()
+        self._drop(home)
+        made = self._open(position, Chunk(position, b"", offset, offset, jump=True))
+        if made is not None:
+            made.chunks = chunks
+
+    # ---- unreadable places
+
+    def _unreadable(self, home: OpenPartition, error: UnreadableMessageError) -> None:
+        chunk = home.chunks[0]
+        if isinstance(error.__cause__, MemoryError):
+            raise error.__cause__
+        if not home.reader.skips(error):
+            home.error = error
+            self._raise_if_reached(home)
+            return
+        home.queue.count_skipped(error)
+        if chunk.error is error:
+            end = max(error.next_offset, home.at)
+            home.ledger.read((), end)
+            self.read_again(home, end)
+            return
+        end = max(min(error.next_offset, chunk.next_offset), home.at)
+        home.ledger.read((), end)
+        home.at = end
+        home.records = home.batch = None
+        if end >= chunk.next_offset:
+            self._end_chunk(home, chunk)
+        else:
+            home.batches = home.reader.batches(chunk, end)
+
+    def _raise_if_reached(self, home: OpenPartition) -> None:
+        """Raise what cannot be read once all before it is finished; otherwise it would come first after each start."""
+        if home.error is not None and not home.ledger.unfinished and not home.in_hand:
+            raise home.error

@@ -1,0 +1,192 @@
+"""Runs handlers on threads.
+
+Threads: ``<consumer>-worker-<n>``, each with a hand of messages that it took at once. Another thread may take back what
+a worker with a slow handler has not begun; a deque gives each message to one of the two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Thread, get_native_id
+from time import monotonic
+from typing import Any
+
+from zkconsumer.balance.batch_size import SECONDS, BatchSize
+from zkconsumer.balance.handler_results import outcomes_of
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Later, Outcome, Pending, Reject
+from zkconsumer.balance.work import Work, WorkSource
+from zkconsumer.deadline import Deadline
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Any], object]
+TAKE_WITHIN = 1.0
+"""Seconds that a worker waits for messages before it looks whether the run has ended."""
+SLOW = 0.01
+"""Seconds of a handler after which the messages that its worker has not begun are taken back."""
+
+
+class _Worker:
+    """What one thread has: ``hand`` is not begun, ``current`` is in the handler since ``began`` (0: nothing is)."""
+
+    __slots__ = ("began", "current", "hand", "native", "thread")
+
+    def __init__(self) -> None:
+        self.hand: deque[Work] = deque()
+        self.current: Sequence[Work] = ()
+        self.began = 0.0
+        self.native = 0
+        self.thread: Thread | None = None
+
+
+class ThreadExecutor:
+    """Runs handlers on ``concurrency`` threads: a :class:`~zkconsumer.balance.work.Executor`.
+
+    Arguments: ``batch`` messages are given to the handler at once, as a list (1: the message itself); ``name`` begins
+    the names of the threads; ``sizes`` says how many messages a worker takes.
+    """
+
+    def __init__(
+        self, handler: Handler, concurrency: int, *, batch: int = 1, name: str = "run", sizes: BatchSize | None = None
+    ) -> None:
+        self._handler = handler
+        self._batch = batch
+        self._name = name
+        self._sizes = sizes or BatchSize()
+        self._workers = [_Worker() for _ in range(concurrency)]
+        self._source: WorkSource | None = None
+
+    def start(self, source: WorkSource) -> None:
+        """Start the threads."""
+        self._source = source
+        for number, worker in enumerate(self._workers):
+            worker.thread = Thread(
+                target=self._work, args=(source, worker), name=f"{self._name}-worker-{number}", daemon=True
+            )
+            worker.thread.start()
+
+    def wake(self) -> None:
+        """Return at once: workers wait in the engine."""
+
+    def stop(self, deadline: Deadline) -> bool:
+        """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
+        alive = False
+        for worker in self._workers:
+            if worker.thread is not None and worker.thread.ident is not None:
+                worker.thread.join(deadline.remaining())
+                alive = alive or worker.thread.is_alive()
+        return not alive
+
+    @property
+    def late(self) -> Sequence[str]:
+        """The names of threads whose handlers have not returned."""
+        return [w.thread.name for w in self._workers if w.thread is not None and w.thread.is_alive()]
+
+    def in_hand_of(self, thread: int) -> Sequence[Work]:
+        """Return the messages in the handler that this thread (native identifier) runs."""
+        for worker in self._workers:
+            if worker.native == thread:
+                return tuple(worker.current)
+        return ()
+
+    def reclaim(self, thread: int | None = None) -> None:
+        """Take back what workers with slow handlers, or this thread, have not begun."""
+        before = monotonic() - SLOW
+        for worker in self._workers:
+            slow = worker.began and worker.began < before
+            if worker.hand and (slow if thread is None else worker.native == thread):
+                self._take_back(worker.hand)
+
+    def _take_back(self, hand: deque[Work]) -> None:
+        returned: list[tuple[Work, Outcome]] = []
+        try:
+            while True:
+                returned.append((hand.pop(), NOT_STARTED))
+        except IndexError:
+            pass
+        if returned and self._source is not None:
+            self._source.settle(returned)
+
+    # ---- a worker's thread
+
+    def _work(self, source: WorkSource, worker: _Worker) -> None:
+        worker.native = get_native_id()
+        handle = self._one_by_one if self._batch == 1 else self._in_batches
+        while not source.ended:
+            works = source.take(max(self._sizes.size, self._batch), Deadline(TAKE_WITHIN))
+            if works:
+                worker.hand.extend(works)
+                handle(source, worker)
+
+    def _one_by_one(self, source: WorkSource, worker: _Worker) -> None:
+        handler, hand, may_start = self._handler, worker.hand, source.may_start
+        outcomes: list[tuple[Work, Outcome]] = []
+        broken: set[Any] = set()
+        outcome: Outcome
+        last = monotonic()
+        while hand:
+            try:
+                work = hand.popleft()
+            except IndexError:
+                break
+            if not may_start(work) or (broken and work.lane in broken):
+                outcome = NOT_STARTED
+            else:
+                worker.current, worker.began = (work,), last
+                try:
+                    result = handler(work.message)
+                    outcome = result if isinstance(result, Later | Reject | Pending) else DONE
+                except BaseException as e:  # noqa: BLE001 (the engine decides)
+                    outcome = Failed(e)
+            outcomes.append((work, outcome))
+            if outcome is not DONE and work.lane is not None:
+                broken.add(work.lane)
+            now = monotonic()
+            if now - last > SECONDS:
+                self._settle(source, worker, outcomes, now - last)
+                outcomes, last = [], now
+        if outcomes:
+            self._settle(source, worker, outcomes, monotonic() - last)
+
+    def _settle(
+        self, source: WorkSource, worker: _Worker, outcomes: list[tuple[Work, Outcome]], seconds: float
+    ) -> None:
+        worker.began = 0.0
+        self._sizes.note(len(outcomes), seconds)
+        source.settle(outcomes)
+        worker.current = ()
+
+    def _in_batches(self, source: WorkSource, worker: _Worker) -> None:
+        hand = worker.hand
+        broken: set[Any] = set()
+        while hand:
+            works: list[Work] = []
+            unstarted: list[tuple[Work, Outcome]] = []
+            while len(works) < self._batch:
+                try:
+                    work = hand.popleft()
+                except IndexError:
+                    break
+                if source.may_start(work) and not (broken and work.lane in broken):
+                    works.append(work)
+                else:
+                    unstarted.append((work, NOT_STARTED))
+                    broken.add(work.lane)
+            broken.discard(None)
+            if unstarted:
+                source.settle(unstarted)
+            if works:
+                began = worker.began = monotonic()
+                worker.current = works
+                outcomes = self._of_batch(works)
+                broken |= {work.lane for work, outcome in outcomes if outcome is not DONE and work.lane is not None}
+                self._settle(source, worker, outcomes, monotonic() - began)
+
+    def _of_batch(self, works: Sequence[Work]) -> list[tuple[Work, Outcome]]:
+        try:
+            result = self._handler([work.message for work in works])
+        except BaseException as e:  # noqa: BLE001 (the engine decides)
+            return [(work, Failed(e)) for work in works]
+        return list(zip(works, outcomes_of(result, len(works)), strict=True))
