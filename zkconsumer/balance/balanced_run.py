@@ -198,5 +198,5 @@ class BalancedRun:
             return
         executor.reclaim(thread)
         chosen = None if topics is None else set(topics)
-        works = [w for w in executor.in_hand_of(thread) if chosen is None or w.home.position.topic in chosen]
+        works = [w for w in executor.in_hand_of(thread) if chosen is None or w.ledger.position.topic in chosen]
         self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in works])

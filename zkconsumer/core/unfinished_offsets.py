@@ -10,8 +10,10 @@ Source: the offset maps of parallel-consumer and atleon, which list what is fini
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+from operator import lt
 from typing import NamedTuple
 
 from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS
@@ -65,13 +67,14 @@ class UnfinishedOffsets:
     Arguments: ``start`` is the first offset that is not finished for certain; ``known`` tells what is finished beyond.
     """
 
-    __slots__ = ("_known", "_lowest", "_unfinished", "highest", "read_to", "slots")
+    __slots__ = ("_known", "_lowest", "_pushed", "_unfinished", "highest", "read_to", "slots")
 
     def __init__(self, start: int, known: Iterable[Finished] = (), slots: int = ALL_SLOTS) -> None:
         self.slots = slots
         self.read_to = self.highest = start
         self._unfinished: set[int] = set()
-        self._lowest: deque[int] = deque()  # ascending; finished offsets may be among them
+        self._lowest: list[int] = []  # a heap, which may hold finished offsets as well
+        self._pushed = -1  # the highest offset that was ever in it
         self._known = tuple(rest for one in known if (rest := one.beyond(start)) is not None)
 
     def __len__(self) -> int:
@@ -83,10 +86,10 @@ class UnfinishedOffsets:
     @property
     def base(self) -> int:
         """The lowest unfinished offset."""
-        lowest, unfinished = self._lowest, self._unfinished
-        while lowest and lowest[0] not in unfinished:
-            lowest.popleft()
-        return min(lowest[0], self.read_to) if lowest else self.read_to
+        heap, unfinished = self._lowest, self._unfinished
+        while heap and heap[0] not in unfinished:
+            heappop(heap)
+        return min(heap[0], self.read_to) if heap else self.read_to
 
     @property
     def plain(self) -> bool:
@@ -104,13 +107,15 @@ class UnfinishedOffsets:
 
         The offsets before ``to`` that are not wanted are finished, belong to other slots, or have no message.
         """
-        added = sorted(wanted)
-        if added:
-            self._unfinished.update(added)
-            if self._lowest and added[0] < self._lowest[-1]:  # the log is being read again
-                self._lowest = deque(sorted(self._unfinished))
-            else:
-                self._lowest.extend(added)
+        offsets = list(wanted)
+        self._unfinished.update(offsets)
+        if offsets and offsets[0] > self._pushed and all(map(lt, offsets, islice(offsets, 1, None))):
+            self._lowest.extend(offsets)  # ascending and above all others: it is still a heap
+        else:
+            for offset in offsets:
+                heappush(self._lowest, offset)
+        if offsets:
+            self._pushed = max(self._pushed, *offsets)
         if to > self.read_to:
             self.read_to = to
             if self._known:
@@ -129,16 +134,17 @@ class UnfinishedOffsets:
             self.highest = offset + 1
         return True
 
-    def finish_all(self, offsets: Collection[int]) -> int:
-        """Count messages as finished, as :meth:`finish` does; returns how many were unfinished."""
-        if not offsets:
-            return 0
-        before, highest = len(self._unfinished), max(offsets)
-        if highest >= self.read_to:
-            return sum(map(self.finish, offsets))
-        self._unfinished.difference_update(offsets)
-        self.highest = max(self.highest, highest + 1)  # what was read up to there and is not unfinished is finished
-        return before - len(self._unfinished)
+    def finish_together(self, offsets: Collection[int]) -> bool:
+        """Count messages as finished if each of them is unfinished and was read; returns whether that was so."""
+        unfinished = self._unfinished
+        if not unfinished.issuperset(offsets):
+            return False
+        last = max(offsets, default=-1)
+        if last >= self.read_to:
+            return False
+        unfinished.difference_update(offsets)
+        self.highest = max(self.highest, last + 1)
+        return True
 
     def base_without(self, passed: Collection[int]) -> int:
         """Return the base as it will be once these messages are finished as well."""
