@@ -12,6 +12,9 @@
     ├── PartitionNotOwnedError              (also LookupError) a partition that this member does not own
     ├── DecodeError                         (also ValueError) a decoder failed; names topic, partition and offset
     ├── UnknownAssignorError                a strategy that no plug-in provides
+    ├── WorkerDiedError                     a worker process ended while it had messages in hand
+    ├── HandlerTimeoutError                 (also TimeoutError) a handler took longer than handler.timeout.ms
+    ├── HandlerFailedError                  a handler's exception cannot be passed on; names its class
     ├── RegistryError                       anything between us and ZooKeeper
     │   ├── RegistryUnavailableError        not reachable within zookeeper.connection.timeout.ms
     │   ├── RegistryAuthenticationError     ZooKeeper refused our login, or its certificate is not to be trusted
@@ -129,6 +132,26 @@ class DecodeError(ZkConsumerError, ValueError):
 
 class UnknownAssignorError(ZkConsumerError, LookupError):
     """``partition.assignment.strategy`` names a strategy that nothing provides."""
+
+
+class WorkerDiedError(ZkConsumerError):
+    """A worker process ended while it had messages in hand; the text names the process, how it ended and a message."""
+
+
+class HandlerTimeoutError(ZkConsumerError, TimeoutError):
+    """A handler took longer than ``handler.timeout.ms``: its process was killed, or its coroutine cancelled."""
+
+
+class HandlerFailedError(ZkConsumerError):
+    """A handler ended by an exception that cannot be passed on as it is: its process cannot send it, or its coroutine
+    was cancelled.
+
+    ``kind`` is the name of the exception's class. Its text and its traceback are in this one's text and notes.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
 
 
 class RegistryError(ZkConsumerError):

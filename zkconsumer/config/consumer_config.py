@@ -219,6 +219,14 @@ class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, Coordinat
         least=1,
         **same_as("queued.max.bytes"),
     )
+    handler_timeout_ms: int = integer(
+        "with `run(concurrency=)`: how long a handler may take; -1: for ever. Then a worker process is killed and a"
+        " coroutine cancelled, which counts as a failed attempt. A thread cannot be ended: its key stays blocked, and"
+        " `connector.state` says so",
+        least=-1,
+        advice="-1 sets no limit",
+        default=-1,
+    )
     check_crcs: bool = boolean("verify the checksum of fetched data", default=True)
     isolation_level: str = choice(
         "`read_committed` leaves out messages of aborted transactions",

@@ -1,0 +1,89 @@
+"""Handlers that worker processes import. A message's value says what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zkconsumer.balance.outcomes import DONE, PENDING, Failed, Later, Reject
+from zkconsumer.errors import DecodeError
+from zkconsumer.streams import MessageAndMetadata
+
+Message = MessageAndMetadata[Any, Any]
+
+
+class OddError(Exception):
+    """Takes other arguments than it keeps, so that it cannot be made from them."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+        self.second = second
+
+
+def by_value(message: Message) -> object:
+    """Do what the value says."""
+    word, _, rest = bytes(message.value).decode().partition(" ")
+    if word in RESULTS:
+        return RESULTS[word](rest)
+    if word == "append":
+        with Path(rest).open("a") as file:
+            file.write(f"{message.topic}-{message.partition} {message.offset} {message.attempt}\n")  # type: ignore[attr-defined]
+    return None
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _raise_local(text: str) -> None:
+    class LocalError(Exception):
+        pass
+
+    raise LocalError(text)
+
+
+RESULTS: dict[str, Callable[[str], object]] = {
+    "later": lambda rest: Later(float(rest)),
+    "reject": Reject,
+    "pending": lambda _: PENDING,
+    "list": lambda _: [None, Reject("second"), ValueError("third")],
+    "short": lambda _: [None, None],
+    "odd": lambda _: _raise(OddError(1, 2)),
+    "local": _raise_local,
+    "exit": lambda _: sys.exit(3),
+    "die": lambda _: os._exit(7),
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "sleep": lambda rest: time.sleep(float(rest)),
+}
+
+
+def all_by_value(messages: list[Message]) -> object:
+    """The same for a batch: the last result counts."""
+    result = None
+    for message in messages:
+        result = by_value(message)
+    return result
+
+
+def undecodable(data: bytes) -> str:
+    """A decoder that fails."""
+    raise ValueError("no")
+
+
+def reads_key(message: Message) -> None:
+    """Fail by a decoder."""
+    try:
+        _ = message.key
+    except DecodeError as error:
+        error.add_note("of the handler")
+        raise
+
+
+def returns_outcomes(messages: list[Message]) -> list[object]:
+    """The first is done, the others have failed."""
+    return [DONE, *(Failed(ValueError("given back")) for _ in messages[1:])]

@@ -1,0 +1,149 @@
+"""Worker processes: what they handle, what they tell, and what becomes of messages when they die."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.timing import eventually, scaled
+from tests.unit.balance import handlers
+from tests.unit.balance.work_list import WorkList, new_works
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed
+from zkconsumer.balance.process_executor import ProcessExecutor
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
+
+
+@contextmanager
+def running(
+    source: WorkList, concurrency: int = 1, handler: Any = handlers.by_value, **options: Any
+) -> Iterator[ProcessExecutor]:
+    """Run an executor on the source."""
+    executor = ProcessExecutor(handler, concurrency, name="g_c", **options)
+    executor.start(source)
+    try:
+        yield executor
+    finally:
+        source.end()
+        executor.stop(Deadline(scaled(5)))
+
+
+def error_of(outcome: object) -> BaseException:
+    """The error of a failed work."""
+    assert isinstance(outcome, Failed), outcome
+    return outcome.error
+
+
+def test_a_death_costs_what_had_begun_one_attempt() -> None:
+    """Not what stood behind it in the same trip; a new process takes the place of the dead one."""
+    words = [b"fine"] * 8 + [b"kill"] + [b"fine"] * 30
+    source = WorkList(new_works(words))
+    with running(source) as executor:
+        eventually(source.done, 20, lambda: f"all outcomes: {source.outcomes}")
+        assert executor.workers[0].starts == 2
+    found = source.last()
+    died = found.pop(8)
+    assert isinstance(died, Failed)
+    assert died.worker_died
+    assert isinstance(died.error, WorkerDiedError)
+    assert "killed by signal 9 with events-0 at offset 8 in hand" in str(died.error)
+    assert set(found.values()) == {DONE}
+    assert all(set(known) <= {NOT_STARTED, DONE} for offset, known in source.outcomes.items() if offset != 8)
+
+
+@pytest.mark.tier("standard")
+def test_a_crashed_batch_is_halved_until_the_poison_is_alone() -> None:
+    words = [b"fine"] * 5 + [b"die"] + [b"fine"] * 2
+    source = WorkList(new_works(words), attempts=4)
+    with running(source, handler=handlers.all_by_value, batch=8):
+        eventually(source.done, 20, lambda: f"all outcomes: {source.outcomes}")
+    failed = {
+        offset: sum(isinstance(one, Failed) for one in known) for offset, known in sorted(source.outcomes.items())
+    }
+    assert failed[5] == 4
+    assert source.last()[5] is not DONE
+    assert {outcome for offset, outcome in source.last().items() if offset != 5} == {DONE}
+    # 8 together, then 4 with the poison, then 2, then the poison alone
+    assert sorted(failed.values()) == [1, 1, 1, 1, 2, 2, 3, 4]
+
+
+@pytest.mark.tier("standard")
+def test_a_handler_beyond_the_timeout_is_killed() -> None:
+    source = WorkList(new_works([b"fine", b"sleep 60", b"fine"]))
+    with running(source, handler_timeout=0.3) as executor:
+        eventually(lambda: executor.running(), 20, "a handler that runs")
+        assert [work.offset for work, _ in executor.running()] in ([0], [1], [2])
+        eventually(source.done, 20, lambda: f"all outcomes: {source.outcomes}")
+    assert isinstance(error_of(source.last()[1]), HandlerTimeoutError)
+    assert "handler.timeout.ms (300) has passed" in str(error_of(source.last()[1]))
+    assert (source.last()[0], source.last()[2]) == (DONE, DONE)
+
+
+def test_works_behind_a_hanging_handler_go_elsewhere() -> None:
+    """Also those that were sent with it; stop kills it, which costs its message nothing."""
+    source = WorkList(new_works([b"fine"] * 200 + [b"sleep 60"] + [b"fine"] * 99))
+    with running(source, concurrency=2) as executor:
+        eventually(lambda: source.settled == 299, 20, lambda: f"the others: {len(source.last())}")
+        ((work, _),) = executor.running()
+        assert work.offset == 200
+        source.end()
+        assert not executor.stop(Deadline(0.0))
+    assert source.last()[200] is NOT_STARTED
+
+
+@pytest.mark.tier("standard")
+def test_a_stopped_process_is_killed_by_the_timeout() -> None:
+    """SIGSTOP while it had nothing in hand: no message pays for it."""
+    source = WorkList([])
+    with running(source, handler_timeout=0.3) as executor:
+        pid = executor.workers[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        source.add(new_works([b"fine"] * 3))
+        eventually(source.done, 20, lambda: f"all outcomes: {source.outcomes}")
+        assert executor.workers[0].pid != pid
+    assert {one for known in source.outcomes.values() for one in known} == {NOT_STARTED, DONE}
+
+
+def test_no_process_is_left_after_stop() -> None:
+    """And while it runs, SIGTERM and SIGINT leave its processes alone."""
+    source = WorkList(new_works([b"fine"]))
+    with running(source) as executor:
+        pid = executor.workers[0].pid
+        assert pid is not None
+        sockets = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
+        assert sum(name.startswith("socket:") for name in sockets) == 1
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+        eventually(source.done, 20, "all outcomes")
+        source.add(new_works([b"fine"], first=1))
+        eventually(lambda: source.settled == 2, 20, "the second")
+        assert executor.workers[0].pid == pid
+
+        source.halted = True
+        source.add(new_works([b"die"], first=2))
+        eventually(lambda: 2 in source.outcomes, 20, "what may not start to come back")
+        assert source.last()[2] is NOT_STARTED
+        source.end()
+        assert executor.stop(Deadline(scaled(5)))
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_handler_that_no_process_can_import_is_named() -> None:
+    def local(message: object) -> None: ...
+
+    async def coroutine(message: object) -> None: ...
+
+    with pytest.raises(TypeError, match=r"the handler .*<locals>.local cannot be pickled.*top level of a module"):
+        ProcessExecutor(local, 1, name="g_c")
+    with pytest.raises(TypeError, match=r'coroutine is a coroutine function: give executor="asyncio"'):
+        ProcessExecutor(coroutine, 1, name="g_c")
+    with pytest.raises(TypeError, match=r"the decoder .*lambda"):
+        ProcessExecutor(handlers.by_value, 1, name="g_c", decoders=(None, lambda data: data))

@@ -1,0 +1,77 @@
+"""Whether a handler fits its executor. Pure; any thread. Each check raises TypeError that names the handler."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+from collections.abc import Callable
+from multiprocessing import current_process
+from typing import Any
+
+Handler = Callable[..., Any]
+
+
+def handler_name(handler: object) -> str:
+    """Return the name by which a user knows a handler."""
+    name = getattr(handler, "__qualname__", None)
+    return f"{getattr(handler, '__module__', '?')}.{name}" if name else repr(handler)
+
+
+def is_coroutine_function(handler: object) -> bool:
+    """Return whether a call of the handler gives a coroutine; also for a partial, and an object with ``__call__``."""
+    while hasattr(handler, "func") and hasattr(handler, "keywords"):  # functools.partial
+        handler = handler.func
+    call = getattr(handler, "__call__", None)  # noqa: B004 - its kind is wanted, not whether it is there
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def check_plain_handler(handler: object) -> None:
+    """Check the handler of threads and processes."""
+    if not callable(handler):
+        raise TypeError(f"the handler must be callable with a message, not {handler!r}")
+    if is_coroutine_function(handler):
+        raise TypeError(
+            f'the handler {handler_name(handler)} is a coroutine function: give executor="asyncio", or a plain function'
+        )
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise TypeError(f"the handler {handler!r} does nothing when it is only called: a plain function is wanted")
+
+
+def check_coroutine_handler(handler: object) -> None:
+    """Check the handler of ``executor="asyncio"``."""
+    if not callable(handler) or not is_coroutine_function(handler):
+        raise TypeError(
+            f'executor="asyncio" wants a coroutine function (async def), not {handler_name(handler)}:'
+            ' a plain function runs with executor="threads" or "processes"'
+        )
+
+
+def pickled_for_workers(value: Any, what: str) -> bytes:
+    """Return a handler or decoder as worker processes get it. ``what`` names it for errors.
+
+    Raises: TypeError if a worker process cannot import it.
+    """
+    hint = "worker processes import it, so define it at the top level of a module, not in a function or a lambda"
+    try:
+        data = pickle.dumps(value)
+        pickle.loads(data)  # noqa: S301 - made in the line before
+    except Exception as error:
+        raise TypeError(f"{what} {handler_name(value)} cannot be pickled ({error}): {hint}") from error
+    main = sys.modules.get("__main__")
+    in_file = getattr(main, "__spec__", None) is not None or getattr(main, "__file__", None) is not None
+    if b"__main__" in data and not in_file:
+        raise TypeError(f"{what} {handler_name(value)} is defined where no file is (python -c, a console): {hint}")
+    return data
+
+
+def check_not_in_worker() -> None:
+    """Check that this process is none that multiprocessing is just starting. Raises: RuntimeError.
+
+    Such a process runs the main module again. Without a guard in it, each worker would join the group anew.
+    """
+    if getattr(current_process(), "_inheriting", False):
+        raise RuntimeError(
+            "a worker process is just being started, and runs the main module's run() again: put the call under"
+            " if __name__ == '__main__':"
+        )

@@ -1,0 +1,182 @@
+"""One event loop in a thread of ours, and the way between it and other threads.
+
+The bridge knows nothing of messages. An asyncio interface of the connector can use it as well.
+
+Threads: the loop's own runs everything that is given to the loop. :meth:`LoopBridge.call`, :meth:`LoopBridge.submit`,
+:meth:`LoopBridge.stop` and :attr:`LoopBridge.lag` are for any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import Context, copy_context
+from threading import Thread, current_thread
+from time import monotonic
+from typing import Any, TypeVar
+
+from zkconsumer.deadline import Deadline
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BEAT = 0.2
+"""Seconds between two beats of the loop, by which its lag is measured."""
+_LAG_TO_TELL = 1.0
+"""Seconds of lag that are logged."""
+_CANCELLED_WITHIN = 1.0
+"""Seconds that cancelled coroutines get to return."""
+
+
+class LoopBridge:
+    """An event loop that runs in a thread from :meth:`start` until :meth:`stop`.
+
+    Arguments: ``name`` is the thread's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._context = copy_context()
+        self._stopping = False
+        self._begun: set[asyncio.Task[Any]] = set()
+        self._beaten = monotonic()
+        self._lag = 0.0
+        self.cancelling = False
+        """Whether the coroutines that have not returned are being cancelled, because the loop ends."""
+
+    def start(self) -> None:
+        """Start the thread. Coroutines run in copies of the caller's context, so that they have its variables."""
+        self._context = copy_context()
+        self._loop = asyncio.new_event_loop()
+        self._beaten = monotonic()
+        self._thread.start()
+
+    @property
+    def context(self) -> Context:
+        """A new copy of the context of the thread that called :meth:`start`."""
+        return self._context.copy()
+
+    @property
+    def lag(self) -> float:
+        """How many seconds the loop is behind: while something blocks it, this grows."""
+        return max(self._lag, monotonic() - self._beaten - BEAT, 0.0)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> bool:
+        """Have the loop call a function soon. Returns False if the loop has ended."""
+        loop = self._loop
+        if loop is None:
+            return False
+        try:
+            loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop. Returns its future; cancelling that cancels the coroutine.
+
+        Raises: RuntimeError if the loop has ended.
+        """
+        future: Future[T] = Future()
+
+        def begin() -> None:
+            if not future.set_running_or_notify_cancel():
+                coroutine.close()
+                return
+            task = self.begin(coroutine)
+            task.add_done_callback(lambda task: _hand_over(task, future))
+
+        if not self.call(begin):
+            coroutine.close()
+            raise RuntimeError(f"{self._thread.name}: the event loop has ended")
+        return future
+
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin a coroutine in a context of its own. Only on the loop's thread."""
+        assert self._loop is not None
+        task = self._loop.create_task(coroutine, context=self.context)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return task
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End the loop: wait for coroutines until the deadline, then cancel them. Not on the loop's own thread.
+
+        Returns whether all had returned by themselves.
+        """
+        if self._loop is None or current_thread() is self._thread:
+            raise RuntimeError("an event loop is stopped by another thread, after its start")
+        ended: Future[bool] = Future()
+        if self.call(lambda: self._begin_end(deadline, ended)):
+            self._thread.join(deadline.bounded(_FOREVER) + 2 * _CANCELLED_WITHIN)
+        return ended.done() and ended.result() and not self._thread.is_alive()
+
+    # ---- the loop's thread
+
+    def _run(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        asyncio.set_event_loop(loop)
+        loop.call_soon(self._beat, monotonic())
+        try:
+            while not self._stopping:
+                try:
+                    loop.run_forever()
+                except BaseException:  # a task of the application's own that raised SystemExit, say
+                    log.exception("%s: the event loop was interrupted, and goes on", self._thread.name)
+        finally:
+            with suppress(Exception):
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    def _beat(self, due: float) -> None:
+        now = monotonic()
+        self._lag = max(0.0, now - due)
+        self._beaten = now
+        if self._lag >= _LAG_TO_TELL:
+            log.warning("%s: the event loop stood still for %.1f s: a handler blocks it", self._thread.name, self._lag)
+        assert self._loop is not None
+        self._loop.call_later(BEAT, self._beat, now + BEAT)
+
+    def _begin_end(self, deadline: Deadline, ended: Future[bool]) -> None:
+        assert self._loop is not None
+        self._ending = self._loop.create_task(self._end(deadline, ended))
+
+    async def _end(self, deadline: Deadline, ended: Future[bool]) -> None:
+        returned = await _all_ended(self._begun, deadline)
+        self.cancelling = True
+        others = asyncio.all_tasks() - {self._ending}  # also those that the application began, and nobody waits for
+        for task in others:
+            task.cancel()
+        await _all_ended(others, Deadline(_CANCELLED_WITHIN))
+        self._stopping = True
+        ended.set_result(returned)
+        assert self._loop is not None
+        self._loop.stop()
+
+
+async def _all_ended(tasks: set[asyncio.Task[Any]], deadline: Deadline) -> bool:
+    """Wait for tasks, also those that are added meanwhile. Returns whether all have ended."""
+    while running := {task for task in tasks if not task.done()}:
+        if deadline.expired:
+            return False
+        await asyncio.wait(running, timeout=deadline.remaining())
+    return True
+
+
+_FOREVER = 1_000_000.0
+
+
+def _hand_over(task: asyncio.Task[T], future: Future[T]) -> None:
+    """Give a task's end to the thread that waits for it."""
+    if task.cancelled():
+        future.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())

@@ -1,0 +1,416 @@
+"""Runs handlers in worker processes of our own, which decode what they handle. For handlers that need the processor.
+
+A pool of the standard library breaks as a whole when one process dies. Here a dead process costs the messages that it
+had begun one attempt, and nothing else: a new one takes its place.
+
+Threads: one for each worker (``<name>-process-<n>``), which takes works, sends them in trips and settles the outcomes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import attrgetter
+from threading import Event, Lock, Thread
+from time import monotonic
+
+from zkconsumer.balance.crash_suspects import CrashSuspects, Place
+from zkconsumer.balance.handler_check import (
+    Handler,
+    check_not_in_worker,
+    check_plain_handler,
+    handler_name,
+    pickled_for_workers,
+)
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome
+from zkconsumer.balance.work import Work, WorkSource
+from zkconsumer.balance.worker_link import Frame, WorkerLink
+from zkconsumer.balance.worker_process import (
+    OVER,
+    READY,
+    SETTLED,
+    UNABLE,
+    SentError,
+    WorkerSetup,
+    received_error,
+)
+from zkconsumer.balance.worker_trip import WorkerTrip
+from zkconsumer.deadline import Deadline
+from zkconsumer.decoders import Decoder
+from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
+from zkconsumer.interruptible_wait import Answer
+from zkconsumer.streams.chunk_reader import ReadSettings
+
+log = logging.getLogger(__name__)
+
+START_WITHIN = 60.0
+"""Seconds in which a worker process has imported the handler."""
+
+_SLICE = 0.1
+"""Seconds after which a worker's thread looks at what nothing wakes it for: leases, the end, the handler's time."""
+_TRIP_SECONDS = 0.01
+"""What a trip should take: many times the cost of its way, and little to wait for behind a slow message."""
+_MOST_WORKS = 256
+_BEHIND = 0.5
+"""Seconds after which works that wait behind a running handler go to other workers."""
+_END_WITHIN = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProcessView:
+    """What one worker process does. ``works`` are in the handler since ``since`` (monotonic seconds).
+
+    ``starts`` counts the processes so far, ``trouble`` says why the last one died, until its successor has worked.
+    """
+
+    name: str
+    pid: int | None
+    works: tuple[Work, ...]
+    since: float
+    starts: int
+    trouble: str
+
+
+class ProcessExecutor:
+    """Worker processes, each of which runs one handler at a time.
+
+    Arguments: ``handler`` is importable and takes a message, or with ``batch`` > 1 a list of up to so many;
+    ``concurrency`` is the number of processes; ``name`` is the consumer id; ``handler_timeout`` in seconds (None: none)
+    after which the process of a handler that has not returned is killed; ``settings`` and ``decoders`` (of key and
+    value) are those of the streams.
+    Raises: TypeError that names a handler or decoder which a process cannot import; RuntimeError in a process that
+    multiprocessing is just starting.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        concurrency: int,
+        *,
+        name: str,
+        batch: int = 1,
+        handler_timeout: float | None = None,
+        settings: ReadSettings | None = None,
+        decoders: tuple[Decoder[object] | None, Decoder[object] | None] = (None, None),
+    ) -> None:
+        check_not_in_worker()
+        check_plain_handler(handler)
+        pickled = pickled_for_workers(handler, "the handler")
+        for decoder in decoders:
+            pickled_for_workers(decoder, "the decoder")
+        setup = WorkerSetup(pickled, pickled_for_workers(decoders, "the decoders"), batch, settings or ReadSettings())
+        self._name = handler_name(handler)
+        self._stopping = Event()
+        self._deadline = Deadline(None)
+        self._first: Answer[None] = Answer()
+        suspects = CrashSuspects(Lock())
+        self._workers = [
+            _Worker(f"{name}-process-{number}", setup, handler_timeout, suspects, self._first)
+            for number in range(concurrency)
+        ]
+
+    def start(self, source: WorkSource) -> None:
+        """Start the processes, and wait until the first one has imported the handler.
+
+        Raises: WorkerDiedError, or what the import raised, if it cannot; all processes have ended then.
+        """
+        for worker in self._workers:
+            worker.start(source)
+        try:
+            self._first.result(START_WITHIN)
+        except BaseException as error:
+            self.stop(Deadline(0.0))
+            if isinstance(error, Exception):
+                error.add_note(f"no worker process can run the handler {self._name}")
+            raise
+
+    def wake(self) -> None:
+        """Do nothing: workers wait for work in ``source.take``."""
+
+    def stop(self, deadline: Deadline) -> bool:
+        """End; see :class:`zkconsumer.balance.work.Executor`. Handlers that are running at the deadline are killed."""
+        for worker in self._workers:
+            worker.stop(deadline)
+        returned = [worker.join(deadline) for worker in self._workers]
+        return all(returned)
+
+    @property
+    def workers(self) -> list[WorkerProcessView]:
+        """What each worker process does now. Any thread."""
+        return [worker.view() for worker in self._workers]
+
+    def running(self) -> list[tuple[Work, float]]:
+        """Return the works in handlers now, each with the time at which its handler began. Any thread."""
+        return [(work, view.since) for view in self.workers for work in view.works]
+
+
+class _Worker:
+    """One worker in the parent: its thread, and one process after the other."""
+
+    def __init__(
+        self, name: str, setup: WorkerSetup, timeout: float | None, suspects: CrashSuspects, first: Answer[None]
+    ) -> None:
+        self.name = name
+        self._setup = setup
+        self._timeout = timeout
+        self._suspects = suspects
+        self._first = first
+        self._ended = Event()
+        self._deadline = Deadline(None)
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._source: WorkSource
+        self._all_returned = True
+        self._pending: deque[Work] = deque()
+        self._bad_lanes: set[object] = set()
+        self._pace = 0.0
+        self._pid: int | None = None
+        self._trip: WorkerTrip | None = None
+        self._starts = self._deaths = 0
+        self._trouble = ""
+
+    def start(self, source: WorkSource) -> None:
+        self._source = source
+        self._thread.start()
+
+    def stop(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._ended.set()
+
+    def join(self, deadline: Deadline) -> bool:
+        """Return whether all handlers returned by themselves, once the thread has ended."""
+        left = deadline.remaining()
+        if self._thread.ident is not None:
+            self._thread.join(None if left is None else left + 2 * _END_WITHIN + _SLICE)
+        return self._all_returned and not self._thread.is_alive()
+
+    def view(self) -> WorkerProcessView:
+        trip = self._trip
+        works, since = ((), 0.0) if trip is None else trip.running
+        return WorkerProcessView(self.name, self._pid, works, since, self._starts, self._trouble)
+
+    # ---- the worker's thread
+
+    def _run(self) -> None:
+        try:
+            while not self._over:
+                link = self._started()
+                if link is not None:
+                    try:
+                        self._serve(link)
+                    finally:
+                        self._pid = None
+                        link.end(_END_WITHIN if not link.dead and not self._deadline.expired else 0.0)
+        except BaseException as error:  # a defect here, which a user must see
+            log.exception("%s: ended", self.name)
+            self._trouble = repr(error)
+            self._tell_first(error)
+        finally:
+            self._tell_first(WorkerDiedError("the run ended before a worker process was ready"))
+            self._give_back(self._pending)
+
+    @property
+    def _over(self) -> bool:
+        return self._ended.is_set() or self._source.ended
+
+    def _tell_first(self, error: BaseException | None) -> None:
+        with suppress(InvalidStateError):  # it is told already
+            if error is None:
+                self._first.set_result(None)
+            else:
+                self._first.set_exception(error)
+
+    def _started(self) -> WorkerLink | None:
+        """Start a process, after a pause if the last ones died; return it when it is ready, None if it is not."""
+        if self._deaths:
+            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._deaths, 16))
+            if self._ended.wait(pause):
+                return None
+        self._starts += 1
+        try:
+            link = WorkerLink(self.name, self._setup)
+        except OSError as refused:
+            self._died(f"it could not be started: {refused!r}", refused)
+            return None
+        self._pid = link.pid
+        end = Deadline(START_WITHIN)
+        error: BaseException | None = None
+        while not link.dead and not self._ended.is_set():
+            for frame in link.receive(_SLICE):
+                if frame.kind == READY:
+                    self._tell_first(None)
+                    return link
+                if frame.kind == UNABLE:
+                    error = received_error(frame.value, self.name)
+            if end.expired:
+                link.kill()
+        if not self._ended.is_set():
+            reason = f"it was not ready: {error}" if error is not None else f"{_ending(link)} before it was ready"
+            self._died(reason, error)
+        link.end(0.0)
+        self._pid = None
+        return None
+
+    def _died(self, reason: str, error: BaseException | None = None) -> None:
+        self._deaths += 1
+        self._trouble = f"process {self._starts}: {reason}"
+        log.warning("%s: %s; it is started anew", self.name, self._trouble)
+        hint = "; its own error output says more. A script that calls run() needs: if __name__ == '__main__':"
+        self._tell_first(error or WorkerDiedError(f"{self.name}: {reason}{hint}"))
+
+    def _serve(self, link: WorkerLink) -> None:
+        """Work until the end, or the process's death."""
+        while not link.dead and not self._over:
+            if not self._pending:
+                self._bad_lanes.clear()
+                self._pending.extend(self._source.take(self._most(), Deadline(_SLICE)))
+            groups = self._next_groups()
+            if groups:
+                self._make_trip(link, groups)
+            elif not self._pending:
+                link.receive(0.0)  # sees that the idle process has died
+                if link.dead:
+                    self._died(_ending(link))
+
+    def _most(self) -> int:
+        """Return how many works to take: as many as take a trip's time."""
+        batch = self._setup.batch
+        calls = int(_TRIP_SECONDS / self._pace) if self._pace else 1
+        return max(1, min(calls, _MOST_WORKS // batch)) * batch
+
+    def _next_groups(self) -> list[tuple[Work, ...]]:
+        """Return the next works, one group for each call of the handler."""
+        fit: list[Work] = []
+        refused: list[Work] = []
+        for work in self._pending:
+            # the later ones of a lane whose message failed do not overtake it
+            good = (work.lane is None or work.lane not in self._bad_lanes) and self._source.may_start(work)
+            (fit if good else refused).append(work)
+        self._give_back(refused)
+        count = self._suspects.fitting([_place(work) for work in fit])
+        self._pending = deque(fit[count:])
+        batch = self._setup.batch
+        return [tuple(fit[at : min(at + batch, count)]) for at in range(0, count, batch)]
+
+    def _give_back(self, works: Sequence[Work] | deque[Work]) -> None:
+        if works:
+            self._source.settle([(work, NOT_STARTED) for work in works])
+
+    def _make_trip(self, link: WorkerLink, groups: list[tuple[Work, ...]]) -> None:
+        trip = WorkerTrip(link, groups)
+        self._trip = trip
+        try:
+            trip.send()
+            while not trip.over:
+                self._settle(trip, link.receive(_SLICE if self._timeout is None else min(_SLICE, self._timeout / 4)))
+                if link.dead:
+                    self._settle_dead(trip)
+                    return
+                if not trip.over:
+                    self._look_after(trip)
+        except BaseException:
+            link.kill()
+            self._give_back(trip.take_open())
+            raise
+        finally:
+            self._trip = None
+        count = len(trip.groups)
+        # bounded, so that one slow message does not make many trips of one message
+        took = min((monotonic() - trip.sent_at) / count, 2 * _TRIP_SECONDS)
+        self._pace = took if not self._pace else 0.8 * self._pace + 0.2 * took
+        self._deaths, self._trouble = 0, ""
+
+    def _settle(self, trip: WorkerTrip, frames: Sequence[Frame]) -> None:
+        """Settle what the worker has told."""
+        outcomes: list[tuple[Work, Outcome]] = []
+        for frame in frames:
+            if frame.kind == OVER:
+                trip.over = True
+                outcomes += [(work, NOT_STARTED) for work in trip.take_open()]
+            elif frame.kind == SETTLED:
+                outcomes += self._outcomes(frame, trip.take_settled(frame.number))
+        if outcomes:
+            self._suspects.cleared(_place(work) for work, outcome in outcomes if outcome is not NOT_STARTED)
+            self._source.settle(outcomes)
+
+    def _outcomes(self, frame: Frame, group: Sequence[Work]) -> list[tuple[Work, Outcome]]:
+        if frame.value is None:
+            return [(work, DONE) for work in group]
+        found: list[tuple[Work, Outcome]] = []
+        for work, result in zip(group, frame.value, strict=True):
+            outcome: Outcome = DONE if result is None else result
+            if isinstance(result, SentError):
+                outcome = Failed(received_error(result, self.name))
+            elif isinstance(result, NotStarted):
+                outcome = NOT_STARTED
+            found.append((work, outcome))
+            if outcome is not DONE and work.lane is not None:
+                self._bad_lanes.add(work.lane)
+        return found
+
+    def _look_after(self, trip: WorkerTrip) -> None:
+        """Take back what must not begin any more, and kill a process whose handler has had its time."""
+        now = monotonic()
+        if self._ended.is_set() and self._deadline.expired:
+            trip.given_up = True
+            trip.link.kill()
+        elif self._timeout is not None and now - trip.since > self._timeout:
+            trip.timed_out = True
+            trip.link.kill()
+        elif not trip.recalled and now - trip.looked_at >= _SLICE:
+            trip.looked_at = now
+            if self._over or now - trip.since > _BEHIND or not all(map(self._source.may_start, trip.waiting())):
+                self._give_back(trip.recall())
+
+    def _settle_dead(self, trip: WorkerTrip) -> None:
+        """Settle the works of a process that is gone: what had begun failed, the rest has lost nothing."""
+        begun, told = trip.begun()
+        rest = trip.take_open()
+        if trip.given_up:
+            self._all_returned = self._all_returned and not begun
+            self._give_back(rest)
+            return
+        reason = _ending(trip.link)
+        where = f" with {_text(begun)} in hand" if begun else ""
+        error: Exception
+        if trip.timed_out and begun and self._timeout is not None:
+            reason = f"handler.timeout.ms ({self._timeout * 1000:.0f}) has passed"
+            error = HandlerTimeoutError(f"{self.name} was killed{where}: {reason}")
+        else:
+            error = WorkerDiedError(f"{self.name} {reason}{where}")
+        if len(begun) > 1:
+            self._suspects.crashed([_place(work) for work in begun])
+        failed = set(begun)
+        self._died(reason + where + ("" if told else " or not begun"))
+        self._source.settle(
+            [(work, Failed(error, worker_died=True) if work in failed else NOT_STARTED) for work in rest]
+        )
+        self._give_back(self._pending)
+        self._pending.clear()
+
+
+_place_of = attrgetter("ledger.position.topic", "ledger.position.partition", "offset")
+
+
+def _place(work: Work) -> Place:
+    place: Place = _place_of(work)
+    return place
+
+
+def _text(works: Sequence[Work]) -> str:
+    first = works[0]
+    others = f" and {len(works) - 1} others" if len(works) > 1 else ""
+    return f"{first.ledger.position.tp} at offset {first.offset}{others}"
+
+
+def _ending(link: WorkerLink) -> str:
+    code = link.exit_code
+    if code is None:
+        return f"(pid {link.pid}) has ended"
+    if code < 0:
+        return f"(pid {link.pid}) was killed by signal {-code}"
+    return f"(pid {link.pid}) has ended with exit code {code}"

@@ -1,0 +1,205 @@
+"""The parent's end of one worker process: starts it, sends trips, receives outcomes, and ends it.
+
+Nothing here blocks: what a stopped worker does not read stays in this process until it reads on or is killed.
+
+Threads: one, that of the worker in the parent. :attr:`WorkerLink.pid` may be read by any.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import socket
+from collections.abc import Collection
+from contextlib import suppress
+from multiprocessing import Pipe, get_context
+from multiprocessing.context import SpawnProcess
+from threading import Lock
+from typing import Any, NamedTuple
+
+from zkconsumer.balance.worker_process import LENGTH, SentChunk, WorkerSetup, packed, run_worker
+from zkconsumer.streams.stream_queue import Chunk
+
+_PIECE = 256 * 1024
+"""Bytes that are read from a worker at a time."""
+
+CACHED_BYTES = 8 * 1024 * 1024
+"""Bytes of chunks that a worker keeps, besides those of the trip it is on."""
+
+MOST_STEPS = 1024
+"""The most steps of a trip. A pipe holds more than so many tokens."""
+
+_REAPED_WITHIN = 2.0
+"""Seconds in which a process that was killed, or has closed its pipes, is gone, unless the machine stands still."""
+
+_starting = Lock()
+"""One process at a time is started: the list of children that multiprocessing keeps is not made for threads."""
+
+
+class Frame(NamedTuple):
+    """What a worker sent: what it is (of ``worker_process``), a group's number, and a value."""
+
+    kind: int
+    number: int
+    value: Any
+
+
+class ChunkCache:
+    """The chunks that a worker has, the longest unused first. The parent decides what the worker forgets."""
+
+    def __init__(self, most_bytes: int = CACHED_BYTES) -> None:
+        self._most = most_bytes
+        self._known: dict[int, tuple[Chunk, int]] = {}  # by id(); the chunk is kept, so its id is not used again
+        self._serial = 0
+        self._bytes = 0
+
+    def serial(self, chunk: Chunk, new: list[SentChunk]) -> int:
+        """Return the chunk's number; a chunk that the worker has not got is added to ``new``."""
+        known = self._known.pop(id(chunk), None)
+        if known is None:
+            self._serial += 1
+            known = (chunk, self._serial)
+            self._bytes += len(chunk.records)
+            place = chunk.position.tp
+            new.append(
+                SentChunk(self._serial, *place, chunk.records, chunk.fetch_offset, chunk.next_offset, chunk.aborted)
+            )
+        self._known[id(chunk)] = known
+        return known[1]
+
+    def forget(self, needed: Collection[int]) -> tuple[int, ...]:
+        """Forget chunks beyond the limit, but none of the ``needed`` numbers. Returns the numbers."""
+        gone: list[int] = []
+        for key, (chunk, serial) in list(self._known.items()):
+            if self._bytes <= self._most:
+                break
+            if serial not in needed:
+                del self._known[key]
+                self._bytes -= len(chunk.records)
+                gone.append(serial)
+        return tuple(gone)
+
+
+class WorkerLink:
+    """One worker process, from its start to its end.
+
+    Arguments: ``name`` is that of its thread here. Raises: OSError if there is no file or process left.
+    """
+
+    def __init__(self, name: str, setup: WorkerSetup) -> None:
+        self.name = name
+        self.cache = ChunkCache()
+        self.dead = False
+        """Whether the process has ended, and everything that it sent is received."""
+        self._out = memoryview(b"")
+        self._in = bytearray()
+        self._channel, theirs = socket.socketpair()
+        self._tokens, self._grants = Pipe(duplex=False)
+        for end in (self._tokens, self._grants):
+            os.set_blocking(end.fileno(), False)
+        self._channel.setblocking(False)
+        arguments = (setup, theirs, self._tokens, os.getpid())
+        self._process = get_context("spawn").Process(target=run_worker, args=arguments, name=name, daemon=True)
+        with theirs, _starting:
+            try:
+                _start_without_signals(self._process)
+            except BaseException:
+                self._close()
+                raise
+        self.pid = self._process.pid
+        self._poll = select.poll()
+        self._poll.register(self._process.sentinel, select.POLLIN)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The process's exit code, negative for a signal; None while it lives, and if another thread was told it."""
+        return self._process.exitcode
+
+    def send(self, value: object, steps: int) -> None:
+        """Send a trip, of which the worker may begin so many steps. The frame before must have been sent."""
+        os.write(self._grants.fileno(), bytes(steps))
+        self._out = memoryview(packed(value))
+        self._flush()
+
+    def take_back(self) -> int:
+        """Keep the worker from beginning anything more. Returns the number of steps that it will not begin."""
+        with suppress(BlockingIOError):
+            return len(os.read(self._tokens.fileno(), MOST_STEPS))
+        return 0
+
+    def receive(self, seconds: float) -> list[Frame]:
+        """Return what the worker sent, after so many seconds at the latest; see also :attr:`dead`."""
+        self._poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._out else 0))
+        ready = dict(self._poll.poll(seconds * 1000))
+        # a process that the worker forked may hold the sentinel's pipe open, so the exit code is looked at as well
+        over = self._process.sentinel in ready or (not ready and self._process.exitcode is not None)
+        self._flush()
+        closed = self._read()
+        if over or closed:
+            self._process.join(_REAPED_WITHIN)
+            self._read()
+            self.dead = over or not self._process.is_alive()
+            if not self.dead:
+                self.kill()  # it has closed the channel, and will never be of use again
+        return self._frames()
+
+    def kill(self) -> None:
+        """Kill the process at once."""
+        with suppress(OSError):
+            self._process.kill()
+
+    def end(self, seconds: float) -> None:
+        """Have the idle process end by itself, kill it after so many seconds, and wait until it is gone."""
+        with suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+        self._process.join(seconds)
+        if self._process.is_alive():
+            self.kill()
+            self._process.join(_REAPED_WITHIN)
+        self._close()
+        with suppress(ValueError):  # it is not gone even so: the kernel holds it; multiprocessing reaps it later
+            self._process.close()
+
+    def _close(self) -> None:
+        for end in (self._channel, self._tokens, self._grants):
+            end.close()
+
+    def _flush(self) -> None:
+        with suppress(BlockingIOError, ConnectionError):
+            while self._out:
+                self._out = self._out[self._channel.send(self._out) :]
+
+    def _read(self) -> bool:
+        """Take in what has come. Returns whether the other end is closed."""
+        try:
+            while data := self._channel.recv(_PIECE):
+                self._in += data
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            pass
+        return True
+
+    def _frames(self) -> list[Frame]:
+        found = []
+        at = 0
+        while len(self._in) >= at + LENGTH.size:
+            begin = at + LENGTH.size
+            end = begin + LENGTH.unpack_from(self._in, at)[0]
+            if len(self._in) < end:
+                break
+            found.append(Frame(*pickle.loads(memoryview(self._in)[begin:end])))  # noqa: S301 - of our own process
+            at = end
+        self._in = self._in[at:]
+        return found
+
+
+def _start_without_signals(process: SpawnProcess) -> None:
+    """Start a process in which SIGINT and SIGTERM are blocked until it ignores them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,85 @@
+"""The works that one worker process has in hand. Used by the thread of the worker in the parent."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from zkconsumer.balance.work import Work
+from zkconsumer.balance.worker_link import WorkerLink
+from zkconsumer.balance.worker_process import RECORD_FIELDS, SentChunk, SentWork, Trip
+
+
+class WorkerTrip:
+    """What a process has in hand.
+
+    * ``over``: the process has told that it is ready for the next trip
+    * ``recalled``: it begins nothing more of this one
+    * ``given_up``, ``timed_out``: it was killed, at the end of the run or because of the handler's time
+    * ``since``: when the process last told something, which is when the present group began (monotonic seconds)
+    """
+
+    def __init__(self, link: WorkerLink, groups: list[tuple[Work, ...]]) -> None:
+        self.link = link
+        self.groups = groups
+        self.over = self.recalled = self.given_up = self.timed_out = False
+        self.sent_at = self.since = self.looked_at = monotonic()
+        self._open = dict(enumerate(groups))
+        self._steps = len(groups) + 1
+
+    @property
+    def running(self) -> tuple[tuple[Work, ...], float]:
+        """The works of the group that is handled, and since when. Any thread."""
+        number = len(self.groups) - len(self._open) if not self.recalled else self._steps - 2
+        return (self.groups[number] if 0 <= number < len(self.groups) else ()), self.since
+
+    def send(self) -> None:
+        """Send the groups, and the chunks that the process has not got."""
+        new: list[SentChunk] = []
+        lanes: dict[object, int] = {None: -1}
+        sent = []
+        for group in self.groups:
+            works = []
+            for work in group:
+                lane = lanes.setdefault(work.lane, len(lanes) - 1)
+                if work.chunk is None:
+                    record, place = work.message[0], work.ledger.position.tp
+                    fields = (*place, *(getattr(record, name) for name in RECORD_FIELDS))
+                    works.append(SentWork(-1, work.offset, work.attempts + 1, lane, fields))
+                else:
+                    serial = self.link.cache.serial(work.chunk, new)
+                    works.append(SentWork(serial, work.offset, work.attempts + 1, lane))
+            sent.append(tuple(works))
+        needed = {work.serial for works in sent for work in works}
+        self.link.send(Trip(self.link.cache.forget(needed), tuple(new), tuple(sent)), self._steps)
+
+    def take_settled(self, number: int) -> tuple[Work, ...]:
+        """Return a group that the process has settled, once."""
+        self.since = monotonic()
+        return self._open.pop(number, ())
+
+    def take_open(self) -> list[Work]:
+        """Return the works that are not settled, once."""
+        rest = [work for group in self._open.values() for work in group]
+        self._open = {}
+        return rest
+
+    def waiting(self) -> list[Work]:
+        """Return works that have probably not begun."""
+        groups = list(self._open.values())[1:]
+        return [work for group in groups for work in group]
+
+    def recall(self) -> list[Work]:
+        """Keep the process from beginning anything more of this trip. Returns the works that it will not begin."""
+        self.recalled = True
+        self._steps -= self.link.take_back()
+        return [work for n in range(max(0, self._steps - 1), len(self.groups)) for work in self._open.pop(n, ())]
+
+    def begun(self) -> tuple[list[Work], bool]:
+        """Return the works that had begun when the process died, and whether that is known for sure.
+
+        A process that died after it received the trip and before it began a group died by any of the messages.
+        """
+        self._steps -= self.link.take_back()
+        known = self._steps != 1
+        groups = [group for number, group in self._open.items() if not known or number < self._steps - 1]
+        return [work for group in groups for work in group], known
