@@ -39,7 +39,10 @@ STOP_WITHIN = 5.0
 
 
 class Until(Protocol):
-    """When a run ends by itself."""
+    """When a run ends by itself; see :class:`zkconsumer.balance.until.RunEndWatch`."""
+
+    def limit(self, tp: TopicPartition) -> int:
+        """Return the offset before which a partition is handled. Any thread."""
 
     def reached(self, positions: Sequence[PartitionPosition]) -> bool:
         """Return whether all of these are where the run ends. Called a few times a second; returns at once."""
@@ -88,6 +91,8 @@ class BalancedRun:
         self._until = options.until
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
+        self.reached_end = False
+        """Whether the run ended because of ``until``."""
         self.engine = Engine(
             member.gate,
             EngineRules(options.order, options.retry, options.failure_limit, member.parks),
@@ -104,6 +109,8 @@ class BalancedRun:
             stream_of=delivery.stream_of,
             wake_fetchers=member.wake_fetchers,
         )
+        if options.until is not None:
+            self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
@@ -148,6 +155,7 @@ class BalancedRun:
             if self._hurried or self._member.closing():
                 return None
             if self._until is not None and self._until.reached(list(self._member.positions().values())):
+                self.reached_end = True
                 return None
             engine = self.engine
             if timeout is not None and not engine.in_hand and monotonic() - engine.active_at >= timeout:
