@@ -41,7 +41,10 @@ STOP_WITHIN = 5.0
 
 
 class Until(Protocol):
-    """When a run ends by itself."""
+    """When a run ends by itself; see :class:`zkconsumer.balance.until.RunEndWatch`."""
+
+    def limit(self, tp: TopicPartition) -> int:
+        """Return the offset before which a partition is handled. Any thread."""
 
     def reached(self, positions: Sequence[PartitionPosition]) -> bool:
         """Return whether all of these are where the run ends. Called a few times a second; returns at once."""
@@ -94,6 +97,8 @@ class BalancedRun:
         self._concurrency = options.concurrency
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
+        self.reached_end = False
+        """Whether the run ended because of ``until``."""
         self.engine = Engine(
             member.gate,
             EngineRules(options.order, options.retry, options.failure_limit, member.parks),
@@ -110,6 +115,8 @@ class BalancedRun:
             stream_of=delivery.stream_of,
             wake_fetchers=member.wake_fetchers,
         )
+        if options.until is not None:
+            self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
@@ -154,6 +161,7 @@ class BalancedRun:
             if self._hurried or self._member.closing():
                 return None
             if self._until is not None and self._until.reached(list(self._member.positions().values())):
+                self.reached_end = True
                 return None
             engine = self.engine
             busy = engine.in_hand or engine.lanes.startable  # a worker process may be on its way to a message

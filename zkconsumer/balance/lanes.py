@@ -360,5 +360,5 @@ class Lanes:
 
 def _lane_of(item: ReadWork | Lane) -> Lane:
     """Return the lane that an entry of a list stands for."""
-    lane: Lane = item.lane if type(item) is ReadWork else item  # type: ignore[assignment]
+    lane: Lane = item.lane if type(item) is ReadWork else item
     return lane

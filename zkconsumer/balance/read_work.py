@@ -29,7 +29,7 @@ class Part:
 class ReadWork(Work):
     """One message of a :class:`Part`, as read from ``record``.
 
-    ``taken`` once a worker has it; ``open`` until it has its outcome; ``pending`` while only the application knows when;
+    ``taken`` once a worker has it; ``open`` until it has its outcome; ``pending`` while only the application knows;
     ``answer`` is what the application told before its handler returned; ``slot`` is set where slots are shared.
 
     A further attempt is another work. So an answer to an earlier attempt finds that one closed, and does nothing.
