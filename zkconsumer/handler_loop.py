@@ -20,6 +20,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
+from zkconsumer.balance.executors import executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
@@ -34,6 +35,7 @@ from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.wiring import GroupMember
+from zkconsumer.wiring.member_parts import read_settings
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -132,14 +134,32 @@ class RunLoop:
         :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
         without the extra ``otel``.
         """
-        _check_handler(handler)
         _check_workers(workers, concurrency)
         self._check_run(topics, key_decoder, value_decoder)
-        options = concurrency and BalancedOptions(
-            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until
-        )
+        if concurrency is None:
+            _check_handler(handler)
+        elif tracer and executor == "processes":
+            raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
             handler = _with_spans(handler, tracer, self.config)
+        options = concurrency and BalancedOptions(
+            concurrency,
+            order_named(order),
+            executor_named(
+                executor,
+                handler,
+                concurrency,
+                batch,
+                self.config,
+                consumer=self.consumer_id,
+                settings=read_settings(self.config),
+                decoders=(key_decoder, value_decoder),
+            ),
+            batch,
+            retry or Retry(),
+            failure_limit,
+            until,
+        )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
         with guard or nullcontext():
@@ -190,6 +210,7 @@ class RunLoop:
             parks=not config.coordinated_by_brokers,
             timeout=self._timeout_s(),
             closing=lambda: self._end.begun,
+            closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
         )
 
@@ -434,7 +455,10 @@ def _check_handler(handler: Handler) -> None:
     if not callable(handler):
         raise TypeError(f"the handler must be callable with a message, not {handler!r}")
     if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
-        raise TypeError(f"the handler {handler!r} does nothing when it is only called: a plain function is wanted")
+        raise TypeError(
+            f"the handler {handler!r} does nothing when it is only called: a plain function is wanted; a coroutine"
+            ' function runs with concurrency= and executor="asyncio"'
+        )
 
 
 def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:

@@ -63,8 +63,8 @@ class BalancedOptions:
 class MemberAccess:
     """What a run needs of its member.
 
-    ``closing`` says whether the connector is being shut down; ``shut_down`` does so without counting anything as
-    finished that is in hand, and waits; ``parks``: pointers can be kept.
+    ``closing`` says whether the connector is being shut down, ``closed`` whether it has left the group; ``shut_down``
+    does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept.
     """
 
     consumer: ConsumerId
@@ -77,6 +77,7 @@ class MemberAccess:
     parks: bool
     timeout: float | None
     closing: Callable[[], bool]
+    closed: Callable[[], bool]
     shut_down: Callable[[], None]
 
 
@@ -150,7 +151,8 @@ class BalancedRun:
             if self._until is not None and self._until.reached(list(self._member.positions().values())):
                 return None
             engine = self.engine
-            if timeout is not None and not engine.in_hand and monotonic() - engine.active_at >= timeout:
+            busy = engine.in_hand or engine.lanes.startable  # a worker process may be on its way to a message
+            if timeout is not None and not busy and monotonic() - engine.active_at >= timeout:
                 return ConsumerTimeoutException(NOTHING_CAME)
 
     def _end(self, error: BaseException | None) -> None:
@@ -158,8 +160,10 @@ class BalancedRun:
         self.engine.end()
         if error is not None and not isinstance(error, ConsumerTimeoutException):
             self._member.shut_down()
-        while not self.executor.stop(Deadline(SLICE)) and not self._hurried:
-            pass
+        while not self.executor.drained(Deadline(SLICE)) and not self._hurried:
+            if self._member.closed():  # other members may have the messages now: end what can be ended
+                self.executor.stop(Deadline(0.0))
+        self.executor.stop(Deadline(0.0))
         self._stop_reader()
         self._tell_of_late_handlers()
 
@@ -198,5 +202,5 @@ class BalancedRun:
             return
         executor.reclaim(thread)
         chosen = None if topics is None else set(topics)
-        works = [w for w in executor.in_hand_of(thread) if chosen is None or w.home.position.topic in chosen]
+        works = [w for w in executor.in_hand_of(thread) if chosen is None or w.ledger.position.topic in chosen]
         self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in works])

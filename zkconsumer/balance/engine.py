@@ -9,7 +9,7 @@ it, and no function of the application is called under it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import random
@@ -21,6 +21,7 @@ from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import HELD, Failing, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome, Pending
+from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.retry import Decision, Kind, Retry, decide
 from zkconsumer.balance.work import Work
 from zkconsumer.core.finished_note import Attempts
@@ -38,8 +39,8 @@ LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
 NO_ROOM = "no more messages can be parked: {} are"
 
-Bury = Callable[[Work, Decision], bool]
-"""Makes a dead letter of a message. Returns whether it is finished by that; otherwise it stays a pointer of ours."""
+Bury = Callable[[ReadWork, Decision], None]
+"""Begins to make a dead letter of a message, and returns at once; the end is told by :meth:`Engine.buried`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class Engine:
                 return
         self._wake(1)  # it was chosen for a message at the same moment: another one takes that
 
-    def _taken(self, most: int) -> list[Work]:
+    def _taken(self, most: int) -> list[ReadWork]:
         """Return what may begin, counted as in hand. The caller holds the lock."""
         pace = self._pace
         if pace is not None:
@@ -150,27 +151,30 @@ class Engine:
         works = self.lanes.take(most, now)
         if pace is not None and len(works) < most:
             pace.spend(len(works) - most)  # what was not used
+        for lost in self.lanes.lost():
+            self._forget(lost)
         if works:
             self.in_hand += len(works)
             self.active_at = now
-            for work in works:
-                home = work.home
+            for part, count in Counter([work.part for work in works]).items():
+                home = part.home
                 if not home.in_hand:
                     # before the worker looks whether the partition is revoked, see core.partition_position
                     home.position.held_until = HELD
-                home.in_hand += 1
+                home.in_hand += count
                 if home.shared:
-                    home.hand.add(work)
+                    home.hand.update(work for work in works if work.part is part)
         return works
 
     def may_start(self, work: Work) -> bool:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours."""
-        home = work.home
+        assert type(work) is ReadWork
+        home = work.part.home
         if home.position.halted or monotonic() >= self._lease.until or self._ended or home.stopped:
             return False
         return not home.shared or (not home.leaving >> work.slot & 1 and home.may_start(work))
 
-    def answer(self, work: Work, outcome: Outcome) -> None:
+    def answer(self, work: ReadWork, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
         with self._lock:
             if not work.open or work.answer is not None:
@@ -182,88 +186,107 @@ class Engine:
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
-        done: dict[OpenPartition, list[int]] = {}
+        done: list[ReadWork] = []
+        others: list[tuple[ReadWork, Outcome]] = []
         with self._lock:
-            closed, others = self._sorted(outcomes, done)
+            for work, outcome in outcomes:
+                assert type(work) is ReadWork
+                if outcome is DONE and work.open and work.answer is None:
+                    work.open = False
+                    done.append(work)
+                else:
+                    self._sort(work, outcome, done, others)
         # first: a revocation that sees nothing in hand commits what is finished by then
-        for home, offsets in done.items():
-            home.ledger.finish(offsets)
-            if home.failing:
-                for offset in offsets:
-                    home.failing.pop(offset, None)
+        self._finish(done)
         again = []
         for work, outcome in others:
             replacement = self._replacement(work, outcome)
             if replacement is not work:
-                closed.append(work)
+                done.append(work)
                 if replacement is not None:
-                    work.chunk = None  # it goes on with the replacement
                     again.append(replacement)
-        if closed:
-            self._close(closed, again)
+        if done:
+            self._close(done, again)
 
     @staticmethod
-    def _sorted(
-        outcomes: Sequence[tuple[Work, Outcome]], done: dict[OpenPartition, list[int]]
-    ) -> tuple[list[Work], list[tuple[Work, Outcome]]]:
-        """Return what is done (its offsets go to ``done``), and what else has an outcome. The caller locks."""
-        closed: list[Work] = []
-        others: list[tuple[Work, Outcome]] = []
-        for work, outcome in outcomes:
-            if not work.open:
-                continue
-            if work.answer is not None and outcome is not NOT_STARTED:
-                outcome = work.answer
-            if isinstance(outcome, Pending):
-                work.pending = True
-                continue
-            work.open = False
-            if outcome is DONE:
-                closed.append(work)
-                offsets = done.get(work.home)
-                if offsets is None:
-                    done[work.home] = [work.offset]
-                else:
-                    offsets.append(work.offset)
-            else:
-                others.append((work, outcome))
-        for home, offsets in done.items():
-            home.outcomes.succeeded(len(offsets))
-        return closed, others
+    def _sort(work: ReadWork, outcome: Outcome, done: list[ReadWork], others: list[tuple[ReadWork, Outcome]]) -> None:
+        """Sort an outcome that is not simply done. The caller holds the lock."""
+        if not work.open:
+            return
+        if work.answer is not None and outcome is not NOT_STARTED:
+            outcome = work.answer
+        if isinstance(outcome, Pending):
+            work.pending = True
+            return
+        work.open = False
+        if outcome is DONE:
+            done.append(work)
+        else:
+            others.append((work, outcome))
 
-    def _close(self, works: Sequence[Work], again: Sequence[Work]) -> None:
+    @staticmethod
+    def _finish(done: Sequence[ReadWork]) -> None:
+        offsets: dict[Part, list[int]] = {}
+        for work in done:
+            part = work.part
+            if part in offsets:
+                offsets[part].append(work.offset)
+            else:
+                offsets[part] = [work.offset]
+        for part, finished in offsets.items():
+            home = part.home
+            home.ledger.finish(finished)
+            home.outcomes.succeeded(len(finished))
+            if home.failing:
+                for offset in finished:
+                    home.failing.pop(offset, None)
+
+    def _close(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
         """Count works as in hand no more; ``again`` come again in place of some of them."""
-        homes: set[OpenPartition] = set()
+        counts = Counter([work.part for work in works])
+        homes = {part.home for part in counts}
         with self._lock:
             for work in again:
-                if not work.home.position.revoked:
-                    self.lanes.put_back(work)
+                self._put_back(work)
+            self.lanes.returned(works)
             self.in_hand -= len(works)
-            for work in works:
-                home = work.home
-                homes.add(home)
-                home.in_hand -= 1
-                if work.lane is not None:
-                    self.lanes.returned(work)
-                if home.shared:
-                    home.hand.discard(work)
-                if work.pointer:
-                    self._pointer_ended(work)
-                self._unread(work)
+            for part, count in counts.items():
+                part.home.in_hand -= count
+                self._unread(part, count - sum(work.part is part for work in again))
             for home in homes:
-                if not home.in_hand:
-                    home.position.held_until = NOTHING_HELD
+                self._left_hand(home, works)
             startable = self.lanes.startable
             self.active_at = monotonic()
         for home in homes:
-            if not home.in_hand and home.position.revoked:
-                home.queue.let_go()
-            if home.leavers:
-                self._tell_leavers(home)
-            if home.wants_room and home.ledger.unfinished <= home.room_at:
-                self.wake_reader()
+            self._tell_of(home)
         if startable and self._waiting:
             self._wake(self.sizes.workers(startable))
+
+    def _put_back(self, work: ReadWork) -> None:
+        if work.part.home.position.revoked:
+            self._forget(work)
+        else:
+            self.lanes.put_back(work)
+
+    def _left_hand(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
+        """Note what is no longer in hand. The caller holds the lock."""
+        if not home.in_hand:
+            home.position.held_until = NOTHING_HELD
+        if home.shared:
+            home.hand.difference_update(works)
+        if self._pointer_works:
+            for work in works:
+                if work.pointer and work.part.home is home:
+                    self._pointer_ended(work)
+
+    def _tell_of(self, home: OpenPartition) -> None:
+        """Tell those who wait for messages to leave a hand."""
+        if not home.in_hand and home.position.revoked:
+            home.queue.let_go()
+        if home.leavers:
+            self._tell_leavers(home)
+        if home.wants_room and home.ledger.unfinished <= home.room_at:
+            self.wake_reader()
 
     def _wake(self, workers: int) -> None:
         for _ in range(workers):
@@ -275,14 +298,14 @@ class Engine:
 
     # ---- messages that are not done
 
-    def _replacement(self, work: Work, outcome: Outcome) -> Work | None:
+    def _replacement(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
         """Return the work that comes again in place of this one, None if there is none; itself if it stays in hand."""
         home = work.home
         if isinstance(outcome, NotStarted):
-            return _copy(work)
+            return work.again()
         if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
             self.abort(outcome.error)
-            return _copy(work)
+            return work.again()
         if home.position.revoked:
             self.late += 1
             return None
@@ -301,7 +324,7 @@ class Engine:
             )
         except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
             self.abort(e)
-            return _copy(work)
+            return work.again()
         if decision.kind is Kind.DEAD:
             return self._dead(work, decision)
         if decision.kind is Kind.PARK and self._park(work, decision):
@@ -311,10 +334,10 @@ class Engine:
     def _may_park(self, home: OpenPartition) -> bool:
         return self.rules.parks and home.own and self.rules.order is not Order.PARTITION
 
-    def _held(self, work: Work, decision: Decision) -> Work:
+    def _held(self, work: ReadWork, decision: Decision) -> ReadWork:
         """Return the work of the next attempt at a message that holds the base."""
         home = work.home
-        made = _copy(work)
+        made = work.again()
         made.attempts, made.first_ms = decision.attempts, decision.first_ms
         made.not_before = monotonic() + decision.seconds
         if decision.attempts:
@@ -322,7 +345,7 @@ class Engine:
         home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
         return made
 
-    def _park(self, work: Work, decision: Decision) -> bool:
+    def _park(self, work: ReadWork, decision: Decision) -> bool:
         """Park a message, and what waits behind it. Returns whether there was room."""
         home, key = work.home, work.key
         ordered = self.rules.order is Order.KEY and key is not None
@@ -349,21 +372,20 @@ class Engine:
                 self.lanes.remove(work.lane, behind)
             for one in behind:
                 one.open = False
-                self._unread(one)
+                self._unread(one.part, 1)
         home.failing.pop(work.offset, None)
         return True
 
     @staticmethod
-    def _unread(work: Work) -> None:
-        """Count a message as none of its chunk's any more. The caller holds the lock."""
-        chunk = work.chunk
-        if chunk is not None:
-            chunk.unfinished -= 1
+    def _unread(part: Part, count: int) -> None:
+        """Count so many messages as unfinished ones of their chunk no more. The caller holds the lock."""
+        chunk = part.chunk
+        if chunk is not None and count:
+            chunk.unfinished -= count
             if not chunk.unfinished:
-                work.home.chunk_finished(chunk)
-        work.message = None  # which refers to the work
+                part.home.chunk_finished(chunk)
 
-    def _pointer_ended(self, work: Work) -> None:
+    def _pointer_ended(self, work: ReadWork) -> None:
         """Let the key of a parked message go on if that was the last one. The caller holds the lock."""
         home, key = work.home, work.key
         self._pointer_works -= 1
@@ -379,7 +401,7 @@ class Engine:
         home.full_because = ""
         self.lanes.unblock(home.position.tp, key)
 
-    def _dead(self, work: Work, decision: Decision) -> Work | None:
+    def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
         """Make a dead letter of a message. Returns as :meth:`_replacement`."""
         home = work.home
         if self._bury is not None:
@@ -394,12 +416,12 @@ class Engine:
             return None
         return self._stopped(work, decision, "no more dead letters can be kept: see `zkconsumer dead`")
 
-    def _stopped(self, work: Work, decision: Decision, why: str) -> Work:
+    def _stopped(self, work: ReadWork, decision: Decision, why: str) -> ReadWork:
         """Stop the partition at this message, which stays unfinished."""
         work.home.stopped = f"{work.home.position.tp} stopped at {work.offset}: {why}"
         return self._held(work, decision)
 
-    def buried(self, work: Work, decision: Decision, error: BaseException | None) -> None:
+    def buried(self, work: ReadWork, decision: Decision, error: BaseException | None) -> None:
         """Note that a dead letter was delivered, or failed to be. Any thread."""
         again = []
         if error is None:
@@ -407,7 +429,6 @@ class Engine:
             work.home.failing.pop(work.offset, None)
         else:
             again.append(self._stopped(work, decision, f"its dead letter could not be delivered: {error!r:.200}"))
-            work.chunk = None
         self._close([work], again)
 
     def abort(self, error: BaseException) -> None:
@@ -417,9 +438,9 @@ class Engine:
 
     # ---- the reader
 
-    def push(self, home: OpenPartition, works: Sequence[Work]) -> None:
+    def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order."""
-        chunk = works[0].chunk
+        chunk = works[0].part.chunk
         with self._lock:
             if chunk is not None:
                 chunk.unfinished += len(works)
@@ -455,11 +476,11 @@ class Engine:
             home = self._homes.get(work.ledger)
             if home is None or self._ended or home.position.revoked:
                 return False
-            record, position, value = work.message[0], work.message[1], work.message[2]
-            work.home, work.key, work.pointer = home, record.key, True
-            work.message = home.messages((record, position, value, work))
+            record = work.message[0]
+            made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
+            made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
             self._pointer_works += 1
-            self.lanes.put_back(work)
+            self.lanes.put_back(made)
         self._wake(1)
         self.wake_executor()
         return True
@@ -491,10 +512,10 @@ class Engine:
         for _, tell in empty:
             tell()
 
-    def _forget(self, work: Work) -> None:
+    def _forget(self, work: ReadWork) -> None:
         """Forget a message that waits. The caller holds the lock."""
         work.open = False
-        self._unread(work)
+        self._unread(work.part, 1)
         if work.pointer:
             self._pointer_works -= 1
             self.pointer_settled(work)
@@ -514,13 +535,3 @@ class Engine:
                 self._forget(work)
             home.held_chunks.clear()
             self._homes.pop(home.ledger, None)
-
-
-def _copy(work: Work) -> Work:
-    """Return the work of another attempt at the same message, which answers to the former attempt do not reach."""
-    made = Work(None, work.offset, work.ledger, work.chunk, work.lane)
-    message = work.message
-    made.message = type(message)((message[0], message[1], message[2], made))
-    made.key, made.home, made.serial = work.key, work.home, work.serial
-    made.attempts, made.first_ms, made.pointer, made.slot = work.attempts, work.first_ms, work.pointer, work.slot
-    return made

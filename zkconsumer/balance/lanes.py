@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.work import Work
+from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.model import TopicPartition
 
 WHOLE = b""
@@ -56,7 +56,7 @@ class Lane:
     def __init__(self, key: bytes, table: dict[bytes, Lane]) -> None:
         self.key = key
         self.table = table
-        self.works: deque[Work] = deque()
+        self.works: deque[ReadWork] = deque()
         self.out = 0
         self.due = 0.0
         self.blocked = False
@@ -69,15 +69,21 @@ class Lanes:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._tables: dict[TopicPartition, dict[bytes, Lane]] = {}
-        self._fresh: deque[Work | Lane] = deque()  # in the order of their serials
-        self._again: list[tuple[int, int, Work | Lane]] = []  # a heap by serial
-        self._later: list[tuple[float, int, Work | Lane]] = []  # a heap by due time
+        self._fresh: deque[ReadWork | Lane] = deque()  # in the order of their serials
+        self._again: list[tuple[int, int, ReadWork | Lane]] = []  # a heap by serial
+        self._later: list[tuple[float, int, ReadWork | Lane]] = []  # a heap by due time
         self._ties = count()
+        self._lost: list[ReadWork] = []
 
     @property
     def startable(self) -> int:
         """Number of lanes, and of messages without one, that may be startable now."""
         return len(self._fresh) + len(self._again)
+
+    def lost(self) -> list[ReadWork]:
+        """Return the messages that were found to belong to an ended stay since the last call."""
+        found, self._lost = self._lost, []
+        return found
 
     def next_due(self) -> float | None:
         """Return when the next message that waits for its time may begin, None if none waits."""
@@ -85,7 +91,7 @@ class Lanes:
 
     # ---- in
 
-    def add(self, home: OpenPartition, works: Sequence[Work]) -> None:
+    def add(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages of one partition in the order of their offsets. Their serials are the highest so far."""
         fresh = self._fresh
         if self._order is Order.NONE:
@@ -107,27 +113,27 @@ class Lanes:
                 lane.listed = True
                 fresh.append(lane)
 
-    def put_back(self, work: Work) -> None:
+    def put_back(self, work: ReadWork) -> None:
         """Add a message that was taken before, or one of a pointer, at its place in its lane."""
         lane = self._lane_of(work)
         if lane is None:
-            self._list_again(work, work.not_before, work.serial)
+            self._list_again(work, work.not_before, work.part.serial)
             return
         works, at = lane.works, 0
-        while at < len(works) and works[at].home is work.home and works[at].offset < work.offset:
+        while at < len(works) and works[at].part.home is work.part.home and works[at].offset < work.offset:
             at += 1
         works.insert(at, work)
         if at == 0:
             lane.due = work.not_before
         self._relist(lane)
 
-    def _lane_of(self, work: Work) -> Lane | None:
+    def _lane_of(self, work: ReadWork) -> Lane | None:
         key = work.key if self._order is Order.KEY else WHOLE
         if self._order is Order.NONE or key is None:
             return None
         lane: Lane | None = work.lane
         if lane is None or lane.table.get(key) is not lane:
-            table = self._table(work.home.position.tp)
+            table = self._table(work.part.home.position.tp)
             lane = table.setdefault(key, Lane(key, table))
             work.lane = lane
         return lane
@@ -146,9 +152,9 @@ class Lanes:
         if lane.blocked and not lane.works[0].pointer:
             return
         lane.listed = True
-        self._list_again(lane, lane.due, lane.works[0].serial)
+        self._list_again(lane, lane.due, lane.works[0].part.serial)
 
-    def _list_again(self, item: Work | Lane, due: float, serial: int) -> None:
+    def _list_again(self, item: ReadWork | Lane, due: float, serial: int) -> None:
         if due:
             heappush(self._later, (due, next(self._ties), item))
         else:
@@ -156,101 +162,100 @@ class Lanes:
 
     # ---- out
 
-    def take(self, most: int, now: float) -> list[Work]:
+    def take(self, most: int, now: float) -> list[ReadWork]:
         """Return startable messages, at most so many, the oldest first. Those of one lane follow each other."""
-        self._now_due(now)
-        found: list[Work] = []
+        if self._later:
+            self._now_due(now)
+        found: list[ReadWork] = []
+        fresh, again = self._fresh, self._again
         while len(found) < most:
-            item = self._oldest()
-            if item is None:
+            if again:
+                item = self._oldest()
+            elif fresh:
+                item = fresh.popleft()
+            else:
                 break
-            if isinstance(item, Work):
-                if not item.home.position.halted and not item.home.stopped:
-                    item.not_before = 0.0
+            if type(item) is ReadWork:
+                home = item.part.home
+                if not home.position.halted and not home.stopped:
                     found.append(item)
-                elif not item.home.position.revoked:
-                    item.home.aside.append(item)
-                continue
-            item.listed = False
-            self._take_from(item, most, found)
+                elif home.position.revoked:
+                    self._lost.append(item)
+                else:
+                    home.aside.append(item)
+            else:
+                self._take_from(item, most, found)
         return found
 
-    def _take_from(self, lane: Lane, most: int, found: list[Work]) -> None:
+    def _take_from(self, lane: Lane, most: int, found: list[ReadWork]) -> None:
+        lane.listed = False
         works = lane.works
-        while works and works[0].home.position.revoked:
-            works.popleft()
+        while works and works[0].part.home.position.revoked:
+            self._lost.append(works.popleft())
             lane.due = 0.0
         if not works:
             self._relist(lane)
             return
-        home = works[0].home
+        first = works[0]
+        home = first.part.home
         if home.position.halted or home.stopped:
             lane.listed = True
             home.aside.append(lane)
             return
+        if lane.blocked and not first.pointer:
+            return  # listed before an earlier message was parked; unblocking lists it again
         lane.due = 0.0
-        if lane.blocked:
-            if not works[0].pointer:
-                return  # listed before an earlier message was parked; unblocking lists it again
-            found.append(works.popleft())
-            lane.out = 1
-            return
-        while works and len(found) < most and works[0].home is home and not works[0].not_before:
+        found.append(works.popleft())
+        lane.out = 1
+        if lane.blocked or first.not_before:
+            return  # a message that failed before goes alone
+        while works and len(found) < most and works[0].part.home is home and not works[0].not_before:
             found.append(works.popleft())
             lane.out += 1
-        if not lane.out:  # its first message waited for its time, which has come
-            works[0].not_before = 0.0
-            found.append(works.popleft())
-            lane.out = 1
 
     def _now_due(self, now: float) -> None:
         later = self._later
         while later and later[0][0] <= now:
             _, _, item = heappop(later)
-            if isinstance(item, Work):
-                heappush(self._again, (item.serial, next(self._ties), item))
+            if type(item) is ReadWork:
+                heappush(self._again, (item.part.serial, next(self._ties), item))
             elif item.works:
                 item.due = 0.0
-                heappush(self._again, (item.works[0].serial, next(self._ties), item))
+                heappush(self._again, (item.works[0].part.serial, next(self._ties), item))
             else:
                 item.listed = False
                 self._relist(item)
 
-    def _oldest(self) -> Work | Lane | None:
+    def _oldest(self) -> ReadWork | Lane:
+        """Return the oldest of both lists, the second of which is not empty."""
         fresh, again = self._fresh, self._again
-        if not again:
-            return fresh.popleft() if fresh else None
         if fresh:
-            first = fresh[0]
-            if not isinstance(first, Work):
-                if not first.works:
-                    fresh.popleft()
-                    return first
-                first = first.works[0]
-            if first.serial <= again[0][0]:
+            item = fresh[0]
+            first = item if type(item) is ReadWork else item.works[0] if item.works else None
+            if first is None or first.part.serial <= again[0][0]:
                 return fresh.popleft()
         return heappop(again)[2]
 
-    def returned(self, work: Work) -> None:
-        """Note that a worker has this message no more: it is finished, or :meth:`put_back` has been called with it."""
-        lane = work.lane
-        if lane is not None:
-            lane.out -= 1
-            if not lane.out:
-                if lane.works and not lane.blocked and not lane.listed:
-                    lane.listed = True
-                    self._list_again(lane, lane.due, lane.works[0].serial)
-                else:
-                    self._relist(lane)
+    def returned(self, works: Iterable[ReadWork]) -> None:
+        """Note that workers have these messages no more: each is finished, or was put back."""
+        for work in works:
+            lane = work.lane
+            if lane is not None:
+                lane.out -= 1
+                if lane.out <= 0:
+                    if lane.works:
+                        self._relist(lane)
+                    elif not lane.blocked:
+                        lane.table.pop(lane.key, None)
 
     # ---- parking, pausing, ends
 
-    def block(self, lane: Lane) -> list[Work]:
+    def block(self, lane: Lane) -> list[ReadWork]:
         """Let nothing of the lane begin but works of pointers. Returns those that wait, which stay in it."""
         lane.blocked = True
         return [work for work in lane.works if not work.pointer]
 
-    def remove(self, lane: Lane, works: Iterable[Work]) -> None:
+    def remove(self, lane: Lane, works: Iterable[ReadWork]) -> None:
         """Take waiting messages out of their lane: they are parked."""
         gone = set(works)
         lane.works = deque(work for work in lane.works if work not in gone)
@@ -272,22 +277,22 @@ class Lanes:
         """List again what was found not startable while the partition was paused or stopped."""
         aside, home.aside = home.aside, []
         for item in aside:
-            if isinstance(item, Work):
-                self._list_again(item, item.not_before, item.serial)
+            if type(item) is ReadWork:
+                self._list_again(item, item.not_before, item.part.serial)
             else:
                 item.listed = False
                 self._relist(item)
 
-    def remove_slots(self, home: OpenPartition, slots: int) -> list[Work]:
+    def remove_slots(self, home: OpenPartition, slots: int) -> list[ReadWork]:
         """Forget what waits of some slots of a partition. Returns those messages."""
 
-        def goes(work: Work) -> bool:
-            return work.home is home and bool(slots >> work.slot & 1)
+        def goes(work: ReadWork) -> bool:
+            return work.part.home is home and bool(slots >> work.slot & 1)
 
-        gone = [item for item in home.aside if isinstance(item, Work) and goes(item)]
+        gone = [item for item in home.aside if type(item) is ReadWork and goes(item)]
         home.aside = [item for item in home.aside if item not in gone]
         loose = [*self._fresh, *(entry[2] for entry in (*self._again, *self._later))]
-        gone += [item for item in loose if isinstance(item, Work) and goes(item)]
+        gone += [item for item in loose if type(item) is ReadWork and goes(item)]
         dropped = set(gone)
         self._fresh = deque(item for item in self._fresh if item not in dropped)
         self._again = [entry for entry in self._again if entry[2] not in dropped]
@@ -303,11 +308,11 @@ class Lanes:
                 gone += leaving
         return gone
 
-    def drop(self, home: OpenPartition) -> list[Work]:
+    def drop(self, home: OpenPartition) -> list[ReadWork]:
         """Forget what has not begun of a stay that has ended. Returns the messages that lanes have lost by it."""
-        dropped: list[Work] = []
+        dropped: list[ReadWork] = []
         for item in home.aside:
-            if isinstance(item, Work):
+            if type(item) is ReadWork:
                 dropped.append(item)
             else:
                 item.listed = False
@@ -315,10 +320,10 @@ class Lanes:
         table = self._tables.get(home.position.tp, {})
         for lane in list(table.values()):
             lane.blocked = False
-            gone = [work for work in lane.works if work.home is home]
+            gone = [work for work in lane.works if work.part.home is home]
             if gone:
                 dropped += gone
-                lane.works = deque(work for work in lane.works if work.home is not home)
+                lane.works = deque(work for work in lane.works if work.part.home is not home)
                 lane.due = lane.works[0].not_before if lane.works else 0.0
             self._relist(lane)
         return dropped

@@ -70,6 +70,10 @@ class ThreadExecutor:
     def wake(self) -> None:
         """Return at once: workers wait in the engine."""
 
+    def drained(self, deadline: Deadline) -> bool:
+        """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
+        return self.stop(deadline)
+
     def stop(self, deadline: Deadline) -> bool:
         """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
         alive = False

@@ -55,6 +55,11 @@ class FinishedNote:
         """Whether the base alone says as much."""
         return not self.finished and not self.attempts
 
+    @property
+    def size(self) -> int:
+        """The number of offsets that it lists."""
+        return len(self.attempts) + sum(len(one.unfinished) for one in self.finished)
+
     def covers(self, offset: int, slot: int) -> bool:
         """Return whether the message is finished."""
         return offset < self.base or any(one.covers(offset, slot) for one in self.finished)
@@ -72,18 +77,21 @@ class FinishedNote:
 def encode_note(note: FinishedNote, limit: int | None = None) -> bytes:
     """Return the note's bytes.
 
-    Arguments: ``limit`` in bytes. What does not fit is left out from the end, so that it is consumed again.
+    Arguments: ``limit`` in bytes. What does not fit is left out from the end, so that it is consumed again; the
+    attempts are left out first. Empty if not even the start fits.
     """
-    data = _encoded(note)
-    if limit is None or len(data) <= limit:
+    limit = MOST_BYTES if limit is None else limit
+    data = _encoded(note) if note.size <= MOST_UNFINISHED and len(note.finished) <= MOST_PIECES else b""
+    if data and len(data) <= limit:
         return data
-    note = FinishedNote(note.base, note.finished)
+    note = FinishedNote(note.base, note.finished[:MOST_PIECES])
     low, high = note.base, max((one.end for one in note.finished), default=note.base)
     best = b""
     while low < high:
         middle = (low + high + 1) // 2
-        data = _encoded(note.before(middle))
-        if len(data) <= limit:
+        part = note.before(middle)
+        data = _encoded(part) if part.size <= MOST_UNFINISHED else b""
+        if data and len(data) <= limit:
             low, best = middle, data
         else:
             high = middle - 1

@@ -19,17 +19,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from zkconsumer.core.finished_note import Attempts, FinishedNote
-from zkconsumer.core.key_slots import ALL_SLOTS
+from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.unfinished_offsets import UnfinishedOffsets
+from zkconsumer.core.unfinished_offsets import Finished, UnfinishedOffsets, joined
 
 
 @dataclass(frozen=True, slots=True)
 class CommitPoint:
     """What one commit writes of a partition: all of it, or nothing.
 
-    ``offset`` is the base once the pointers are stored. ``pointers`` are all those of the partition; None: unchanged.
+    ``offset`` is the base once ``changes`` are stored: pointers that are added or replaced, None for removed ones. The
+    store applies them to what it has, so that no pointer of somebody else is overwritten. ``pointers`` are all those of
+    the partition with the changes; None: unchanged. ``passed`` are the messages that the base or the note passes only
+    because of their pointers.
     """
 
     offset: int
@@ -64,10 +67,12 @@ class MessageLedger:
         self._attempts: dict[int, Attempts] = dict(note.attempts) if note is not None else {}
         self._pointers: dict[int, Pointer] = dict(pointers or {})
         self._changes: dict[int, Pointer | None] = {}
+        self._pointer_serial = 0
         self._passing: set[int] = set()
         self._serial = 0
         self._stored = 0
         self._lent: dict[str, FinishedNote] = {}
+        self._lent_slots: dict[str, int] = {}
 
     # ---- the reader
 
@@ -81,6 +86,8 @@ class MessageLedger:
     def read(self, wanted: Iterable[int], to: int) -> None:
         """Count these messages as read and unfinished; ``to`` is the offset after what was read."""
         with self._lock:
+            if self._passing:  # read again before their pointers are stored: nothing may pass them until then
+                wanted = [*wanted, *(offset for offset in self._passing if self._unfinished.read_to <= offset < to)]
             self._unfinished.read(wanted, to)
             self._moved()
 
@@ -106,9 +113,12 @@ class MessageLedger:
 
     # ---- outcomes
 
-    def finish(self, offsets: Iterable[int]) -> None:
+    def finish(self, offsets: Collection[int]) -> None:
         """Count these messages as finished. An offset that is not unfinished here is ignored."""
         with self._lock:
+            if not self._pointers and not self._attempts and self._unfinished.finish_together(offsets):
+                self._serial += len(offsets)
+                offsets = ()
             for offset in offsets:
                 known = self._unfinished.finish(offset)
                 if offset in self._pointers:
@@ -154,25 +164,37 @@ class MessageLedger:
 
     # ---- the committer
 
-    def point(self) -> CommitPoint:
-        """Return what a commit writes now."""
+    def point(self, *, pointers: bool = True) -> CommitPoint:
+        """Return what a commit writes now.
+
+        Arguments: ``pointers`` False: none can be stored, so the messages that wait for theirs are not passed.
+        """
         with self._lock:
-            passed = frozenset(self._passing)
-            base, finished = self._unfinished.base_without(passed), self._unfinished.finished(passed)
+            changes = dict(self._changes) if pointers else {}
+            passed = frozenset(self._passing) if pointers else frozenset()
+            base, finished = (self._unfinished.base_without(passed), self._unfinished.finished(passed))
             attempts = {o: a for o, a in self._attempts.items() if o >= base and o not in passed}
             for note in self._lent.values():
                 base = min(base, note.base)
                 finished = (*finished, *note.finished)
                 attempts |= note.attempts
-            pointers = tuple(self._pointers.values()) if self._changes else None
-            return CommitPoint(
-                base, FinishedNote(base, finished, attempts), pointers, passed, dict(self._changes), self._serial
-            )
+            kept = tuple(self._pointers.values()) if changes else None
+            return CommitPoint(base, FinishedNote(base, finished, attempts), kept, passed, changes, self._serial)
 
     @property
     def dirty(self) -> bool:
         """Whether something changed since the last commit that was stored."""
         return self._serial != self._stored
+
+    @property
+    def unnoted(self) -> int:
+        """The number of changes, mostly acknowledgements, since the last commit that was stored."""
+        return self._serial - self._stored
+
+    @property
+    def may_park(self) -> bool:
+        """Whether pointers of this partition can be stored; ``position.parking_trouble`` tells why not."""
+        return self.position.may_park
 
     def stored(self, point: CommitPoint) -> None:
         """Note that this was written."""
@@ -186,20 +208,77 @@ class MessageLedger:
                 for offset, change in self._changes.items()
                 if offset not in point.changes or point.changes[offset] != change
             }
-            self._stored = point.serial
+            self._stored = max(self._stored, point.serial)
+            base = self._unfinished.base
+            self._attempts = {offset: attempts for offset, attempts in self._attempts.items() if offset >= base}
             self._moved()
 
     def pointers_read(self, stored: Mapping[int, Pointer]) -> None:
         """Take over pointers that somebody else has written, for instance a replay. Changes of ours go on top."""
         with self._lock:
-            merged = dict(stored)
-            for offset, change in self._changes.items():
-                if change is None:
-                    merged.pop(offset, None)
-                else:
-                    merged[offset] = change
-            self._pointers = merged
+            merged = applied(stored, self._changes)
+            if merged != self._pointers:
+                self._pointers = merged
+                self._pointer_serial += 1
+
+    def pointer_changes(self, since: int) -> tuple[int, Mapping[int, Pointer] | None]:
+        """Return a number for the next call, and the pointers if somebody else has changed them, else None.
+
+        Arguments: ``since`` is the number that the last call returned; 0 at first.
+        """
+        with self._lock:
+            now = self._pointer_serial
+            return now, dict(self._pointers) if now != since else None
+
+    # ---- slots on loan
+
+    def lend(self, borrower: str, slots: int, offsets: Iterable[int]) -> FinishedNote:
+        """Count these slots as on loan from now on. Returns what the borrower has to know of them.
+
+        The base waits for the borrower. The slots must be free: no message of them is in hand.
+
+        Arguments: ``offsets`` are the unfinished messages of the slots. Those that wait for their pointers stay here.
+        """
+        with self._lock:
+            waiting = self._passing & self._pointers.keys()
+            base = self._unfinished.base
+            given = [offset for offset in offsets if offset not in waiting]
+            pieces = self._unfinished.give_up(slots, given)
+            for offset in waiting:
+                pieces = tuple(one.without(offset) for one in pieces)
+            attempts = {o: self._attempts.pop(o) for o in given if o in self._attempts}
+            note = FinishedNote(base, pieces, attempts)
+            had, had_slots = (self._lent.get(borrower), self._lent_slots.get(borrower, NO_SLOTS))
+            self._lent[borrower] = note if had is None else _both((had, had_slots), (note, slots))
+            self._lent_slots[borrower] = had_slots | slots
             self._serial += 1
+            self._moved()
+            return note
+
+    def report(self, borrower: str, note: FinishedNote) -> None:
+        """Take over what a borrower has finished of all the slots that it has."""
+        with self._lock:
+            self._lent[borrower] = note
+            self._serial += 1
+            self._moved()
+
+    def take_back(self, borrower: str, slots: int, *, keeps: int = 0) -> int:
+        """Count these slots here again, from the borrower's last report on.
+
+        Arguments: ``keeps`` are the slots that the borrower still has.
+        Returns the offset from which the log must be read again.
+        """
+        with self._lock:
+            note = self._lent.pop(borrower)
+            self._lent_slots.pop(borrower)
+            again = self._unfinished.take_on(slots, note.base, note.finished)
+            self._attempts.update(note.attempts)
+            if keeps:
+                kept = tuple(part for one in note.finished if (part := one.of_slots(keeps)) is not None)
+                self._lent[borrower] = FinishedNote(note.base, kept, note.attempts)
+                self._lent_slots[borrower] = keeps
+            self._serial += 1
+            return again
 
     def _moved(self) -> None:
         position, base = self.position, self._unfinished.base
@@ -228,12 +307,30 @@ class MessageLedger:
 
     @property
     def finished_beyond(self) -> int:
-        """Number of offsets beyond the base that are finished, as far as this member has read."""
+        """Number of offsets beyond the base that are finished; an estimate where slots are on loan."""
         with self._lock:
-            beyond = self._unfinished.highest - self._unfinished.base
-            return max(0, beyond - len(self._unfinished)) if beyond > 0 else 0
+            return self._unfinished.finished_beyond
 
     def unfinished_of(self, offsets: Collection[int]) -> list[int]:
         """Return those of the offsets that are unfinished here."""
         with self._lock:
             return [offset for offset in offsets if offset in self._unfinished]
+
+
+def applied(pointers: Mapping[int, Pointer], changes: Mapping[int, Pointer | None]) -> dict[int, Pointer]:
+    """Return the pointers with these changes: added or replaced ones, and None for removed ones."""
+    merged = {**pointers, **changes}
+    return {offset: pointer for offset, pointer in merged.items() if pointer is not None}
+
+
+def _both(*loans: tuple[FinishedNote, int]) -> FinishedNote:
+    """Return one note of disjoint sets of slots, each finished before its own base."""
+    base = min(note.base for note, _ in loans)
+    pieces: list[Finished] = []
+    attempts: dict[int, Attempts] = {}
+    for note, slots in loans:
+        if note.base > base:
+            pieces.append(Finished(base, note.base, (), slots))
+        pieces += note.finished
+        attempts |= note.attempts
+    return FinishedNote(base, joined(pieces), attempts)

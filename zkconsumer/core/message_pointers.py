@@ -24,6 +24,8 @@ MOST_POINTERS = 1000
 """Pointers of each kind that one partition may have."""
 MOST_REASON = 200
 """Characters of a reason that are kept."""
+NODE_BYTES = 128 * 1024
+"""Size of a partition's node, at most: a transaction has room for several."""
 _MARK_LENGTH = 18
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_OFFSET = (1 << 63) - 1
@@ -75,10 +77,22 @@ def slot_of_mark(mark: str) -> int | None:
 
 
 def encode_pointers(pointers: Iterable[Pointer]) -> bytes:
-    """Return the content of a partition's node, in the order of offsets; empty for none."""
+    """Return the content of a partition's node, in the order of offsets; empty for none.
+
+    Reasons are cut short where the content would become larger than :data:`NODE_BYTES`.
+    """
+    ordered = sorted(pointers, key=lambda p: p.offset)
+    data = b""
+    for characters in (MOST_REASON, MOST_REASON // 5, 0):
+        data = _encoded(ordered, characters)
+        if len(data) <= NODE_BYTES:
+            break
+    return data
+
+
+def _encoded(pointers: Iterable[Pointer], characters: int) -> bytes:
     listed = [
-        [p.offset, p.fate.value, p.attempts, p.due_ms, p.first_ms, p.key, p.reason[:MOST_REASON]]
-        for p in sorted(pointers, key=lambda p: p.offset)
+        [p.offset, p.fate.value, p.attempts, p.due_ms, p.first_ms, p.key, p.reason[:characters]] for p in pointers
     ]
     if not listed:
         return b""

@@ -64,6 +64,7 @@ class PartitionPosition:
     * ``successor``: the position at which the same stream goes on with the partition, if it does
     * ``ledger``: the messages of the partition, where they are finished in any order; ``consumed`` is its base then
     * ``known_note`` and ``known_pointers``: what the store told of messages beyond the start, for the ledger
+    * ``may_park`` and ``parking_trouble``: whether pointers of the partition can be stored, and why not, in words
     * ``full``: true while the reader has enough messages of the partition, so that no more are fetched
     """
 
@@ -83,6 +84,8 @@ class PartitionPosition:
         "known_pointers",
         "ledger",
         "log_end",
+        "may_park",
+        "parking_trouble",
         "partition",
         "paused",
         "successor",
@@ -112,6 +115,8 @@ class PartitionPosition:
         self.ledger: MessageLedger | None = None
         self.known_note: FinishedNote | None = None
         self.known_pointers: Mapping[int, Pointer] = {}
+        self.may_park = False
+        self.parking_trouble = ""
         self.full = False
 
     @property

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
+from itertools import islice
+from operator import lt
 from typing import NamedTuple
 
-from zkconsumer.core.key_slots import ALL_SLOTS
+from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS
 
 
 class Finished(NamedTuple):
@@ -65,13 +67,14 @@ class UnfinishedOffsets:
     Arguments: ``start`` is the first offset that is not finished for certain; ``known`` tells what is finished beyond.
     """
 
-    __slots__ = ("_known", "_lowest", "_unfinished", "highest", "read_to", "slots")
+    __slots__ = ("_known", "_lowest", "_pushed", "_unfinished", "highest", "read_to", "slots")
 
     def __init__(self, start: int, known: Iterable[Finished] = (), slots: int = ALL_SLOTS) -> None:
         self.slots = slots
         self.read_to = self.highest = start
         self._unfinished: set[int] = set()
         self._lowest: list[int] = []  # a heap, which may hold finished offsets as well
+        self._pushed = -1  # the highest offset that was ever in it
         self._known = tuple(rest for one in known if (rest := one.beyond(start)) is not None)
 
     def __len__(self) -> int:
@@ -104,9 +107,15 @@ class UnfinishedOffsets:
 
         The offsets before ``to`` that are not wanted are finished, belong to other slots, or have no message.
         """
-        for offset in wanted:
-            self._unfinished.add(offset)
-            heappush(self._lowest, offset)
+        offsets = list(wanted)
+        self._unfinished.update(offsets)
+        if offsets and offsets[0] > self._pushed and all(map(lt, offsets, islice(offsets, 1, None))):
+            self._lowest.extend(offsets)  # ascending and above all others: it is still a heap
+        else:
+            for offset in offsets:
+                heappush(self._lowest, offset)
+        if offsets:
+            self._pushed = max(self._pushed, *offsets)
         if to > self.read_to:
             self.read_to = to
             if self._known:
@@ -125,11 +134,25 @@ class UnfinishedOffsets:
             self.highest = offset + 1
         return True
 
+    def finish_together(self, offsets: Collection[int]) -> bool:
+        """Count messages as finished if each of them is unfinished and was read; returns whether that was so."""
+        unfinished = self._unfinished
+        if not unfinished.issuperset(offsets):
+            return False
+        last = max(offsets, default=-1)
+        if last >= self.read_to:
+            return False
+        unfinished.difference_update(offsets)
+        self.highest = max(self.highest, last + 1)
+        return True
+
     def base_without(self, passed: Collection[int]) -> int:
         """Return the base as it will be once these messages are finished as well."""
         if not passed:
             return self.base
-        return min((offset for offset in self._unfinished if offset not in passed), default=self.read_to)
+        lowest = min((offset for offset in self._unfinished if offset not in passed), default=self.read_to)
+        # while the log is being read again, there may be unfinished messages between here and what is in hand
+        return min(lowest, self.read_to)
 
     def finished(self, passed: Collection[int] = ()) -> tuple[Finished, ...]:
         """Return what is finished from the base on, for our slots. ``passed`` counts as finished."""
@@ -137,10 +160,19 @@ class UnfinishedOffsets:
         ahead = max((offset + 1 for offset in passed if offset < self.read_to), default=0)
         end = max(self.highest, ahead)
         found = []
-        if end > base:
+        if end > base and self.slots:
             listed = sorted(offset for offset in self._unfinished if offset < end and offset not in passed)
             found.append(Finished(base, end, tuple(listed), self.slots))
-        return (*found, *self._known)
+        return joined((*found, *self._known))
+
+    @property
+    def finished_beyond(self) -> int:
+        """The number of offsets beyond the base that are finished; an estimate where slots are shared."""
+        base, found = self.base, 0
+        if self.highest > base:
+            open_ones = sum(offset < self.highest for offset in self._unfinished)
+            found = _share(self.highest - base - open_ones, self.slots)
+        return found + sum(_share(one.end - one.start - len(one.unfinished), one.slots) for one in self._known)
 
     # ---- slots that come and go
 
@@ -149,7 +181,7 @@ class UnfinishedOffsets:
 
         Arguments: ``offsets`` are their unfinished messages.
         """
-        given = tuple(part for one in self._everything() if (part := one.of_slots(slots)) is not None)
+        given = joined(part for one in self._everything() if (part := one.of_slots(slots)) is not None)
         self.slots &= ~slots
         self._unfinished.difference_update(offsets)
         self._known = tuple(part for one in self._known if (part := one.of_slots(~slots & ALL_SLOTS)) is not None)
@@ -169,14 +201,30 @@ class UnfinishedOffsets:
         elif self.base > again and self.slots:
             mine = (Finished(again, self.base, (), self.slots), *mine)
         self.slots |= slots
-        self._known = tuple(rest for one in (*mine, *theirs) if (rest := one.beyond(again)) is not None)
+        self._known = joined(rest for one in (*mine, *theirs) if (rest := one.beyond(again)) is not None)
         self.read_to = again
         self.highest = min(self.highest, again)
-        heapify(self._lowest)
         return again
 
     def _everything(self) -> tuple[Finished, ...]:
         """Return what is finished of our slots, up to where the log was read and beyond."""
-        base = self.base
-        here = (Finished(base, self.read_to, tuple(sorted(self._unfinished)), self.slots),) if self.slots else ()
-        return (*here, *self._known)
+        base, listed = (self.base, sorted(offset for offset in self._unfinished if offset < self.read_to))
+        if not self.slots or base >= self.read_to:
+            return self._known
+        return (Finished(base, self.read_to, tuple(listed), self.slots), *self._known)
+
+
+def joined(pieces: Iterable[Finished]) -> tuple[Finished, ...]:
+    """Return the same with neighbours of the same slots made one, so that they do not become ever more."""
+    found: list[Finished] = []
+    for one in sorted(pieces, key=lambda piece: (piece.slots, piece.start, piece.end)):
+        last = found[-1] if found else None
+        if last is not None and last.slots == one.slots and last.end == one.start:
+            found[-1] = last._replace(end=one.end, unfinished=(*last.unfinished, *one.unfinished))
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def _share(offsets: int, slots: int) -> int:
+    return max(0, offsets) * slots.bit_count() // SLOTS

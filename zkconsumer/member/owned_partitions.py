@@ -58,14 +58,21 @@ class OwnedPartitions:
 
     def add(self, claimed: Mapping[TopicPartition, tuple[ThreadId, KnownOffset]]) -> None:
         """Add claimed partitions. :meth:`start` begins to fetch them."""
-        added = [
-            (PartitionPosition(tp, thread, self._start_in(known)), known) for tp, (thread, known) in claimed.items()
-        ]
+        added = [(self._position(tp, thread, known), known) for tp, (thread, known) in claimed.items()]
         # the committer first: it must know a partition before a message of it can be finished
         self._commits.track(added)
         for position, _ in added:
             self.positions[position.tp] = position
             self._unstarted.add(position)
+
+    def _position(self, tp: TopicPartition, thread: ThreadId, known: KnownOffset) -> PartitionPosition:
+        """Return a position that begins as the nodes say."""
+        position = PartitionPosition(tp, thread, self._start_in(known))
+        if known.acks is not None:
+            position.known_pointers = known.acks.pointers
+            position.known_note = None if position.consumed is None else known.acks.note
+            position.may_park, position.parking_trouble = not known.acks.trouble, known.acks.trouble
+        return position
 
     def _start_in(self, known: KnownOffset) -> int | None:
         """Return the start offset in the offset node, or None if it has none or another store must be asked too."""
@@ -178,7 +185,7 @@ class OwnedPartitions:
         A partition that has started continues at its node's offset, even if another store has a different one, because
         somebody wrote the node.
         """
-        news = {old: PartitionPosition(old.tp, old.thread, self._start_in(offset)) for old, offset in known.items()}
+        news = {old: self._position(old.tp, old.thread, offset) for old, offset in known.items()}
         for old, new in news.items():
             self._replace(old, new)
             self._unstarted.add(new)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic, time
 
+from zkconsumer.core.message_ledger import CommitPoint, MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
@@ -18,6 +19,7 @@ from zkconsumer.offsets.commit_schedule import CommitSettings, due_offset
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
 from zkconsumer.offsets.store import CommitRefusedError, Failures
+from zkconsumer.offsets.zookeeper_store import NO_POINTS, Points
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease
 
@@ -191,7 +193,7 @@ class CommitTracker:
         self._commit(list(self._tracked.values()), count_held, deadline, patient=patient)
 
     def _commit(self, ours: Collection[_Tracked], count_held: CountHeld, deadline: Deadline, *, patient: bool) -> None:
-        changed = self._progress(ours, count_held)
+        changed, points = self._progress(ours, count_held)
         put_off: dict[TopicPartition, Exception] = {}
         if changed and not patient:
             unseen = self.look_elsewhere(deadline)
@@ -200,14 +202,14 @@ class CommitTracker:
             # once, or a store that tells nothing would stop all commits
             put_off = dict.fromkeys(set(unseen).difference(self._unseen), OffsetCommitError(_UNSEEN))
             self._unseen = frozenset(unseen)
-            changed = self._progress(ours, count_held)
+            changed, points = self._progress(ours, count_held)
         due = {tp: offset for tp, offset in changed.items() if tp not in put_off}
-        failures = self._store.commit(due, {}, deadline, patient=patient) if due else {}
+        failures = self._store.commit(due, {}, deadline, patient=patient, points=points) if due else {}
         failures = {**failures, **{tp: why for tp, why in put_off.items() if tp in changed}}
         undecided = (
             {f.position.tp: f.position.consumed or 0 for f in ours if f.undecided is not None} if patient else {}
         )
-        self._settle(changed, undecided, {**failures, **self._conflicting(undecided)})
+        self._settle(changed, undecided, {**failures, **self._conflicting(undecided)}, points)
 
     def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         """Write given offsets, for owned partitions or those without an owner. Raises OffsetCommitError."""
@@ -256,21 +258,27 @@ class CommitTracker:
         self, ours: Collection[_Tracked], count_held: CountHeld, deadline: Deadline, released: set[TopicPartition]
     ) -> None:
         """Do the last commit and the release in one request; add the released partitions to ``released``."""
-        changed = self._progress(ours, count_held)
+        changed, points = self._progress(ours, count_held)
         if not changed:
             return
         unchanged = [found.position.tp for found in ours if found.position.tp not in changed]
-        failures, done = self._store.release(changed, unchanged, deadline)
+        failures, done = self._store.release(changed, unchanged, deadline, points)
         released |= done
-        self._settle(changed, {}, failures)
+        self._settle(changed, {}, failures, points)
 
-    def _progress(self, ours: Collection[_Tracked], count_held: CountHeld) -> dict[TopicPartition, int]:
-        """Return the offsets to write."""
+    def _progress(self, ours: Collection[_Tracked], count_held: CountHeld) -> tuple[dict[TopicPartition, int], Points]:
+        """Return the offsets to write, and what goes with them."""
         changed: dict[TopicPartition, int] = {}
+        points: dict[TopicPartition, CommitPoint] = {}
         for found in ours:
             if found.undecided is not None:
                 continue
             position = found.position
+            if position.ledger is not None and position.committed is not None:
+                point = self._point(found, position.ledger)
+                if point is not None:
+                    points[position.tp], changed[position.tp] = point, point.offset
+                continue
             consumed, committed = position.consumed, position.committed
             if consumed is not None and committed is not None and consumed >= committed:
                 found.ahead = False  # finished since: an earlier offset is a truncated log's from now on
@@ -283,7 +291,16 @@ class CommitTracker:
                     self._note_ahead(found, committed)
                 if found.unlevel:
                     changed[position.tp] = committed
-        return changed
+        return changed, points
+
+    def _point(self, found: _Tracked, ledger: MessageLedger, *, always: bool = False) -> CommitPoint | None:
+        """Return what to write of a partition whose messages are finished in any order; None if nothing is due.
+
+        What is in hand there is never counted. Offset, note and pointers are of one moment.
+        """
+        tp = found.position.tp
+        due = ledger.dirty or found.unlevel or ledger.base != found.position.committed
+        return ledger.point(pointers=not self._store.parking_trouble(tp)) if due or always else None
 
     def _conflicting(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Exception]:
         undecided = {tp: self._tracked[tp].undecided for tp in wanted if tp in self._tracked}
@@ -315,26 +332,43 @@ class CommitTracker:
     def _write_again(self, due: Mapping[TopicPartition, int], *, everywhere: bool = True) -> None:
         if not self._lease.valid:
             return
+        points = self._points_again(due)
+        due = {**due, **{tp: point.offset for tp, point in points.items()}}
         changed, unchanged = (due, {}) if everywhere else ({}, due)
         deadline = Deadline(self._settings.timeout)
         try:
-            self._settle({}, due, self._store.commit(changed, unchanged, deadline, patient=False))
+            failures = self._store.commit(changed, unchanged, deadline, patient=False, points=points)
+            self._settle({}, due, failures, points if everywhere else NO_POINTS)
         except (RegistryError, OffsetCommitError) as e:
             log.info("unchanged offsets could not be written again: %s", e)
         except Exception:
             log.exception("writing unchanged offsets again failed unexpectedly")
 
+    def _points_again(self, due: Collection[TopicPartition]) -> Points:
+        """Return what goes with offsets that are written again: an offset alone would make its note void."""
+        points = {}
+        for found in [self._tracked[tp] for tp in due]:
+            ledger = found.position.ledger
+            point = None if ledger is None else self._point(found, ledger, always=True)
+            if point is not None:
+                points[found.position.tp] = point
+        return points
+
     # ---- what became of them ----
 
     def _settle(
-        self, changed: Mapping[TopicPartition, int], unchanged: Mapping[TopicPartition, int], failures: Failures
+        self,
+        changed: Mapping[TopicPartition, int],
+        unchanged: Mapping[TopicPartition, int],
+        failures: Failures,
+        points: Points = NO_POINTS,
     ) -> None:
         """Note the written offsets; report and raise the failures."""
         offsets = {**unchanged, **changed}
         for tp, offset in offsets.items():
             if tp not in failures and tp in self._tracked:
-                self._mark(self._tracked[tp], offset)
-                if tp in changed:
+                self._mark(self._tracked[tp], offset, points.get(tp))
+                if tp in changed and tp not in points:
                     self._note_ahead(self._tracked[tp], offset)
         if not failures:
             return
@@ -343,8 +377,11 @@ class CommitTracker:
             "not committed: " + ", ".join(f"{tp} at {offsets[tp]} ({failures[tp]})" for tp in sorted(failures))
         ) from failures[min(failures)]
 
-    def _mark(self, found: _Tracked, offset: int) -> None:
-        found.position.committed = offset
+    def _mark(self, found: _Tracked, offset: int, point: CommitPoint | None = None) -> None:
+        position = found.position
+        if point is not None and position.ledger is not None:
+            position.ledger.stored(point)
+        position.committed = offset
         found.unlevel = False
         found.written = monotonic()
         self.last_commit = time()

@@ -32,7 +32,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError, Failures, OffsetStore
-from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.offsets.zookeeper_store import NO_POINTS, Points, ZooKeeperOffsets
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,9 @@ class Fence(Protocol):
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """Forget a released or lost partition; return its offset node as last seen."""
+
+    def parking_trouble(self, partition: TopicPartition) -> str:
+        """Return why no pointers to messages of a tracked partition can be stored, in words; empty if they can."""
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions that this member does not own; looked up at this moment."""
@@ -126,6 +129,10 @@ class DualStore:
         self._doubtful.pop(partition, None)
         return self._fence.untrack(partition)
 
+    def parking_trouble(self, partition: TopicPartition) -> str:
+        """Return why no pointers to messages of a tracked partition can be stored, in words; empty if they can."""
+        return self._fence.parking_trouble(partition)
+
     def starts(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, MergedStart]:
@@ -147,30 +154,38 @@ class DualStore:
         deadline: Deadline,
         *,
         patient: bool,
+        points: Points = NO_POINTS,
     ) -> Failures:
         """Write offsets of tracked partitions. Returns the partitions that were not written, with the reasons.
 
-        Arguments: ``unchanged`` are written only to a store that forgets them; ``patient`` repeats failed writes.
+        Arguments: ``unchanged`` are written only to a store that forgets them; ``patient`` repeats failed writes;
+        ``points`` say what is written with offsets of partitions whose messages are finished in any order.
         Raises RegistryError if the outcome is unknown.
         """
         wanted = {**unchanged, **changed} if self.forgets else changed
         if self._elsewhere is None:
-            return self._write_nodes(changed, deadline)
+            return self._write_nodes(changed, deadline, points)
         if self._zookeeper_first:
-            refused = self._write_nodes(changed, deadline)
+            refused = self._write_nodes(changed, deadline, points)
             left = {tp: offset for tp, offset in wanted.items() if tp not in refused}
             return {**refused, **self._write_elsewhere(left, self._fence.not_ours, deadline, patient=patient)}
         failures = self._write_elsewhere(wanted, self._fence.not_ours, deadline, patient=patient)
         also = {tp: offset for tp, offset in changed.items() if tp not in failures}
         return {**failures, **self._write_nodes(also, deadline)}
 
-    def _write_nodes(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Failures:
+    def _write_nodes(
+        self, offsets: Mapping[TopicPartition, int], deadline: Deadline, points: Points = NO_POINTS
+    ) -> Failures:
         if self._nodes is None or not offsets:
             return {}
-        return self._nodes.commit(offsets, deadline.bounded(ONE_TRY))
+        return self._nodes.commit(offsets, deadline.bounded(ONE_TRY), points)
 
     def release(
-        self, changed: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
+        self,
+        changed: Mapping[TopicPartition, int],
+        unchanged: Collection[TopicPartition],
+        deadline: Deadline,
+        points: Points = NO_POINTS,
     ) -> tuple[Failures, frozenset[TopicPartition]]:
         """Write offsets for the last time and release all these partitions, in one request. Only if :attr:`releases`.
 
@@ -178,7 +193,7 @@ class DualStore:
         the outcome is unknown.
         """
         assert self._nodes is not None
-        return self._nodes.release(changed, unchanged, Deadline(deadline.bounded(ONE_TRY)))
+        return self._nodes.release(changed, unchanged, Deadline(deadline.bounded(ONE_TRY)), points)
 
     def commit_unowned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Failures:
         """Write offsets of partitions that are not ours; a partition with an owner is refused.

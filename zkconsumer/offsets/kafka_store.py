@@ -217,6 +217,10 @@ class EpochFence:
         self._stays.pop(partition, None)
         return ABSENT
 
+    def parking_trouble(self, partition: TopicPartition) -> str:
+        """Return why no pointers can be stored."""
+        return "a group that the brokers coordinate has no place for pointers to messages"
+
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return those that were lost or handed over since. The coordinator itself refuses others that are not ours."""
         held, stays = self._held(), self._stays

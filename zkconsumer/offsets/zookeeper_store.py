@@ -11,15 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from zkconsumer.core.message_ledger import CommitPoint
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryError
+from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.ack_store import AckStore
 from zkconsumer.offsets.store import Failures, refusals
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 _ROUNDS = 5
+
+Points = Mapping[TopicPartition, CommitPoint]
+"""What is written with the offsets of partitions whose messages are finished in any order."""
+NO_POINTS: Points = {}
 
 
 class ZooKeeperOffsets:
@@ -35,6 +41,8 @@ class ZooKeeperOffsets:
         self._known: dict[TopicPartition, KnownOffset] = {}
         self._unanswered: dict[TopicPartition, set[bytes]] = {}
         self._claims = ClaimSessions(session)
+        self.acks = AckStore(session, group)
+        """What is stored beyond the offsets, for partitions whose messages are finished in any order."""
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """Note a claimed partition, with its offset node as of the claim.
@@ -45,16 +53,22 @@ class ZooKeeperOffsets:
         self._known[partition] = known
         self._claims.claimed(partition)
         self._unanswered.pop(partition, None)
+        self.acks.track(partition, known.acks)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """Forget a released or lost partition; return its offset node as last seen."""
         self._unanswered.pop(partition, None)
         self._claims.forget(partition)
+        self.acks.forget(partition)
         return self._known.pop(partition, ABSENT)
 
     def known(self, partition: TopicPartition) -> int | None:
         """Return the offset in a tracked partition's node as last seen; None if there is no node."""
         return self._known.get(partition, ABSENT).offset
+
+    def parking_trouble(self, partition: TopicPartition) -> str:
+        """Return why no pointers to messages of a tracked partition can be stored, in words; empty if they can."""
+        return self.acks.trouble(partition)
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """Read offset nodes. Raises RegistryError; MalformedNodeError if a node holds no offset."""
@@ -66,22 +80,35 @@ class ZooKeeperOffsets:
             if node is not None
         }
 
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float, points: Points = NO_POINTS) -> Failures:
         """Write offsets: in one transaction those of tracked partitions, in one the others, which must have no owner.
 
+        Arguments: ``points`` tell of tracked partitions what is written in the same transaction.
         Returns the refused partitions. Raises RegistryError if the outcome is unknown.
         """
         deadline = Deadline(timeout)
         ours = {tp: offset for tp, offset in offsets.items() if tp in self._known}
-        outcomes = self._commit_owned(ours, deadline)
+        outcomes = self._commit_owned(ours, deadline, points)
         outcomes |= self._commit_unowned({tp: o for tp, o in offsets.items() if tp not in ours}, deadline)
         done = sum(outcome is Outcome.DONE for outcome in outcomes.values())
         if done:
             self._written(done)
-        return refusals(outcomes)
+        return self._refusals(outcomes)
+
+    def write_pointers(self, points: Points, deadline: Deadline) -> Failures:
+        """Write the pointers of tracked partitions whose offsets are kept elsewhere, if their owner nodes are ours.
+
+        Returns the refused partitions. Raises RegistryError if the outcome is unknown.
+        """
+        wanted = {tp: point for tp, point in points.items() if tp in self._known}
+        return self._refusals(self._commit_owned(dict.fromkeys(wanted), deadline, wanted))
 
     def release(
-        self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
+        self,
+        offsets: Mapping[TopicPartition, int],
+        unchanged: Collection[TopicPartition],
+        deadline: Deadline,
+        points: Points = NO_POINTS,
     ) -> tuple[Failures, frozenset[TopicPartition]]:
         """Do the last commit of tracked partitions and release them, of each both or neither.
 
@@ -89,12 +116,12 @@ class ZooKeeperOffsets:
         ones, may still exist. Raises RegistryError if the outcome is unknown.
         """
         wanted = {**dict.fromkeys(unchanged), **offsets}
-        outcomes = self._commit_owned(wanted, deadline, release=True)
+        outcomes = self._commit_owned(wanted, deadline, points, release=True)
         released = frozenset(tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE)
         written = len(released & offsets.keys())
         if written:
             self._written(written)
-        return refusals({tp: outcomes[tp] for tp in offsets}), released
+        return self._refusals({tp: outcomes[tp] for tp in offsets}), released
 
     def close(self) -> None:
         """Do nothing: the session belongs to its maker."""
@@ -135,26 +162,45 @@ class ZooKeeperOffsets:
         nodes = self._session.stat([paths.owner(self._group, tp) for tp in wanted], deadline)
         return {tp: None if n is None else n.ephemeral_owner for tp, n in zip(wanted, nodes, strict=True)}
 
+    def _refusals(self, outcomes: Mapping[TopicPartition, Outcome]) -> Failures:
+        """Return what was not written. Pointers that cannot be written are no sign that the partition is not ours."""
+        failures = refusals(outcomes)
+        for tp, outcome in outcomes.items():
+            if outcome in (Outcome.POINTERS_MOVED, Outcome.NOTE_FAILED):
+                failures[tp] = OffsetCommitError(self.acks.trouble(tp) or outcome.value)
+        return failures
+
     def _commit_owned(
-        self, offsets: Mapping[TopicPartition, int | None], deadline: Deadline, *, release: bool = False
+        self, offsets: Mapping[TopicPartition, int | None], deadline: Deadline, points: Points, *, release: bool = False
     ) -> dict[TopicPartition, Outcome]:
         """Write offsets (None: none), and with ``release`` delete the owner nodes as well."""
-        outcomes = self._write_owned(offsets, deadline, release)
-        moved = [tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED]
-        # perhaps we moved it ourselves, by a commit that was done and whose answer was lost with the connection
-        again = self._moved_by_us(moved, deadline)
-        if again:
-            outcomes |= self._write_owned({tp: offsets[tp] for tp in again}, deadline, release)
+        outcomes = self._write_owned(offsets, points, deadline, release)
+        for last in (*(_ROUNDS - 1) * (False,), True):
+            moved = [tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED]
+            # perhaps we moved it ourselves, by a commit that was done and whose answer was lost with the connection
+            again = self._moved_by_us(moved, deadline)
+            if last:
+                self.acks.despair(outcomes)
+            else:
+                again += self.acks.repair(outcomes, deadline)
+            if last or not again:
+                break
+            outcomes |= self._write_owned({tp: offsets[tp] for tp in again}, points, deadline, release)
         for tp in outcomes:
             self._unanswered.pop(tp, None)
         return outcomes
 
     def _write_owned(
-        self, offsets: Mapping[TopicPartition, int | None], deadline: Deadline, release: bool
+        self, offsets: Mapping[TopicPartition, int | None], points: Points, deadline: Deadline, release: bool
     ) -> dict[TopicPartition, Outcome]:
         lost = {tp: Outcome.NOT_OURS for tp in offsets if self._claims.ended(tp)}
         offsets = {tp: offset for tp, offset in offsets.items() if tp not in lost}
-        commits: Sequence[Commit] = [Commit(tp, offset, self._known[tp]) for tp, offset in offsets.items()]
+        prepared = {
+            tp: self.acks.prepare(tp, points.get(tp), note=offset is not None) for tp, offset in offsets.items()
+        }
+        commits: Sequence[Commit] = [
+            Commit(tp, offset, self._known[tp], prepared[tp].write) for tp, offset in offsets.items()
+        ]
         written = {tp: offset for tp, offset in offsets.items() if offset is not None}
         try:
             perform = fenced_writes.release if release else fenced_writes.commit
@@ -163,6 +209,9 @@ class ZooKeeperOffsets:
             for tp, offset in written.items():
                 self._unanswered.setdefault(tp, set()).add(node_codecs.encode_offset(offset))
             raise
+        for tp in offsets:
+            if outcomes[tp] is Outcome.DONE:
+                self.acks.wrote(tp, prepared[tp])
         for tp, offset in written.items():
             if outcomes[tp] is Outcome.DONE:
                 self._known[tp] = KnownOffset(offset, _next_version(self._known[tp]))

@@ -48,6 +48,7 @@ class FakeZooKeeper:
         self.operations: dict[str, int] = {}
         self._nodes: dict[str, Node] = {"/": Node(b"", 0, 0, 0, 0)}
         self._zxid = 0
+        self._transacting = False
         self._next_session = 1
         self._watches: dict[tuple[str, str], dict[Watch, FakeSession]] = {}
         self._fired: list[tuple[Watch, NodeEvent]] = []
@@ -146,7 +147,7 @@ class FakeZooKeeper:
             raise _Refused(NodeFailure.NODE_EXISTS)
         if self._nodes[parent].ephemeral_owner:
             raise _Refused(NodeFailure.OTHER)
-        self._zxid += 1
+        self._next_zxid()
         now = time_ns() // 1_000_000
         self._nodes[path] = Node(
             data, 0, self._zxid, self._zxid, owner, ctime=now, mtime=now, pzxid=self._zxid, length=len(data)
@@ -155,6 +156,10 @@ class FakeZooKeeper:
         self._fire(_DATA, path, NodeEventKind.CREATED)
         self._fire(_CHILD, parent, NodeEventKind.CHILDREN)
 
+    def _next_zxid(self) -> None:
+        if not self._transacting:  # all changes of a transaction have one number
+            self._zxid += 1
+
     def _count_child(self, parent: str, change: int) -> None:
         above = self._nodes[parent]
         count = above.children + change
@@ -162,7 +167,7 @@ class FakeZooKeeper:
 
     def _write(self, path: str, data: bytes, version: int) -> None:
         node = self._expect(path, version)
-        self._zxid += 1
+        self._next_zxid()
         now = time_ns() // 1_000_000
         self._nodes[path] = replace(
             node, data=data, version=node.version + 1, mzxid=self._zxid, mtime=now, length=len(data)
@@ -173,7 +178,7 @@ class FakeZooKeeper:
         self._expect(path, version)
         if any(other.startswith(path + "/") for other in self._nodes):
             raise _Refused(NodeFailure.OTHER)
-        self._zxid += 1
+        self._next_zxid()
         del self._nodes[path]
         self._count_child(path.rsplit("/", 1)[0] or "/", -1)
         self._fire(_DATA, path, NodeEventKind.DELETED)
@@ -439,13 +444,17 @@ class FakeSession(Session):
                 server._zxid,
             )
             results: list[NodeFailure | None] = [None] * len(recorded.operations)
-            for index, operation in enumerate(recorded.operations):
-                try:
-                    operation()
-                except _Refused as e:
-                    server._nodes, server._fired, server._watches, server._zxid = before, fired, watches, zxid
-                    results[index] = e.failure
-                    break
+            server._zxid, server._transacting = zxid + 1, True
+            try:
+                for index, operation in enumerate(recorded.operations):
+                    try:
+                        operation()
+                    except _Refused as e:
+                        server._nodes, server._fired, server._watches, server._zxid = (before, fired, watches, zxid)
+                        results[index] = e.failure
+                        break
+            finally:
+                server._transacting = False
             return results
 
 

@@ -131,6 +131,10 @@ class ZooKeeperCoordination:
         """Return the engine, not started."""
         return self.engine_of(registration, committer, self._strategy, self.parts.round_timer)
 
+    def _owner_nodes(self, committer: Committer) -> OwnerNodes:
+        reads, balanced = committer.reads_nodes, lambda: self.parts.balanced
+        return OwnerNodes(self.session, self.cache, self.group, reads_offsets=reads, balanced=balanced)
+
     def engine_of(
         self,
         registration: Registration,
@@ -152,7 +156,7 @@ class ZooKeeperCoordination:
             concern=self._strategy.concern,
         )
         settings = parts.outside.timing(rebalance_settings(parts.config, self.request_timeout))
-        owner_nodes = OwnerNodes(self.session, self.cache, self.group, reads_offsets=committer.reads_nodes)
+        owner_nodes = self._owner_nodes(committer)
         inbox, owned, calls, revocation = parts.ownership(committer, owner_nodes.keep_alive)
         rounds = RebalanceRounds(
             settings,

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.ack_nodes import NO_ACKS, AckWrite, KnownAcks
 from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session
 
@@ -37,11 +38,12 @@ _OPERATION_OVERHEAD = 64
 class KnownOffset:
     """An offset node as last read or written: its content (negative: no valid offset) and its data version.
 
-    Both are None if there is no node.
+    Both are None if there is no node. ``acks`` is what a member that is balanced by messages read with it.
     """
 
     offset: int | None
     version: int | None
+    acks: KnownAcks | None = None
 
 
 ABSENT = KnownOffset(None, None)
@@ -49,23 +51,28 @@ ABSENT = KnownOffset(None, None)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A partition to claim for one of our threads, with the offset node as read before."""
+    """A partition to claim for one of our threads, with the offset node as read before.
+
+    ``acks`` are written in the same transaction, so that a note stays valid although the claim writes the offset node.
+    """
 
     partition: TopicPartition
     thread: ThreadId
     known: KnownOffset
+    acks: AckWrite = NO_ACKS
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
     """An offset to write for a partition we own, with the offset node as last seen.
 
-    ``offset`` None only checks that the partition is ours.
+    ``offset`` None only checks that the partition is ours. ``acks`` are written in the same transaction.
     """
 
     partition: TopicPartition
     offset: int | None
     known: KnownOffset
+    acks: AckWrite = NO_ACKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,8 @@ class Outcome(Enum):
     OWNED = "another member's owner node exists"
     NOT_OURS = "our owner node is gone or was replaced"
     OFFSET_MOVED = "somebody else wrote the offset"
+    NOTE_FAILED = "the note of finished messages cannot be written"
+    POINTERS_MOVED = "somebody else wrote the pointers to parked messages"
     NO_PARENT = "a parent node is missing"
     REFUSED = "ZooKeeper refused the operation"
 
@@ -144,6 +153,9 @@ class _Operation(NamedTuple):
             transaction.create(self.path, self.data, ephemeral=self.kind is _Kind.CREATE_EPHEMERAL)
 
 
+_OF_ACKS = (Outcome.NOTE_FAILED, Outcome.POINTERS_MOVED)
+"""Outcomes of nodes without which the offset can be written all the same."""
+
 Part = tuple[TopicPartition, Sequence[_Operation]]
 """One partition's part of a transaction."""
 
@@ -162,6 +174,7 @@ def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadl
             # the same content again, also a negative one: only the version shall move
             same = node_codecs.encode_offset(wanted.known.offset or 0)
             yield _write_offset(group, wanted.partition, same, wanted.known.version)
+        yield from _write_acks(group, wanted.partition, wanted.acks)
 
     return _perform(session, [(wanted.partition, list(operations(wanted))) for wanted in claims], deadline)
 
@@ -191,6 +204,18 @@ def _fenced(group: str, one: Commit) -> Iterator[_Operation]:
         yield _write_offset(group, one.partition, node_codecs.encode_offset(one.offset), one.known.version)
     elif one.known.version is not None:
         yield _Operation(_Kind.CHECK, paths.offset(group, one.partition), one.known.version, Outcome.OFFSET_MOVED)
+    yield from _write_acks(group, one.partition, one.acks)
+
+
+def _write_acks(group: str, partition: TopicPartition, acks: AckWrite) -> Iterator[_Operation]:
+    if acks.pointers is not None:
+        path = paths.pointers(group, partition)
+        kind = _Kind.CREATE if acks.version is None else _Kind.WRITE
+        yield _Operation(kind, path, acks.version, Outcome.POINTERS_MOVED, acks.pointers)
+    if acks.note is not None:
+        # any version: owner and offset fence it, and only its mzxid counts
+        kind, version = (_Kind.WRITE, ANY_VERSION) if acks.has_note else (_Kind.CREATE, None)
+        yield _Operation(kind, paths.ack(group, partition), version, Outcome.NOTE_FAILED, acks.note)
 
 
 def _write_offset(group: str, partition: TopicPartition, data: bytes, version: int | None) -> _Operation:
@@ -311,6 +336,8 @@ def _transact(session: Session, parts: Sequence[Part], deadline: Deadline) -> tu
     for (index, operation), failure in zip(all_of, session.transact(build, deadline), strict=True):
         if failure is None:
             continue
+        if operation.outcome in _OF_ACKS:
+            return index, operation.outcome
         if failure in (NodeFailure.NO_AUTH, NodeFailure.OTHER):
             return index, Outcome.REFUSED
         if failure is NodeFailure.NO_NODE and operation.outcome is Outcome.OWNED:

@@ -27,7 +27,12 @@ class OddError(Exception):
 
 def by_value(message: Message) -> object:
     """Do what the value says."""
-    word, _, rest = bytes(message.value).decode().partition(" ")
+    value = message.value
+    word, _, rest = (value if isinstance(value, str) else bytes(value).decode()).partition(" ")
+    if word == "dieonce":
+        Path(rest).write_text(str(message.attempt))  # type: ignore[attr-defined]
+        if message.attempt == 1:  # type: ignore[attr-defined]
+            os._exit(1)
     if word in RESULTS:
         return RESULTS[word](rest)
     if word == "append":
@@ -45,6 +50,12 @@ def _raise_local(text: str) -> None:
         pass
 
     raise LocalError(text)
+
+
+def _mark(name: str) -> None:
+    """Write a file, and do not return."""
+    Path(name).write_text("begun")
+    time.sleep(600)
 
 
 def _leave(seconds: str) -> None:
@@ -67,6 +78,7 @@ RESULTS: dict[str, Callable[[str], object]] = {
     "die": lambda _: os._exit(7),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "leave": _leave,
+    "mark": _mark,
     "sleep": lambda rest: time.sleep(float(rest)),
 }
 

@@ -214,7 +214,7 @@ class Denying:
     def not_ours(self, *_: Any) -> Mapping[TopicPartition, Exception]:
         return {}
 
-    def commit(self, offsets: Mapping[TopicPartition, int], _: float) -> Mapping[TopicPartition, Exception]:
+    def commit(self, offsets: Mapping[TopicPartition, int], *_: Any) -> Mapping[TopicPartition, Exception]:
         return {tp: CommitRefusedError(Outcome.REFUSED) for tp in offsets}
 
 

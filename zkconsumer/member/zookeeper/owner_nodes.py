@@ -8,13 +8,14 @@ one of its former session, which vanishes a moment later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
+from zkconsumer.zookeeper.ack_nodes import NO_ACKS, AckWrite, KnownAcks, known_acks
 from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, Seen
@@ -50,8 +51,21 @@ NOTHING = Seen()
 class OwnerNodes:
     """The owner nodes of one group, as one session may touch them."""
 
-    def __init__(self, session: Session, cache: NodeCache, group: str, *, reads_offsets: bool = True) -> None:
-        """``reads_offsets`` False: offsets are kept elsewhere only, so the offset nodes do not matter."""
+    def __init__(
+        self,
+        session: Session,
+        cache: NodeCache,
+        group: str,
+        *,
+        reads_offsets: bool = True,
+        balanced: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``reads_offsets`` False: offsets are kept elsewhere only, so the offset nodes do not matter.
+
+        ``balanced`` says whether this member finishes messages in any order. Then a claim reads their notes and keeps
+        them valid. A claim of another member makes them void.
+        """
+        self._balanced = balanced
         self._session = session
         self._reads_offsets = reads_offsets
         self._cache = cache
@@ -61,6 +75,8 @@ class OwnerNodes:
         self._unreadable: dict[TopicPartition, str] = {}
         self._stuck: set[TopicPartition] = set()
         self._claims = ClaimSessions(session)
+        self._unkept: set[TopicPartition] = set()
+        """Partitions whose notes could not be written with a claim, so that they are claimed without them."""
         self._doubtful: set[TopicPartition] = set()
         """Partitions that we do not own and whose nodes may be ours, after a request whose answer was lost."""
 
@@ -152,11 +168,18 @@ class OwnerNodes:
         """
         owners = {tp: self._path(tp) for tp in partitions}
         offsets = [paths.offset(self._group, tp) for tp, path in owners.items() if not self._cache.stands(path)]
+        if self._balanced():
+            # after the offsets: a note that is written meanwhile comes with another offset, and the claim sees that
+            free = [tp for tp, path in owners.items() if not self._cache.stands(path)]
+            offsets += [path for tp in free for path in self._ack_paths(tp)]
         missing = self._parents_in_doubt(owners)
         wanted = Look(existing=list(owners.values()), plain=offsets, stats=missing)
         seen = self._cache.look(wanted, deadline, believing=True)  # a claim fails where that is not so any more
         self._parents.update(path for path in missing if seen.nodes[path] is not None)
         return seen
+
+    def _ack_paths(self, tp: TopicPartition) -> tuple[str, str]:
+        return paths.ack(self._group, tp), paths.pointers(self._group, tp)
 
     def _claim_free(
         self,
@@ -168,12 +191,13 @@ class OwnerNodes:
         self._ensure_parents(free, result, deadline)
         for tp in [tp for tp in free if tp in result.blocked]:
             del free[tp]
-        claims = [Claim(tp, thread, offsets[tp]) for tp, thread in free.items()]
+        offsets = {tp: _without_acks(known) if tp in self._unkept else known for tp, known in offsets.items()}
+        claims = [Claim(tp, thread, offsets[tp], _kept(offsets[tp])) for tp, thread in free.items()]
         self._claims.claiming(free)
         for tp, outcome in fenced_writes.claim(self._session, self._group, claims, deadline).items():
             if outcome is Outcome.DONE:
-                version = offsets[tp].version
-                result.ours[tp] = offsets[tp] if version is None else KnownOffset(offsets[tp].offset, version + 1)
+                result.ours[tp] = _claimed(offsets[tp])
+                self._unkept.discard(tp)
             elif outcome is Outcome.OWNED:
                 result.blocked[tp] = "another member, just now"
                 result.held.add(tp)
@@ -182,6 +206,11 @@ class OwnerNodes:
             else:
                 if outcome is Outcome.NO_PARENT:
                     self._parents.clear()
+                if outcome in (Outcome.NOTE_FAILED, Outcome.POINTERS_MOVED):
+                    log.warning(
+                        "%s is claimed without its note, so some messages may be repeated: %s", tp, outcome.value
+                    )
+                    self._unkept.add(tp)
                 continue  # the offset moved, or a parent vanished: read again
             del free[tp]
 
@@ -225,12 +254,13 @@ class OwnerNodes:
         """
         found: dict[TopicPartition, KnownOffset] = {}
         by_path = {paths.offset(self._group, tp): tp for tp in partitions}
-        unseen = [path for path in by_path if path not in seen.nodes]
+        acks = [path for tp in partitions for path in self._ack_paths(tp)] if self._balanced() else []
+        unseen = [path for path in (*by_path, *acks) if path not in seen.nodes]
         nodes = {**seen.nodes, **dict(zip(unseen, self._session.read(unseen, deadline), strict=True))}
         for path, tp in by_path.items():
             node = nodes[path]
             if node is None:
-                found[tp] = ABSENT
+                found[tp] = replace(ABSENT, acks=self._acks(tp, None, None, nodes))
                 continue
             try:
                 offset = node_codecs.decode_offset(node.data, path)
@@ -238,16 +268,48 @@ class OwnerNodes:
                 if self._reads_offsets and offset > 0 and self._is_of_another_topic(tp, node):
                     # the claim writes the node, so the next owner could not see this any more
                     result.recreated[tp], offset = offset, 0
-                found[tp] = KnownOffset(offset, node.version)
+                anew = tp in result.recreated
+                found[tp] = KnownOffset(offset, node.version, self._acks(tp, node, offset, nodes, anew=anew))
             except MalformedNodeError as e:
                 if not self._reads_offsets:
-                    found[tp] = ABSENT
+                    found[tp] = replace(ABSENT, acks=self._acks(tp, None, None, nodes))
                     continue
                 # log it once, not at every look
                 level = logging.DEBUG if self._unreadable.get(tp) == str(e) else logging.ERROR
                 log.log(level, "%s is not claimed: %s; write a number, or delete the node for auto.offset.reset", tp, e)
                 self._unreadable[tp] = result.blocked[tp] = str(e)
         return found
+
+    def _acks(
+        self,
+        tp: TopicPartition,
+        offset: Node | None,
+        start: int | None,
+        nodes: Mapping[str, Node | None],
+        *,
+        anew: bool = False,
+    ) -> KnownAcks | None:
+        """Return the note and the pointers of a partition; None if this member does not use them.
+
+        ``anew``: its topic was made anew, so that they name deleted messages.
+        """
+        if not self._balanced():
+            return None
+        note, pointers = self._ack_paths(tp)
+        known = known_acks(pointers, offset, start, nodes[note], nodes[pointers])
+        if known.trouble:
+            log.error("%s parks no messages and keeps no dead letters: %s", tp, known.trouble)
+        if not anew:
+            return known
+        if known.pointers:
+            log.warning(
+                "%s: its topic was deleted and made anew; %d pointers to its deleted messages are dropped, the first "
+                "to offset %d",
+                tp,
+                len(known.pointers),
+                min(known.pointers),
+            )
+        return replace(known, note=None, note_data=b"", pointers={}, outdated=bool(known.pointers))
 
     def _is_of_another_topic(self, tp: TopicPartition, offset: Node) -> bool:
         """Return whether the offset node is older than the topic.
@@ -344,6 +406,31 @@ class LookAhead:
                 self.seen = self._owner_nodes.look(partitions, deadline)
             except RegistryError as e:
                 log.debug("partitions to claim could not be looked at ahead: %s", e)
+
+
+def _kept(known: KnownOffset) -> AckWrite:
+    """Return what a claim writes beside the offset: the same note, so that it stays valid, and no outdated pointers."""
+    acks = known.acks
+    if acks is None:
+        return NO_ACKS
+    note = acks.note_data if acks.note is not None else None
+    return AckWrite(note, acks.has_note, b"" if acks.outdated else None, acks.version)
+
+
+def _without_acks(known: KnownOffset) -> KnownOffset:
+    acks = known.acks
+    if acks is None:
+        return known
+    trouble = "the pointers to messages of a deleted topic cannot be dropped" if acks.outdated else acks.trouble
+    return replace(known, acks=replace(acks, note=None, note_data=b"", outdated=False, trouble=trouble))
+
+
+def _claimed(known: KnownOffset) -> KnownOffset:
+    """Return what is known after the claim."""
+    acks = known.acks
+    if acks is not None and acks.outdated and acks.version is not None:
+        acks = replace(acks, version=acks.version + 1, outdated=False)
+    return KnownOffset(known.offset, None if known.version is None else known.version + 1, acks)
 
 
 def _owner(node: Node) -> str:

@@ -1,0 +1,124 @@
+"""Members of one group in memory that finish messages in any order: claims, commits, releases, without a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zkconsumer.core.finished_note import FinishedNote, decode_note
+from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.message_pointers import Pointer, decode_pointers
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.offsets.commit_schedule import CommitSettings
+from zkconsumer.offsets.commit_tracker import CommitTracker
+from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
+from zkconsumer.zookeeper.node_cache import NodeCache
+
+GROUP = "g"
+TP = TopicPartition("t", 0)
+
+
+def soon() -> Deadline:
+    return Deadline(5.0)
+
+
+class Server:
+    """A ZooKeeper with the nodes of one group."""
+
+    def __init__(self, partitions: Sequence[TopicPartition] = (TP,), offset: int | None = 100) -> None:
+        self.zookeeper = FakeZooKeeper()
+        for tp in partitions:
+            for path in (paths.owner(GROUP, tp), paths.offset(GROUP, tp)):
+                self._make(path.rpartition("/")[0])
+            if offset is not None:
+                self.zookeeper.put(paths.offset(GROUP, tp), str(offset).encode())
+
+    def _make(self, path: str) -> None:
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            above = "/" + "/".join(parts[:depth])
+            if self.zookeeper.node(above) is None:
+                self.zookeeper.put(above)
+
+    def offset(self, tp: TopicPartition = TP) -> int | None:
+        node = self.zookeeper.node(paths.offset(GROUP, tp))
+        return None if node is None else int(node.data)
+
+    def note(self, tp: TopicPartition = TP) -> FinishedNote | None:
+        """Return the note if it counts."""
+        node, offset = self.zookeeper.node(paths.ack(GROUP, tp)), self.zookeeper.node(paths.offset(GROUP, tp))
+        if node is None or offset is None or node.mzxid != offset.mzxid:
+            return None
+        return decode_note(node.data)
+
+    def pointers(self, tp: TopicPartition = TP) -> dict[int, Pointer]:
+        node = self.zookeeper.node(paths.pointers(GROUP, tp))
+        return {} if node is None else decode_pointers(node.data)
+
+
+class Member:
+    """One member; ``balanced`` False: of a former release, or one that iterates its streams."""
+
+    def __init__(self, server: Server, *, balanced: bool = True, store: OffsetStore | None = None) -> None:
+        self.server = server
+        self.session = server.zookeeper.session()
+        self.session.open(soon())
+        self.refused: dict[TopicPartition, Outcome] = {}
+        self.cache = NodeCache(self.session, lambda _: None)
+        self.owner_nodes = OwnerNodes(self.session, self.cache, GROUP, balanced=lambda: balanced)
+        self.nodes = ZooKeeperOffsets(self.session, GROUP)
+        self.store = DualStore(self.nodes, None if store else self.nodes, store, backoff=0.001, max_retries=1)
+        self.session.lease.resume(self.session.lease.epoch)
+        self.tracker = CommitTracker(
+            self.store,
+            self.session.lease,
+            CommitSettings(None, timeout=5.0),
+            refused=lambda outcomes: self.refused.update({p.tp: o for p, o in outcomes.items()}),
+            moved=lambda _: None,
+            barred=lambda _: None,
+        )
+
+    def claim(self, *partitions: TopicPartition) -> list[PartitionPosition]:
+        wanted = {tp: ThreadId("g_c-0") for tp in partitions or (TP,)}
+        self.owner_nodes.mine(wanted, soon())
+        claimed = self.owner_nodes.claim(wanted, soon())
+        assert not claimed.blocked
+        return [self.own(tp, known) for tp, known in claimed.ours.items()]
+
+    def own(self, tp: TopicPartition, known: KnownOffset) -> PartitionPosition:
+        position = PartitionPosition(tp, ThreadId("g_c-0"), known.offset)
+        self.tracker.track([(position, known)])
+        if known.acks is not None and position.consumed is not None:
+            position.known_note, position.known_pointers = known.acks.note, known.acks.pointers
+            ledger = MessageLedger(position, position.consumed, position.known_note, position.known_pointers)
+            position.ledger = ledger
+        return position
+
+    def commit(self) -> None:
+        self.tracker.commit(lambda _: False, soon(), patient=True)
+
+    def release(self, *positions: PartitionPosition) -> None:
+        known = self.tracker.surrender(
+            positions, commit=True, count_held=lambda _: False, deadline=soon(), release=True
+        )
+        self.owner_nodes.release(known, soon(), [p.tp for p in positions if p.tp not in known])
+
+
+def ledger_of(position: PartitionPosition) -> MessageLedger:
+    assert position.ledger is not None
+    return position.ledger
+
+
+def read(position: PartitionPosition, offsets: Sequence[int]) -> list[int]:
+    """Read messages as the reader does. Returns those that are to be handled."""
+    ledger = ledger_of(position)
+    wanted = [offset for offset in offsets if ledger.wants(offset, 0)]
+    ledger.read(wanted, offsets[-1] + 1)
+    return wanted

@@ -1,0 +1,211 @@
+"""What is stored in ZooKeeper of owned partitions beyond their offsets: notes of finished messages, and pointers.
+
+Part of ``zookeeper_store``, and owned by its thread. A commit of a :class:`CommitPoint` writes offset, note and
+pointers in one transaction. The point names *changes* of pointers, which are applied to the pointers as last read or
+written. So a pointer that somebody else added is not overwritten: the node then has another version, and is read again.
+
+A node of pointers that was deleted while we own the partition is made again. Otherwise its messages would be lost. A
+tool that drops pointers writes the node without them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from zkconsumer.core.finished_note import encode_note
+from zkconsumer.core.message_ledger import CommitPoint, applied
+from zkconsumer.core.message_pointers import Pointer, encode_pointers
+from zkconsumer.deadline import Deadline
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.ack_nodes import NO_ACKS, NOTE_BYTES, AckWrite, KnownAcks, known_pointers
+from zkconsumer.zookeeper.fenced_writes import Outcome
+from zkconsumer.zookeeper.node_values import FORBIDDEN
+from zkconsumer.zookeeper.session import Session
+
+log = logging.getLogger(__name__)
+
+UNREAD = "the pointers to parked messages are not read yet"
+
+
+@dataclass(slots=True)
+class _Stored:
+    """The nodes of one partition as last read or written.
+
+    ``notes`` says whether a note can be written. ``restoring``: the node of pointers is gone and must be made again.
+    """
+
+    has_note: bool = False
+    notes: bool = True
+    pointers: Mapping[int, Pointer] = field(default_factory=dict)
+    version: int | None = None
+    restoring: bool = False
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a transaction writes beside an offset, and the pointers that are stored then."""
+
+    write: AckWrite = NO_ACKS
+    pointers: Mapping[int, Pointer] | None = None
+
+
+class AckStore:
+    """The notes and pointers of one group's partitions that are ours."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+        self._stored: dict[TopicPartition, _Stored] = {}
+
+    def track(self, partition: TopicPartition, known: KnownAcks | None) -> None:
+        """Note what was read of a partition; None: nothing was, and what is known stays."""
+        if known is not None:
+            self._stored[partition] = _Stored(
+                known.has_note, pointers=known.pointers, version=known.version, trouble=known.trouble
+            )
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Forget a partition that is ours no longer."""
+        self._stored.pop(partition, None)
+
+    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer] | None:
+        """Return the pointers as last read or written; None if they are unknown."""
+        stored = self._stored.get(partition)
+        return None if stored is None or stored.trouble else stored.pointers
+
+    def trouble(self, partition: TopicPartition) -> str:
+        """Return why no pointers of the partition can be stored, in words; empty if they can."""
+        stored = self._stored.get(partition)
+        return UNREAD if stored is None else stored.trouble
+
+    def restoring(self, partition: TopicPartition) -> bool:
+        """Return whether the node of pointers was deleted, so that the next commit has to make it again."""
+        stored = self._stored.get(partition)
+        return stored is not None and stored.restoring
+
+    # ---- writing
+
+    def prepare(self, partition: TopicPartition, point: CommitPoint | None, *, note: bool = True) -> Prepared:
+        """Return what to write with an offset. ``note`` False: only pointers."""
+        stored = self._stored.get(partition)
+        if point is None or stored is None:
+            return Prepared()
+        data = encode_note(point.note, NOTE_BYTES) if note and stored.notes and not point.note.empty else b""
+        pointers = None
+        if not stored.trouble and (point.changes or stored.restoring):
+            pointers = applied(stored.pointers, point.changes)
+            if pointers == stored.pointers and not stored.restoring:
+                pointers = None
+        content = None if pointers is None else encode_pointers(pointers.values())
+        return Prepared(AckWrite(data or None, stored.has_note, content, stored.version), pointers)
+
+    def wrote(self, partition: TopicPartition, prepared: Prepared) -> None:
+        """Note what was written."""
+        stored = self._stored.get(partition)
+        if stored is None:
+            return
+        if prepared.write.note is not None:
+            stored.has_note = True
+        if prepared.pointers is not None:
+            stored.pointers, stored.restoring = prepared.pointers, False
+            stored.version = 0 if prepared.write.version is None else prepared.write.version + 1
+
+    def repair(self, outcomes: Mapping[TopicPartition, Outcome], deadline: Deadline) -> list[TopicPartition]:
+        """Look at nodes that could not be written, and make their parents. Returns the partitions to try again.
+
+        A note that cannot be written even so is left out: without it messages may be repeated. A partition whose
+        pointers cannot be understood is not tried again. Raises RegistryError.
+        """
+        notes = [tp for tp, outcome in outcomes.items() if outcome is Outcome.NOTE_FAILED]
+        moved = [tp for tp, outcome in outcomes.items() if outcome is Outcome.POINTERS_MOVED]
+        if not notes and not moved:
+            return []
+        self._look_for_notes(notes, deadline)
+        return [*notes, *self._read_moved(moved, deadline)]
+
+    def despair(self, outcomes: Mapping[TopicPartition, Outcome]) -> None:
+        """Write no more notes and pointers of partitions that were repaired in vain."""
+        for tp, outcome in outcomes.items():
+            if outcome is Outcome.NOTE_FAILED:
+                self._refuse_note(tp)
+            elif outcome is Outcome.POINTERS_MOVED and not self._stored[tp].trouble:
+                path = paths.pointers(self._group, tp)
+                self._stored[tp].trouble = f"{path}: it cannot be written; check the node's ACL"
+
+    def _refuse_note(self, tp: TopicPartition) -> None:
+        path = paths.ack(self._group, tp)
+        log.error("%s: ZooKeeper refuses notes of finished messages; check the ACL. Some will be repeated", path)
+        self._stored[tp].notes = False
+
+    def _look_for_notes(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
+        if not partitions:
+            return
+        wanted = {tp: paths.ack(self._group, tp) for tp in partitions}
+        refused = self._make_parents(wanted.values(), deadline)
+        nodes = self._session.stat(list(wanted.values()), deadline)
+        for (tp, path), node in zip(wanted.items(), nodes, strict=True):
+            stored, exists = self._stored[tp], node is not None
+            if path in refused or node is FORBIDDEN or (exists and stored.has_note):
+                self._refuse_note(tp)
+            stored.has_note = exists
+
+    def _read_moved(self, moved: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+        if not moved:
+            return []
+        refused = self._make_parents([paths.pointers(self._group, tp) for tp in moved], deadline)
+        before = {tp: self._stored[tp].version for tp in moved}
+        self.read(moved, deadline)
+        for tp in moved:
+            stored, path = self._stored[tp], paths.pointers(self._group, tp)
+            denied = stored.version is not None and stored.version == before[tp]
+            if not stored.trouble and (path in refused or denied):
+                stored.trouble = f"{path}: ZooKeeper refuses pointers to parked messages; check the node's ACL"
+        return [tp for tp in moved if not self._stored[tp].trouble]
+
+    def _make_parents(self, nodes: Iterable[str], deadline: Deadline) -> frozenset[str]:
+        """Make the directories of these nodes. Returns the nodes whose directory we may not make."""
+        parents = {path: path.rpartition("/")[0] for path in nodes}
+        refused = self._session.ensure_each(sorted(set(parents.values())), deadline)
+        return frozenset(path for path, parent in parents.items() if parent in refused)
+
+    # ---- reading again
+
+    def read(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
+        """Read the pointers of these partitions again. Raises RegistryError."""
+        wanted = {tp: paths.pointers(self._group, tp) for tp in partitions}
+        nodes = self._session.read(list(wanted.values()), deadline)
+        for (tp, path), node in zip(wanted.items(), nodes, strict=True):
+            stored = self._stored.setdefault(tp, _Stored(has_note=True))
+            if node is None and (stored.pointers or stored.version is not None) and not stored.trouble:
+                if stored.pointers and not stored.restoring:
+                    log.error("%s was deleted; its %d pointers are written again", path, len(stored.pointers))
+                stored.restoring, stored.version = bool(stored.pointers), None
+                continue
+            pointers, stored.version, trouble = known_pointers(path, node)
+            if trouble and trouble != stored.trouble:
+                log.error("%s parks no messages and keeps no dead letters: %s", tp, trouble)
+            stored.trouble, stored.restoring = trouble, False
+            if not trouble:
+                stored.pointers = pointers
+
+    def look(
+        self, wanted: Callable[[TopicPartition], bool], deadline: Deadline
+    ) -> Mapping[TopicPartition, Mapping[int, Pointer]]:
+        """Read pointers that somebody else wrote meanwhile. Returns those. Raises RegistryError.
+
+        Arguments: ``wanted`` says of which partitions.
+        """
+        known = {tp: stored for tp, stored in self._stored.items() if wanted(tp)}
+        nodes = self._session.stat([paths.pointers(self._group, tp) for tp in known], deadline) if known else []
+        moved = [
+            tp
+            for (tp, stored), node in zip(known.items(), nodes, strict=True)
+            if (None if node is None else node.version) != stored.version
+        ]
+        if moved:
+            self.read(moved, deadline)
+        return {tp: self._stored[tp].pointers for tp in moved if not self._stored[tp].trouble}
