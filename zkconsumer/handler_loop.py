@@ -20,8 +20,9 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
-from zkconsumer.balance.executors import executor_named
+from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.handler_check import check_coroutine_handler, check_plain_handler
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.work import Executor
@@ -136,29 +137,10 @@ class RunLoop:
         """
         _check_workers(workers, concurrency)
         self._check_run(topics, key_decoder, value_decoder)
-        if concurrency is None:
-            _check_handler(handler)
-        elif tracer and executor == "processes":
-            raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
-        if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
-            handler = _with_spans(handler, tracer, self.config)
+        handler = self._checked_handler(handler, concurrency, executor, tracer)
+        executor = self._made_executor(executor, handler, concurrency, batch, (key_decoder, value_decoder))
         options = concurrency and BalancedOptions(
-            concurrency,
-            order_named(order),
-            executor_named(
-                executor,
-                handler,
-                concurrency,
-                batch,
-                self.config,
-                consumer=self.consumer_id,
-                settings=read_settings(self.config),
-                decoders=(key_decoder, value_decoder),
-            ),
-            batch,
-            retry or Retry(),
-            failure_limit,
-            until,
+            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
@@ -178,6 +160,39 @@ class RunLoop:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
             raise ValueError("decoders are given where streams are created: here, with topics, or there")
+
+    def _checked_handler(
+        self, handler: Handler, concurrency: int | None, executor: object, tracer: Tracer | bool | None
+    ) -> Handler:
+        """Return the handler to call. Raises TypeError and ValueError for what does not fit the executor."""
+        if concurrency is None:
+            _check_handler(handler)
+        elif executor == "asyncio":
+            check_coroutine_handler(handler)
+        else:
+            check_plain_handler(handler)
+        if tracer is None or tracer is False:  # here, so that the loop has no branch for it
+            return handler
+        if concurrency is not None and executor == "processes":
+            raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
+        return _with_spans(handler, tracer, self.config)
+
+    def _made_executor(
+        self, executor: Any, handler: Handler, concurrency: int | None, batch: int, decoders: Decoders
+    ) -> Any:
+        if concurrency is None:
+            return executor
+        config = self.config
+        return executor_named(
+            executor,
+            handler,
+            concurrency,
+            batch,
+            config,
+            consumer=self.consumer_id,
+            settings=read_settings(config),
+            decoders=decoders,
+        )
 
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""

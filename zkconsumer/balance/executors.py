@@ -5,7 +5,7 @@ fit its executor joins no group.
 from __future__ import annotations
 
 from zkconsumer.balance.asyncio_executor import AsyncioExecutor
-from zkconsumer.balance.handler_check import Handler, check_plain_handler
+from zkconsumer.balance.handler_check import Handler
 from zkconsumer.balance.process_executor import ProcessExecutor
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
@@ -46,7 +46,6 @@ def executor_named(
         )
     if executor == "asyncio":
         return AsyncioExecutor(handler, concurrency, name=consumer, batch=batch, handler_timeout=timeout)
-    check_plain_handler(handler)
     if isinstance(executor, str) and executor not in NAMES:
         raise ValueError(f"executor must be one of {', '.join(map(repr, NAMES))}, not {executor!r}")
     return executor
