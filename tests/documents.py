@@ -13,6 +13,7 @@ from zkconsumer.config import markdown_tables
 from zkconsumer.member.coordinator import state_machine as brokers
 from zkconsumer.member.zookeeper import state_machine as zookeeper
 from zkconsumer.operations.doctor import CHECKS
+from zkconsumer.operations.doctor.findings import DOCS_PAGE
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -61,7 +62,8 @@ def regenerated(text: str) -> str:
 
 def _generate(kind: str, part: str) -> str:
     if kind == "checks":
-        rows = [f"| [{check.name}](#{check.name}) | {check.purpose} |" for check in CHECKS]
+        places = {check: "" if check.page == DOCS_PAGE else check.page.removeprefix("docs/") for check in CHECKS}
+        rows = [f"| [{check.name}]({place}#{check.name}) | {check.purpose} |" for check, place in places.items()]
         return "\n" + "\n".join(["| check | finds |", "|---|---|", *rows]) + "\n\n"
     if kind == "properties":
         return f"\n{markdown_tables()[part]}\n"

@@ -26,6 +26,11 @@ _directories: ContextVar[list[Path] | None] = ContextVar("_directories", default
 """Where the groups of the row under way write, which is kept until the row is judged."""
 
 
+def new_name(prefix: str) -> str:
+    """Return a name for a topic or group that nothing else has."""
+    return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
 class Lab:
     """Two brokers and a ZooKeeper, shared by rows. A row that leaves them in a bad state is followed by new ones.
 
@@ -80,7 +85,7 @@ class Lab:
     ) -> Iterator[Group]:
         """Return a group with its own topic. ``assignment`` gives the topic's replicas."""
         cluster = self.cluster
-        name = f"row{row}-{os.getpid()}-{next(_numbers)}"
+        name = new_name(f"row{row}")
         cluster.create_topic(name, partitions, assignment=assignment)
         servers = Servers(cluster.zookeeper_connect, cluster.bootstrap_servers)
         with Group(servers, name, timing or self.timing, {name: partitions}, **options) as group:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Protocol
 
-from zkconsumer.cli import demo, dev, doctor, explain, groups, migrate, offsets, plan, serve, snapshot, timeline
+from zkconsumer.cli import dead, demo, dev, doctor, explain, groups, migrate, offsets, plan, serve, snapshot, timeline
 from zkconsumer.cli.tables import printable
 from zkconsumer.errors import ZkConsumerError
 
@@ -39,7 +39,20 @@ class Command(Protocol):
         """Run the command. Return the exit code. A ZkConsumerError is printed and becomes 1."""
 
 
-_COMMANDS: tuple[Command, ...] = (demo, dev, doctor, explain, groups, migrate, offsets, plan, serve, snapshot, timeline)
+_COMMANDS: tuple[Command, ...] = (
+    dead,
+    demo,
+    dev,
+    doctor,
+    explain,
+    groups,
+    migrate,
+    offsets,
+    plan,
+    serve,
+    snapshot,
+    timeline,
+)
 
 _DESCRIPTION = """\
 Kafka's ZooKeeper-based high-level consumer, from the command line.

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zkconsumer.operations.doctor import clocks, cluster, members, offsets, owners, reading, strategies, timeouts
+from zkconsumer.operations.doctor import (
+    balance,
+    clocks,
+    cluster,
+    members,
+    offsets,
+    owners,
+    reading,
+    strategies,
+    timeouts,
+)
 from zkconsumer.operations.doctor.findings import DOCS_PAGE, ClockProbe, Finding, Level, Observations, unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 
@@ -25,7 +35,8 @@ class Check:
     """One check: its name, which is also its anchor in the docs, what it looks for, and its function.
 
     ``needs`` are the parents below ``/consumers/<group>`` whose nodes it judges: if they were not all read, the check
-    is undecided. ``in_zookeeper``: it is left out for a group that only the brokers know.
+    is undecided. ``in_zookeeper``: it is left out for a group that only the brokers know. ``page`` is the page of the
+    docs that explains it.
     """
 
     name: str
@@ -33,10 +44,27 @@ class Check:
     run: Callable[[Observations], Iterator[Finding]]
     needs: tuple[str, ...] = ()
     in_zookeeper: bool = True
+    page: str = DOCS_PAGE
 
 
 _IDS, _OWNERS, _OFFSETS = ("ids",), ("owners",), ("offsets",)
 _CLAIMS = _IDS + _OWNERS
+_ACKS, _PARKED, _LOANS = ("acks",), ("parked",), ("loans",)
+
+_BALANCE: tuple[Check, ...] = tuple(
+    Check(name, purpose, run, needs, name != "held-base", "docs/doctor-balance.md")
+    for name, purpose, run, needs in (
+        ("parked-without-member", "parked messages that nobody handles", balance.parked_without_member, _PARKED),
+        ("parked-beside-scala", "parked messages of Scala members", balance.parked_beside_scala, _PARKED + _CLAIMS),
+        ("full-pointers", "partitions that can park no more messages", balance.full_pointers, _PARKED),
+        ("dead-letters", "messages that were given up", balance.dead_letters, _PARKED),
+        ("pointer-retention", "pointers that retention passes", balance.pointers_and_retention, _PARKED),
+        ("held-base", "an offset that one message holds", balance.held_bases, _ACKS),
+        ("void-note", "notes of finished messages that do not count", balance.void_notes, _ACKS),
+        ("lost-loan", "slots on loan whose borrower or lender is gone", balance.lost_loans, _LOANS),
+        ("mixed-sharing", "members that do not share, beside ones that do", balance.mixed_sharing, _CLAIMS),
+    )
+)
 
 CHECKS: tuple[Check, ...] = (
     Check("persistent-owner", "owner nodes that no session ends", owners.persistent_owners, _OWNERS),
@@ -61,6 +89,7 @@ CHECKS: tuple[Check, ...] = (
     Check("offset-outside-log", "offsets below or beyond their log", offsets.offsets_outside_logs, _OFFSETS, False),
     Check("offset-not-a-number", "offset nodes that nobody can read", offsets.offsets_that_are_no_numbers, _OFFSETS),
     Check("stores-disagree", "different offsets in ZooKeeper and Kafka", offsets.stores_that_disagree, _OFFSETS),
+    *_BALANCE,
     Check("acl", "nodes that only some members may change", cluster.mixed_rights, _CLAIMS + _OFFSETS),
     Check("chroot", "a wrong, missing or doubled chroot", cluster.chroot_mistakes),
     Check("brokers", "missing listeners, leaders and replicas", cluster.broker_side, (), False),
@@ -93,7 +122,7 @@ def examine(
 
 
 def _run(check: Check, seen: Observations) -> Iterator[Finding]:
-    link = f"{DOCS_PAGE}#{check.name}"
+    link = f"{check.page}#{check.name}"
     found = list(check.run(seen))
     gaps = [] if any(one.unknown for one in found) else _gaps(check, seen.latest)
     if not found and not gaps:

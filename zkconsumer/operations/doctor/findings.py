@@ -12,7 +12,7 @@ from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis
 
 DOCS_PAGE = "docs/doctor.md"
-"""The page that explains every check; each check's name is an anchor in it."""
+"""The page that explains most checks; each check's name is an anchor in its page."""
 
 
 class Level(IntEnum):

@@ -1,0 +1,145 @@
+"""The handler of balanced members under test. The value of a message tells it what to do, and it records all it does.
+
+A value is words: any number of ``name=value`` or bare names after the first word, which is free.
+
+* ``hold=NAME``: wait until the file ``NAME.go`` exists; ``sleep=S``: wait for S seconds
+* ``fail=N``: fail N times in all processes together; ``fail-while=NAME``: fail while the file ``NAME.bad`` exists
+* ``later=N``: ask for it again N times; ``reject``: refuse it
+* ``kill``: kill the own process; ``exit``: leave it at once; ``kill=N``: kill it N times
+* ``ack``: return at once, and finish the message on another thread
+
+It is importable, so that process workers have it. They find the directory and the member's name in the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from tests.balance_recorder import Place, Recorder
+from zkconsumer.balance.outcomes import PENDING, Later, Reject
+
+DIRECTORY = "ZKCONSUMER_TEST_DIRECTORY"
+MEMBER = "ZKCONSUMER_TEST_MEMBER"
+OVER = "over"
+"""The name that lets every handler go on, at the end of a test."""
+_PAUSE_S = 0.01
+
+
+class Failure(Exception):
+    """What a handler raises that is told to fail."""
+
+
+class Handler:
+    """What one process does with its messages. Any thread."""
+
+    def __init__(self, session: Callable[[], int] | None = None) -> None:
+        self.pid = os.getpid()
+        self.directory = Path(os.environ[DIRECTORY])
+        self.member = os.environ[MEMBER]
+        self._recorder = Recorder(self.directory, self.member, session or self._told_session)
+
+    def _told_session(self) -> int:
+        """Return the session that the member's main process has written down for its workers."""
+        try:
+            return int((self.directory / f"{self.member}.session").read_text().split()[0])
+        except FileNotFoundError:
+            return 0
+
+    def handle(self, message: Any) -> object:
+        """Do what the message tells."""
+        number, words = self._begin(message)
+        while self._held(words):
+            sleep(_PAUSE_S)
+        sleep(float(words.get("sleep", 0)))
+        if "ack" in words:
+            threading.Thread(target=self._finish_elsewhere, args=(message, number), daemon=True).start()
+            return PENDING
+        return self._finish(number, self._place(message), words)
+
+    async def handle_soon(self, message: Any) -> object:
+        """Do what the message tells, as a coroutine."""
+        number, words = self._begin(message)
+        try:
+            while self._held(words):  # noqa: ASYNC110 (another process makes the file)
+                await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(float(words.get("sleep", 0)))
+        except asyncio.CancelledError:
+            self._recorder.end(number, "cancelled")
+            raise
+        return self._finish(number, self._place(message), words)
+
+    @staticmethod
+    def _place(message: Any) -> Place:
+        return Place(message.topic, message.partition, message.offset)
+
+    def _begin(self, message: Any) -> tuple[int, dict[str, str]]:
+        place = self._place(message)
+        words = dict(word.partition("=")[::2] for word in (message.value or b"").decode().split()[1:])
+        return self._recorder.begin(place, message.key), words
+
+    def _held(self, words: dict[str, str]) -> bool:
+        return "hold" in words and not any((self.directory / f"{name}.go").exists() for name in (words["hold"], OVER))
+
+    def _finish_elsewhere(self, message: Any, number: int) -> None:
+        sleep(_PAUSE_S)
+        self._recorder.end(number)  # before the others may hear of it
+        message.ack()
+
+    def _finish(self, number: int, place: Place, words: dict[str, str]) -> object:
+        if "kill" in words and self._still(place, int(words["kill"] or 1 << 30)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "exit" in words:
+            os._exit(3)
+        if self._still(place, int(words.get("fail", 0))) or self._bad(words):
+            self._recorder.end(number, "failed")
+            raise Failure(f"told to fail at {place.offset}")
+        if self._still(place, int(words.get("later", 0))):
+            self._recorder.end(number, "later")
+            return Later(0.05)
+        if "reject" in words:
+            self._recorder.end(number, "rejected")
+            return Reject("told to")
+        self._recorder.end(number)
+        return None
+
+    def _bad(self, words: dict[str, str]) -> bool:
+        return "fail-while" in words and (self.directory / f"{words['fail-while']}.bad").exists()
+
+    def _still(self, place: Place, times: int) -> bool:
+        """Return whether this has happened less often to the message, and count it. The count survives a death."""
+        if not times:
+            return False
+        counted = self.directory / f"{place.topic}-{place.partition}-{place.offset}.count"
+        with counted.open("ab", buffering=0) as file:
+            if file.tell() >= times:
+                return False
+            file.write(b".")
+        return True
+
+
+_handler: Handler | None = None
+
+
+def prepare(session: Callable[[], int] | None = None) -> Handler:
+    """Return the handler of this process, which is made once. ``session``: as for a recorder."""
+    global _handler
+    if _handler is None or _handler.pid != os.getpid():
+        _handler = Handler(session)
+    return _handler
+
+
+def handle(message: Any) -> object:
+    """Handle a message, in any process."""
+    return prepare().handle(message)
+
+
+async def handle_soon(message: Any) -> object:
+    """Handle a message as a coroutine."""
+    return await prepare().handle_soon(message)

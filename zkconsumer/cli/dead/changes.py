@@ -1,0 +1,178 @@
+"""``zkconsumer dead drop``, ``replay`` and ``undo``: change pointers. The main thread's.
+
+Before pointers are dropped, they are complete in a file on disk. Each partition is one write, which names the version
+that was read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from zkconsumer.cli.dead.listing import COLUMNS, row
+from zkconsumer.cli.dead.selected import (
+    Selected,
+    add_group,
+    add_selection,
+    by_partition,
+    complain,
+    filter_of,
+    pointer_nodes,
+    read_selected,
+    wrong_usage,
+)
+from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
+from zkconsumer.cli.tables import Table, add_format_argument, render
+from zkconsumer.core.message_pointers import Pointer
+from zkconsumer.errors import ConfigException, RegistryError
+from zkconsumer.model import TopicPartition
+from zkconsumer.operations.new_file import write_new
+from zkconsumer.operations.pointer_nodes import (
+    DroppedPointers,
+    PointerNodes,
+    dropped,
+    format_undo,
+    parse_undo,
+    put_back,
+    replayed,
+)
+
+Change = Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]]
+
+
+def _add_how(parser: argparse.ArgumentParser, shown: str, done: str) -> argparse._ArgumentGroup:
+    how = parser.add_argument_group("how")
+    how.add_argument("--dry-run", action="store_true", help=f"{shown}; the default")
+    how.add_argument("--execute", action="store_true", help=done)
+    add_format_argument(parser)
+    add_connection_arguments(parser)
+    return how
+
+
+def add_drop_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_group(parser)
+    add_selection(parser, all_option=True)
+    how = _add_how(parser, "show what would be dropped", "drop it")
+    how.add_argument("--undo-file", metavar="FILE", help="the new file for what is dropped (default: a new file here)")
+
+
+def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_group(parser)
+    add_selection(parser, all_option=True)
+    _add_how(parser, "show what would be replayed", "make it due for a member")
+
+
+def add_undo_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", metavar="FILE", help="a file that a drop wrote")
+    _add_how(parser, "show what would be put back", "put it back")
+
+
+def run_drop(arguments: argparse.Namespace) -> int:
+    """Drop pointers. Return the exit code. Raises: ZkConsumerError."""
+    usage = wrong_usage(arguments, changes=True)
+    if not usage and arguments.undo_file is not None and not (arguments.execute and arguments.undo_file):
+        usage = "--undo-file goes with --execute only, and names a file"
+    if usage:
+        return _refused(usage)
+    with open_connection(arguments) as connection:
+        nodes = pointer_nodes(connection, arguments.group)
+        selected, whole = _shown(nodes, arguments, "--execute drops these messages for good")
+        if not arguments.execute or not selected:
+            return 0 if whole else 1
+        saved = by_partition(selected)
+        file = _undo_file(arguments)
+        write_new(file, format_undo(DroppedPointers(nodes.group, connection.zookeeper, saved)))
+        complain(f"what is dropped now is kept in {file}; 'zkconsumer dead undo' puts it back")
+        chosen = filter_of(arguments)
+        changes = {tp: dropped(chosen, {one.offset for one in some}) for tp, some in saved.items()}
+        return 0 if _perform(nodes, changes, "dropped") and whole else 1
+
+
+def run_replay(arguments: argparse.Namespace) -> int:
+    """Make dead letters due for a member. Return the exit code. Raises: ZkConsumerError."""
+    usage = wrong_usage(arguments, changes=True)
+    if usage:
+        return _refused(usage)
+    with open_connection(arguments) as connection:
+        nodes = pointer_nodes(connection, arguments.group)
+        selected, whole = _shown(nodes, arguments, "--execute hands these messages to a member once more")
+        if not arguments.execute or not selected:
+            return 0 if whole else 1
+        change = replayed(filter_of(arguments), time.time_ns() // 1_000_000)
+        return 0 if _perform(nodes, dict.fromkeys(by_partition(selected), change), "replayed") and whole else 1
+
+
+def run_undo(arguments: argparse.Namespace) -> int:
+    """Put dropped pointers back. Return the exit code. Raises: ZkConsumerError."""
+    if arguments.dry_run and arguments.execute:
+        return _refused("only one of --execute and --dry-run goes")
+    path = Path(arguments.file)
+    try:
+        saved = parse_undo(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigException(str(path), str(error)) from None
+    with open_connection(arguments) as connection:
+        if saved.cluster != connection.zookeeper:
+            complain(f"note: {path} was made with zookeeper.connect={saved.cluster or 'nothing'}")
+        nodes = pointer_nodes(connection, saved.group)
+        selected = [(tp, one) for tp, some in sorted(saved.pointers.items()) for one in some]
+        _print(saved.group, selected, arguments)
+        if not arguments.execute:
+            complain("nothing was written; --execute puts these pointers back")
+            return 0
+        changes = {tp: put_back(some) for tp, some in saved.pointers.items()}
+        return 0 if _perform(nodes, changes, "put back", create=True) else 1
+
+
+def _refused(usage: str) -> int:
+    print(f"zkconsumer dead: {usage}", file=sys.stderr)
+    return 2
+
+
+def _shown(nodes: PointerNodes, arguments: argparse.Namespace, hint: str) -> tuple[list[Selected], bool]:
+    """Print the selected pointers. Returns them, and whether all nodes could be read."""
+    selected, whole = read_selected(nodes, arguments)
+    _print(nodes.group, selected, arguments)
+    if not selected:
+        complain(f"group {nodes.group} has no such messages")
+    elif not arguments.execute:
+        complain(f"nothing was written; {hint}")
+    return selected, whole
+
+
+def _print(group: str, selected: Sequence[Selected], arguments: argparse.Namespace) -> None:
+    print(render(Table(COLUMNS, [row(group, one) for one in selected]), arguments.format), flush=True)
+
+
+def _undo_file(arguments: argparse.Namespace) -> Path:
+    if arguments.undo_file is not None:
+        return Path(arguments.undo_file)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return Path(f"{arguments.group}-dead-{stamp}.undo.json")
+
+
+def _perform(nodes: PointerNodes, changes: Mapping[TopicPartition, Change], done: str, *, create: bool = False) -> bool:
+    """Make the changes, and tell what became of them. Returns whether all were made. Raises RegistryError."""
+    whole, count = True, 0
+    for tp, change in changes.items():
+        try:
+            result = nodes.change(tp, change, create=create)
+        except RegistryError as error:
+            complain(f"group {nodes.group}, {tp}: it is unknown whether it was written: {error}")
+            whole = False
+            continue
+        if result.problem:
+            complain(f"group {nodes.group}, {tp}: nothing was written: {result.problem}")
+            whole = False
+        count += len(result.changed)
+    complain(f"group {nodes.group}: {count} messages {'were ' if done != 'put back' else 'are '}{done}")
+    return whole

@@ -1,0 +1,271 @@
+"""Reads and changes the pointers of a group: its parked messages and its dead letters.
+
+The owner of a partition writes the same node. So every change names the version that was read, and is made anew from
+what stands there if somebody else was faster. The owner sees the moved version and reads the node again.
+
+One thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from zkconsumer.core.message_pointers import (
+    MOST_POINTERS,
+    Fate,
+    Pointer,
+    decode_pointers,
+    encode_pointers,
+)
+from zkconsumer.core.migration.planning import PartitionSelection
+from zkconsumer.core.node_names import name_problem
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_values import FORBIDDEN
+from zkconsumer.zookeeper.session import Session
+
+ROUNDS = 8
+"""Tries to change a node. Each write of its owner makes one of them fail."""
+MOST_NODES = 100_000
+"""Partitions of one group that are read."""
+_AT_ONCE = 200
+_UNDO_KIND = "zkconsumer dead drop"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPointers:
+    """The pointers of one partition; ``version`` is the node's. ``problem`` says why they cannot be read."""
+
+    partition: TopicPartition
+    pointers: Mapping[int, Pointer]
+    version: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PointerChange:
+    """The result of a change: the offsets whose pointers were changed, and why others were not."""
+
+    partition: TopicPartition
+    changed: tuple[int, ...] = ()
+    problem: str = ""
+
+
+class PointerNodes:
+    """The pointers of one group.
+
+    Arguments: ``timeout`` in seconds of each access. Methods raise RegistryError.
+    """
+
+    def __init__(self, session: Session, group: str, timeout: float) -> None:
+        self.group = group
+        self._session = session
+        self._timeout = timeout
+
+    def partitions(self, selection: PartitionSelection) -> list[TopicPartition]:
+        """Return the selected partitions that have a node, sorted."""
+        deadline = Deadline(self._timeout)
+        found = []
+        for topic in self._session.children(paths.parked(self.group), deadline) or ():
+            if selection.topics and topic not in selection.topics:
+                continue
+            if name_problem(topic) is not None:
+                continue  # no topic has this name, so no member of ours wrote it
+            names = self._session.children(f"{paths.parked(self.group)}/{topic}", deadline) or ()
+            tps = (TopicPartition(topic, int(name)) for name in names if _is_partition(name))
+            found += [tp for tp in tps if tp in selection]
+            if len(found) > MOST_NODES:
+                raise RegistryError(f"group {self.group} has pointers of more than {MOST_NODES} partitions")
+        return sorted(found)
+
+    def read(self, partitions: Sequence[TopicPartition]) -> list[PartitionPointers]:
+        """Return the pointers of these partitions, without those that have no node."""
+        found = []
+        for at in range(0, len(partitions), _AT_ONCE):
+            some = partitions[at : at + _AT_ONCE]
+            nodes = self._session.read([paths.pointers(self.group, tp) for tp in some], Deadline(self._timeout))
+            for tp, node in zip(some, nodes, strict=True):
+                if node is FORBIDDEN:
+                    found.append(PartitionPointers(tp, {}, -1, "ZooKeeper does not let us read it; check the ACL"))
+                elif node is not None:
+                    try:
+                        found.append(PartitionPointers(tp, decode_pointers(node.data), node.version))
+                    except ValueError as error:
+                        found.append(PartitionPointers(tp, {}, node.version, f"it holds no pointers: {error}"))
+        return found
+
+    def change(
+        self,
+        partition: TopicPartition,
+        change: Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]],
+        *,
+        create: bool = False,
+    ) -> PointerChange:
+        """Change pointers of one partition. Nothing is overwritten that was not read.
+
+        Arguments: ``change`` returns the new pointers by offset (None: remove it) for those that are there now; it is
+        called again if somebody else wrote the node. It may raise ValueError, whose text becomes the problem. With
+        ``create`` a missing node is made.
+        """
+        path = paths.pointers(self.group, partition)
+        for _ in range(ROUNDS):
+            found = self.read([partition])
+            if not found and create:
+                self._session.ensure([path.rpartition("/")[0]], Deadline(self._timeout))
+                self._session.create(path, b"", Deadline(self._timeout))
+                continue
+            if not found:
+                return PointerChange(partition, problem="it has no pointers any more")
+            if found[0].problem:
+                return PointerChange(partition, problem=found[0].problem)
+            try:
+                changes = change(found[0].pointers)
+            except ValueError as error:
+                return PointerChange(partition, problem=str(error))
+            if not changes:
+                return PointerChange(partition)
+            merged = {offset: one for offset, one in {**found[0].pointers, **changes}.items() if one is not None}
+            data = encode_pointers(merged.values())
+            if self._session.write(path, data, Deadline(self._timeout), found[0].version):
+                return PointerChange(partition, tuple(sorted(changes)))
+        return PointerChange(partition, problem="its owner wrote it each time; try again")
+
+
+def _is_partition(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) < 10 and str(int(name)) == name
+
+
+# ---- what the commands do with pointers; pure
+
+
+@dataclass(frozen=True, slots=True)
+class PointerFilter:
+    """Selects pointers: by ``offsets`` (None: all), by a text that their reason contains, and by fate."""
+
+    offsets: Collection[int] | None = None
+    reason: str = ""
+    fates: tuple[Fate, ...] = (Fate.DEAD,)
+
+    def of(self, pointers: Iterable[Pointer]) -> list[Pointer]:
+        """Return the selected pointers in the order of offsets."""
+        return sorted(
+            (
+                one
+                for one in pointers
+                if one.fate in self.fates
+                and (self.offsets is None or one.offset in self.offsets)
+                and self.reason in one.reason
+            ),
+            key=lambda one: one.offset,
+        )
+
+
+def replayed(chosen: PointerFilter, now_ms: int) -> Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]]:
+    """Return the change that makes messages due for a member; dead letters have all attempts anew.
+
+    It raises ValueError if the partition would have more parked messages than it may.
+    """
+
+    def change(pointers: Mapping[int, Pointer]) -> Mapping[int, Pointer | None]:
+        some = chosen.of(pointers.values())
+        dead = [replace(one, fate=Fate.PARKED, attempts=0, first_ms=0) for one in some if one.fate is Fate.DEAD]
+        parked = [one for one in some if one.fate is Fate.PARKED]
+        room = MOST_POINTERS - sum(one.fate is Fate.PARKED for one in pointers.values())
+        if len(dead) > room:
+            raise ValueError(
+                f"{len(dead)} dead letters were chosen, and only {max(0, room)} more messages can be parked:"
+                " replay fewer with --offset"
+            )
+        return {one.offset: replace(one, due_ms=now_ms) for one in (*dead, *parked)}
+
+    return change
+
+
+def dropped(
+    chosen: PointerFilter, shown: Collection[int]
+) -> Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]]:
+    """Return the change that removes pointers. Only those that were shown, and saved for an undo, are removed."""
+    return lambda pointers: {one.offset: None for one in chosen.of(pointers.values()) if one.offset in shown}
+
+
+def put_back(saved: Iterable[Pointer]) -> Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]]:
+    """Return the change that puts dropped pointers back. It raises ValueError if there is no room for them."""
+
+    def change(pointers: Mapping[int, Pointer]) -> Mapping[int, Pointer | None]:
+        missing = [one for one in saved if one.offset not in pointers]
+        for fate in Fate:
+            have = sum(one.fate is fate for one in [*pointers.values(), *missing])
+            if have > MOST_POINTERS:
+                raise ValueError(f"there would be {have} {fate.value} messages, {MOST_POINTERS} are the most")
+        return {one.offset: one for one in missing}
+
+    return change
+
+
+# ---- the undo file
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedPointers:
+    """The content of an undo file: the pointers that a command removed, by partition."""
+
+    group: str
+    cluster: str
+    pointers: Mapping[TopicPartition, Sequence[Pointer]]
+
+
+def format_undo(dropped: DroppedPointers) -> str:
+    """Return the text of an undo file."""
+    return json.dumps(
+        {
+            "kind": _UNDO_KIND,
+            "version": 1,
+            "group": dropped.group,
+            "zookeeper": dropped.cluster,
+            "pointers": [
+                {"topic": tp.topic, "partition": tp.partition, **asdict(one), "fate": one.fate.value}
+                for tp, some in sorted(dropped.pointers.items())
+                for one in some
+            ],
+        },
+        indent=1,
+    )
+
+
+def parse_undo(text: str) -> DroppedPointers:
+    """Return the content of an undo file. Raises ValueError for another file."""
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is no undo file of 'zkconsumer dead drop'") from None
+    if not isinstance(document, dict) or document.get("kind") != _UNDO_KIND or document.get("version") != 1:
+        raise ValueError("it is no undo file of 'zkconsumer dead drop'")
+    group, cluster, listed = document.get("group"), document.get("zookeeper"), document.get("pointers")
+    if not isinstance(group, str) or name_problem(group) or not isinstance(cluster, str):
+        raise ValueError("it names no group")
+    if not isinstance(listed, list):
+        raise ValueError("it lists no pointers")
+    found: dict[TopicPartition, list[Pointer]] = {}
+    for one in listed:
+        tp, pointer = _parsed(one)
+        found.setdefault(tp, []).append(pointer)
+    return DroppedPointers(group, cluster, found)
+
+
+def _parsed(one: Any) -> tuple[TopicPartition, Pointer]:
+    if not isinstance(one, dict):
+        raise ValueError(f"{one!r:.80} is no pointer")
+    names = ("offset", "attempts", "due_ms", "first_ms", "partition")
+    numbers = {name: one.get(name) for name in names}
+    texts = {name: one.get(name) for name in ("key", "reason", "topic")}
+    if not all(type(value) is int and 0 <= value < 1 << 63 for value in numbers.values()):
+        raise ValueError(f"{one!r:.80} has no number where one belongs")
+    if not all(isinstance(value, str) for value in texts.values()) or name_problem(str(texts["topic"])):
+        raise ValueError(f"{one!r:.80} has no text where one belongs")
+    tp = TopicPartition(str(texts.pop("topic")), int(numbers.pop("partition") or 0))
+    return tp, Pointer(fate=Fate(one.get("fate")), **numbers, **texts)  # type: ignore[arg-type]
