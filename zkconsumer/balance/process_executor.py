@@ -154,6 +154,10 @@ class ProcessExecutor:
         """What each worker process does now. Any thread."""
         return [worker.view() for worker in self._workers]
 
+    def troubles(self) -> list[str]:
+        """Return which workers' processes died, and why, as far as none has worked since. Any thread."""
+        return [f"{view.name}: {view.trouble}" for view in self.workers if view.trouble]
+
     def running(self) -> list[tuple[Work, float]]:
         """Return the works in handlers now, each with the time at which its handler began. Any thread."""
         return [(work, view.since) for view in self.workers for work in view.works]

@@ -39,7 +39,7 @@ from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.stream_delivery import Delivery
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
-from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
+from zkconsumer.streams.chunk_reader import ChunkReader, read_settings
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.version import VERSION
 from zkconsumer.zookeeper.broker_directory import registered_brokers
@@ -310,16 +310,6 @@ def reachable(brokers: Iterable[BrokerNode], config: ConsumerConfig) -> list[End
     if not found and unreachable is not None:
         raise unreachable
     return found
-
-
-def read_settings(config: ConsumerConfig) -> ReadSettings:
-    """Return how records are read."""
-    return ReadSettings(
-        check_crc=config.check_crcs,
-        read_committed=config.isolation_level == "read_committed",
-        skip_corrupt=config.corrupt_message_policy == "skip",
-        largest_batch=config.batch_expanded_max_bytes,
-    )
 
 
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:
