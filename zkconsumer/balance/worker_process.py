@@ -21,6 +21,7 @@ from multiprocessing.process import parent_process
 from operator import attrgetter
 from struct import Struct
 from threading import Thread
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -86,11 +87,16 @@ class SentWork(NamedTuple):
 
 
 class Trip(NamedTuple):
-    """What a worker gets at a time: chunks to forget, chunks to keep, and groups of messages in order."""
+    """What a worker gets at a time: chunks to forget, chunks to keep, and groups of messages in order.
+
+    No group may begin after ``until`` (monotonic seconds), the end of the parent's lease when it sent this: a parent
+    that was stopped cannot take anything back.
+    """
 
     forget: tuple[int, ...]
     chunks: tuple[SentChunk, ...]
     groups: tuple[tuple[SentWork, ...], ...]
+    until: float
 
 
 class SentError(NamedTuple):
@@ -277,7 +283,7 @@ class Worker:
         self._bad_lanes.clear()
         made = [[self._made(work) for work in group] for group in trip.groups]
         for number, group in enumerate(trip.groups):
-            if not self._begin():
+            if monotonic() >= trip.until or not self._begin():
                 break
             self._report(number, self._run_group(group, made[number]))
             made[number] = []

@@ -67,6 +67,8 @@ class WorkList:
                 self.taken.append([work.offset for work in works])
             return works
 
+    lease_until = float("inf")
+
     def may_start(self, work: Work) -> bool:
         return not self.halted
 
