@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
@@ -14,7 +15,7 @@ from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.commit_tracker import CommitTracker
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.offsets.store import NO_NOTES, Notes, NotingStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -66,7 +67,9 @@ class Server:
 class Member:
     """One member; ``balanced`` False: of a former release, or one that iterates its streams."""
 
-    def __init__(self, server: Server, *, balanced: bool = True, store: OffsetStore | None = None) -> None:
+    def __init__(
+        self, server: Server, *, balanced: bool = True, store: OffsetStore | None = None, dual: bool = False
+    ) -> None:
         self.server = server
         self.session = server.zookeeper.session()
         self.session.open(soon())
@@ -74,7 +77,8 @@ class Member:
         self.cache = NodeCache(self.session, lambda _: None)
         self.owner_nodes = OwnerNodes(self.session, self.cache, GROUP, balanced=lambda: balanced)
         self.nodes = ZooKeeperOffsets(self.session, GROUP)
-        self.store = DualStore(self.nodes, None if store else self.nodes, store, backoff=0.001, max_retries=1)
+        in_zookeeper = self.nodes if dual or store is None else None
+        self.store = DualStore(self.nodes, in_zookeeper, store, backoff=0.001, max_retries=1)
         self.session.lease.resume(self.session.lease.epoch)
         self.tracker = CommitTracker(
             self.store,
@@ -93,10 +97,11 @@ class Member:
         return [self.own(tp, known) for tp, known in claimed.ours.items()]
 
     def own(self, tp: TopicPartition, known: KnownOffset) -> PartitionPosition:
-        position = PartitionPosition(tp, ThreadId("g_c-0"), known.offset)
+        position = PartitionPosition(tp, ThreadId("g_c-0"), None if self.store.asks else known.offset)
         self.tracker.track([(position, known)])
+        position.known_pointers = {} if known.acks is None else known.acks.pointers
         if known.acks is not None and position.consumed is not None:
-            position.known_note, position.known_pointers = known.acks.note, known.acks.pointers
+            position.known_note = known.acks.note
             ledger = MessageLedger(position, position.consumed, position.known_note, position.known_pointers)
             position.ledger = ledger
         return position
@@ -122,3 +127,36 @@ def read(position: PartitionPosition, offsets: Sequence[int]) -> list[int]:
     wanted = [offset for offset in offsets if ledger.wants(offset, 0)]
     ledger.read(wanted, offsets[-1] + 1)
     return wanted
+
+
+class NotesElsewhere(MemoryStore, NotingStore):
+    """A store outside ZooKeeper that keeps notes beside offsets, as Kafka does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: dict[TopicPartition, FinishedNote] = {}
+
+    def fetch_noted(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> tuple[Mapping[TopicPartition, int], Notes]:
+        return self.fetch(partitions, timeout), dict(self.notes)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES
+    ) -> Mapping[TopicPartition, Exception]:
+        failures = super().commit(offsets, timeout) or {}
+        for tp in offsets.keys() - failures.keys():
+            self.notes.pop(tp, None)
+            if tp in notes and not notes[tp].empty:
+                self.notes[tp] = notes[tp]
+        return failures
+
+
+def start(member: Member, position: PartitionPosition) -> None:
+    """Begin where the store outside ZooKeeper says, as the group thread does."""
+    found: dict[PartitionPosition, int | None] = {}
+    member.tracker.starts.find([position], found.update, 1)
+    offset = found[position]
+    assert offset is not None
+    position.begin(offset)
+    position.ledger = MessageLedger(position, offset, position.known_note, position.known_pointers)

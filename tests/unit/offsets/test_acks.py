@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
-from tests.unit.offsets.acks import GROUP, TP, Member, Server, ledger_of, read, soon
+from tests.unit.offsets.acks import GROUP, TP, Member, NotesElsewhere, Server, ledger_of, read, soon, start
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note
+from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, encode_pointers
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import Outcome
+from zkconsumer.zookeeper.ack_nodes import NOTE_BYTES
+from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES, Outcome
 from zkconsumer.zookeeper.requests import Transaction
 
 NOTE, POINTERS, OFFSET = paths.ack(GROUP, TP), paths.pointers(GROUP, TP), paths.offset(GROUP, TP)
@@ -99,7 +103,7 @@ def test_what_others_write_costs_repetition_only(server: Server, how: str) -> No
     ledger_of(position).finish([101, 105])
     one.commit()
     one.session.expire()
-    start = {"forwards": 104, "rewinds": 90}.get(how, 100)
+    begin = {"forwards": 104, "rewinds": 90}.get(how, 100)
     if how == "scala":
         member = Member(server, balanced=False)
         member.release(*member.claim())
@@ -107,10 +111,10 @@ def test_what_others_write_costs_repetition_only(server: Server, how: str) -> No
         server.zookeeper.remove(OFFSET)
         server.zookeeper.put(OFFSET, b"100")
     else:
-        server.zookeeper.put(OFFSET, str(start).encode())
+        server.zookeeper.put(OFFSET, str(begin).encode())
     (again,) = Member(server).claim()
-    assert again.consumed == start
-    assert read(again, range(start, 110)) == list(range(start, 110))
+    assert again.consumed == begin
+    assert read(again, range(begin, 110)) == list(range(begin, 110))
 
 
 @pytest.mark.parametrize("data", [b"", b"12", encode_note(FinishedNote(99, (Finished(99, 200),)))])
@@ -266,3 +270,169 @@ def test_a_zombie_writes_no_note_and_no_pointer(server: Server) -> None:
         one.commit()
     assert one.refused == {TP: Outcome.OFFSET_MOVED}
     assert (server.note(), server.pointers()) == (noted, {})
+
+
+# ---- what others write to pointers, and what happens to their node
+
+
+def test_a_replay_reaches_the_ledger(server: Server) -> None:
+    one = Member(server)
+    (position,) = one.claim()
+    ledger = ledger_of(position)
+    one.tracker.look_at_pointers()
+    number, changes = ledger.pointer_changes(0)
+    assert changes is None
+    one.session.ensure([POINTERS.rpartition("/")[0]], soon())
+    server.zookeeper.put(POINTERS, encode_pointers([Pointer(50, due_ms=9)]))
+    one.tracker.look_at_pointers()
+    assert ledger.pointer_changes(number)[1] == {50: Pointer(50, due_ms=9)}
+    one.commit()
+    ledger.finish([50])
+    one.commit()
+    assert server.pointers() == {}
+
+
+def test_a_deleted_node_of_pointers_is_made_again(server: Server) -> None:
+    """Otherwise nobody would know of the messages that the offset has passed."""
+    one = Member(server)
+    (position,) = one.claim()
+    read(position, range(100, 110))
+    ledger_of(position).point_at([Pointer(100)])
+    one.commit()
+    server.zookeeper.remove(POINTERS)
+    one.tracker.look_at_pointers()
+    assert ledger_of(position).pointers == {100: Pointer(100)}
+    one.commit()
+    assert server.pointers() == {100: Pointer(100)}
+    assert not ledger_of(position).dirty
+
+
+def test_a_foreign_node_that_is_removed_lets_park_again(server: Server) -> None:
+    one = Member(server)
+    one.session.ensure([POINTERS.rpartition("/")[0]], soon())
+    server.zookeeper.put(POINTERS, b"mine")
+    (position,) = one.claim()
+    assert not position.may_park
+    assert "no list of pointers" in position.parking_trouble
+    read(position, range(100, 110))
+    ledger_of(position).point_at([Pointer(100)])
+    one.commit()
+    assert server.offset() == 100
+    server.zookeeper.remove(POINTERS)
+    one.tracker.look_at_pointers()
+    assert (position.may_park, position.parking_trouble) == (True, "")
+    one.commit()
+    assert (server.offset(), server.pointers()) == (101, {100: Pointer(100)})
+
+
+def test_a_seek_keeps_stored_pointers_alone(server: Server) -> None:
+    one = Member(server)
+    (position,) = one.claim()
+    read(position, range(100, 110))
+    ledger = ledger_of(position)
+    ledger.point_at([Pointer(100)])
+    one.commit()
+    ledger.point_at([Pointer(101)])
+    assert ledger.stored_pointers == {100: Pointer(100)}
+    sought = PartitionPosition(TP, position.thread, 100)
+    one.tracker.succeed(position, sought)
+    assert (sought.known_pointers, sought.may_park) == ({100: Pointer(100)}, True)
+    sought.ledger = MessageLedger(sought, 100, pointers=sought.known_pointers)
+    assert read(sought, range(100, 110)) == list(range(101, 110))
+    sought.ledger.finish([101])
+    one.commit()
+    assert (server.offset(), server.pointers()) == (102, {100: Pointer(100)})
+
+
+def test_pointers_of_a_deleted_topic_are_dropped(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """They name other messages than those of the topic that was made anew."""
+    topic = paths.topic("t")
+    server.zookeeper.put("/brokers")
+    server.zookeeper.put("/brokers/topics")
+    server.zookeeper.put(topic)
+    one = Member(server)
+    (position,) = one.claim()
+    read(position, range(100, 110))
+    ledger_of(position).point_at([Pointer(100)])
+    ledger_of(position).finish([105])
+    one.commit()
+    one.session.expire()
+    server.zookeeper.remove(topic)
+    server.zookeeper.put(topic)
+    other = Member(server)
+    other.cache.nodes([topic], soon())
+    (again,) = other.claim()
+    assert (again.consumed, again.known_note, dict(again.known_pointers)) == (0, None, {})
+    assert server.pointers() == {}
+    assert "1 pointers to its deleted messages are dropped" in caplog.text
+
+
+# ---- offsets outside ZooKeeper
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_a_note_elsewhere_is_read_at_the_start(dual: bool) -> None:
+    server, kafka = Server(offset=100 if dual else None), NotesElsewhere()
+    kafka.offsets[TP] = 100
+    one = Member(server, store=kafka, dual=dual)
+    (position,) = one.claim()
+    start(one, position)
+    read(position, range(100, 110))
+    ledger_of(position).finish([102])
+    ledger_of(position).point_at([Pointer(100)])
+    one.commit()
+    assert (kafka.offsets[TP], kafka.notes[TP].finished) == (101, (Finished(101, 103, (101,)),))
+    assert server.pointers() == {100: Pointer(100)}
+    assert (server.note() is not None) is dual
+    one.session.expire()
+    two = Member(server, store=kafka, dual=dual)
+    (again,) = two.claim()
+    start(two, again)
+    assert read(again, range(101, 110)) == [101, *range(103, 110)]
+    assert ledger_of(again).pointers == {100: Pointer(100)}
+
+
+def test_pointers_are_stored_before_an_offset_elsewhere() -> None:
+    """If they cannot be stored, the offset is not written, and nothing is passed."""
+    server, kafka = Server(offset=None), NotesElsewhere()
+    kafka.offsets[TP] = 100
+    one = Member(server, store=kafka)
+    (position,) = one.claim()
+    start(one, position)
+    read(position, range(100, 110))
+    ledger_of(position).point_at([Pointer(100)])
+    server.zookeeper.remove(paths.owner(GROUP, TP))
+    with pytest.raises(OffsetCommitError):
+        one.commit()
+    assert (kafka.offsets[TP], server.pointers(), position.consumed) == (100, {}, 100)
+
+
+def test_a_note_of_another_offset_is_not_used() -> None:
+    server, kafka = Server(offset=None), NotesElsewhere()
+    kafka.offsets[TP], kafka.notes[TP] = 90, FinishedNote(100, (Finished(100, 110),))
+    one = Member(server, store=kafka)
+    (position,) = one.claim()
+    start(one, position)
+    assert position.known_note is None
+
+
+# ---- many at once
+
+
+def test_many_partitions_with_large_notes_are_several_requests() -> None:
+    partitions = [TopicPartition("t", number) for number in range(18)]
+    server = Server(partitions)
+    one = Member(server)
+    positions = one.claim(*partitions)
+    before = server.zookeeper.operations["transaction"]
+    unfinished = sorted(Random(3).sample(range(100, 1 << 50), 7_000))
+    note = FinishedNote(100, (Finished(100, 1 << 50, tuple(unfinished)),))
+    for position in positions:
+        position.ledger = MessageLedger(position, 100, note)
+        position.ledger.touch()
+    one.commit()
+    assert all(server.note(tp) is not None for tp in partitions)
+    node = server.zookeeper.node(NOTE)
+    assert node is not None
+    assert 30_000 < node.length < NOTE_BYTES
+    assert server.zookeeper.operations["transaction"] - before > len(partitions) * node.length // REQUEST_BYTES
