@@ -238,6 +238,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
             member = build_member(
                 self.config, self.consumer_id, offset_store=self._offset_store, listener=self._listener
             )
+            member.parts.balanced = bool(self._options)
             member.metrics.gauges(lambda: member_gauges(member))
             self._member = member
             self._created = True

@@ -63,6 +63,9 @@ class RunLoop:
     _created: bool
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
+    _options: BalancedOptions | int | None = None
+    """Whether messages are finished in any order, and how. Claims of the member read what is finished beyond offsets.
+    """
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -135,7 +138,7 @@ class RunLoop:
         _check_handler(handler)
         _check_workers(workers, concurrency)
         self._check_run(topics, key_decoder, value_decoder)
-        options = concurrency and BalancedOptions(
+        options = self._options = concurrency and BalancedOptions(
             concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until
         )
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
