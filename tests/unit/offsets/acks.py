@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer.core.finished_note import FinishedNote, decode_note
@@ -17,10 +18,12 @@ from zkconsumer.offsets.commit_tracker import CommitTracker
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import NO_NOTES, Notes, NotingStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
-from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.testing.fake_zookeeper import FakeSession
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_values import Node
+from zkconsumer.zookeeper.session import Session
 
 GROUP = "g"
 TP = TopicPartition("t", 0)
@@ -30,11 +33,26 @@ def soon() -> Deadline:
     return Deadline(5.0)
 
 
-class Server:
-    """A ZooKeeper with the nodes of one group."""
+class ZooKeeper(Protocol):
+    """What a test does to a ZooKeeper past the members: the fake, or a real one."""
 
-    def __init__(self, partitions: Sequence[TopicPartition] = (TP,), offset: int | None = 100) -> None:
-        self.zookeeper = FakeZooKeeper()
+    def session(self) -> Session:
+        """Return a session; one of the fake is not open yet."""
+
+    def node(self, path: str) -> Node | None:
+        """Return a node."""
+
+    def put(self, path: str, data: bytes = b"") -> None:
+        """Make or write a node."""
+
+
+class Server:
+    """The nodes of one group in a ZooKeeper."""
+
+    def __init__(
+        self, zookeeper: ZooKeeper, partitions: Sequence[TopicPartition] = (TP,), offset: int | None = 100
+    ) -> None:
+        self.zookeeper = zookeeper
         for tp in partitions:
             for path in (paths.owner(GROUP, tp), paths.offset(GROUP, tp)):
                 self._make(path.rpartition("/")[0])
@@ -72,14 +90,15 @@ class Member:
     ) -> None:
         self.server = server
         self.session = server.zookeeper.session()
-        self.session.open(soon())
+        if isinstance(self.session, FakeSession):
+            self.session.open(soon())
+            self.session.lease.resume(self.session.lease.epoch)
         self.refused: dict[TopicPartition, Outcome] = {}
         self.cache = NodeCache(self.session, lambda _: None)
         self.owner_nodes = OwnerNodes(self.session, self.cache, GROUP, balanced=lambda: balanced)
         self.nodes = ZooKeeperOffsets(self.session, GROUP)
         in_zookeeper = self.nodes if dual or store is None else None
         self.store = DualStore(self.nodes, in_zookeeper, store, backoff=0.001, max_retries=1)
-        self.session.lease.resume(self.session.lease.epoch)
         self.tracker = CommitTracker(
             self.store,
             self.session.lease,
