@@ -9,7 +9,7 @@ it, and no function of the application is called under it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import random
@@ -21,9 +21,11 @@ from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import HELD, Failing, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome, Pending
+from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.retry import Decision, Kind, Retry, decide
 from zkconsumer.balance.work import Work
 from zkconsumer.core.finished_note import Attempts
+from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
@@ -31,12 +33,16 @@ from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
+MOST_POINTER_WORKS = 1000
+"""Messages of pointers that may wait or be in hand."""
+ENOUGH = 2048
+"""Startable messages, or keys, after which no more is read: many live objects make Python's garbage collector slow."""
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
 NO_ROOM = "no more messages can be parked: {} are"
 
-Bury = Callable[[Work, Decision], bool]
-"""Makes a dead letter of a message. Returns whether it is finished by that; otherwise it stays a pointer of ours."""
+Bury = Callable[[ReadWork, Decision], None]
+"""Begins to make a dead letter of a message, and returns at once; the end is told by :meth:`Engine.buried`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +85,20 @@ class Engine:
         self._lock = Lock()
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
+        self._homes: dict[MessageLedger, OpenPartition] = {}
+        self._pointer_works = 0
+        self.pointer_settled: Callable[[Work], None] = lambda _: None
+        """Told of each message of a pointer that has an outcome or was dropped; it returns at once, under the lock."""
+        self.enough = ENOUGH
+        self.reader_waits = False
+        """The reader has stopped because there is enough to begin."""
         self._ended = False
         self.in_hand = 0
         self.late = 0
         """Outcomes that came after the end of their stay."""
+        self.failed_attempts = 0
+        self.zombies = 0
+        """Handlers that ended when the session's lease was no longer valid."""
         self.active_at = monotonic()
         """When a message was last handed out or settled (monotonic seconds)."""
 
@@ -131,7 +147,7 @@ class Engine:
                 return
         self._wake(1)  # it was chosen for a message at the same moment: another one takes that
 
-    def _taken(self, most: int) -> list[Work]:
+    def _taken(self, most: int) -> list[ReadWork]:
         """Return what may begin, counted as in hand. The caller holds the lock."""
         pace = self._pace
         if pace is not None:
@@ -143,25 +159,33 @@ class Engine:
         works = self.lanes.take(most, now)
         if pace is not None and len(works) < most:
             pace.spend(len(works) - most)  # what was not used
+        for lost in self.lanes.lost():
+            self._forget(lost)
+        if self.reader_waits and self.lanes.startable < self.enough // 2:
+            self.reader_waits = False
+            self.wake_reader()
         if works:
             self.in_hand += len(works)
             self.active_at = now
-            for work in works:
-                home = work.home
+            for part, count in Counter([work.part for work in works]).items():
+                home = part.home
                 if not home.in_hand:
                     # before the worker looks whether the partition is revoked, see core.partition_position
                     home.position.held_until = HELD
-                home.in_hand += 1
+                home.in_hand += count
+                if home.shared:
+                    home.hand.update(work for work in works if work.part is part)
         return works
 
     def may_start(self, work: Work) -> bool:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours."""
-        home = work.home
+        assert type(work) is ReadWork
+        home = work.part.home
         if home.position.halted or monotonic() >= self._lease.until or self._ended or home.stopped:
             return False
-        return home.own or bool(home.may_start(work))
+        return not home.shared or (not home.leaving >> work.slot & 1 and home.may_start(work))
 
-    def answer(self, work: Work, outcome: Outcome) -> None:
+    def answer(self, work: ReadWork, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
         with self._lock:
             if not work.open or work.answer is not None:
@@ -170,111 +194,143 @@ class Engine:
             if not work.pending:
                 return  # its handler has not returned yet
         self.settle([(work, outcome)])
+        self.look()
+
+    def look(self) -> None:
+        """Have a worker look for messages: the calling thread, which settled some, takes none. Any thread."""
+        self._wake(1)
+        self.wake_executor()
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
-        done: dict[OpenPartition, list[int]] = {}
+        done: list[ReadWork] = []
+        others: list[tuple[ReadWork, Outcome]] = []
         with self._lock:
-            closed, others = self._sorted(outcomes, done)
+            for work, outcome in outcomes:
+                assert type(work) is ReadWork
+                if outcome is DONE and work.open and work.answer is None:
+                    work.open = False
+                    done.append(work)
+                else:
+                    self._sort(work, outcome, done, others)
+            if not self._lease.valid:
+                self.zombies += sum(outcome is not NOT_STARTED for _, outcome in outcomes)
         # first: a revocation that sees nothing in hand commits what is finished by then
-        for home, offsets in done.items():
-            home.ledger.finish(offsets)
-            if home.failing:
-                for offset in offsets:
-                    home.failing.pop(offset, None)
+        self._finish(done)
         again = []
         for work, outcome in others:
             replacement = self._replacement(work, outcome)
             if replacement is not work:
-                closed.append(work)
+                done.append(work)
                 if replacement is not None:
-                    work.chunk = None  # it goes on with the replacement
                     again.append(replacement)
-        if closed:
-            self._close(closed, again)
+        if done:
+            self._close(done, again)
 
     @staticmethod
-    def _sorted(
-        outcomes: Sequence[tuple[Work, Outcome]], done: dict[OpenPartition, list[int]]
-    ) -> tuple[list[Work], list[tuple[Work, Outcome]]]:
-        """Return what is done (its offsets go to ``done``), and what else has an outcome. The caller locks."""
-        closed: list[Work] = []
-        others: list[tuple[Work, Outcome]] = []
-        for work, outcome in outcomes:
-            if not work.open:
-                continue
-            if work.answer is not None and outcome is not NOT_STARTED:
-                outcome = work.answer
-            if isinstance(outcome, Pending):
-                work.pending = True
-                continue
-            work.open = False
-            if outcome is DONE:
-                closed.append(work)
-                offsets = done.get(work.home)
-                if offsets is None:
-                    done[work.home] = [work.offset]
-                else:
-                    offsets.append(work.offset)
-            else:
-                others.append((work, outcome))
-        for home, offsets in done.items():
-            home.outcomes.succeeded(len(offsets))
-        return closed, others
+    def _sort(work: ReadWork, outcome: Outcome, done: list[ReadWork], others: list[tuple[ReadWork, Outcome]]) -> None:
+        """Sort an outcome that is not simply done. The caller holds the lock."""
+        if not work.open:
+            return
+        if work.answer is not None and outcome is not NOT_STARTED:
+            outcome = work.answer
+        if isinstance(outcome, Pending):
+            work.pending = True
+            return
+        work.open = False
+        if outcome is DONE:
+            done.append(work)
+        else:
+            others.append((work, outcome))
 
-    def _close(self, works: Sequence[Work], again: Sequence[Work]) -> None:
+    @staticmethod
+    def _finish(done: Sequence[ReadWork]) -> None:
+        offsets: dict[Part, list[int]] = {}
+        for work in done:
+            part = work.part
+            if part in offsets:
+                offsets[part].append(work.offset)
+            else:
+                offsets[part] = [work.offset]
+        for part, finished in offsets.items():
+            home = part.home
+            home.ledger.finish(finished)
+            home.outcomes.succeeded(len(finished))
+            if home.failing:
+                for offset in finished:
+                    home.failing.pop(offset, None)
+
+    def _close(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
         """Count works as in hand no more; ``again`` come again in place of some of them."""
-        homes: set[OpenPartition] = set()
+        counts = Counter([work.part for work in works])
+        homes = {part.home for part in counts}
         with self._lock:
             for work in again:
-                if not work.home.position.revoked:
-                    self.lanes.put_back(work)
+                self._put_back(work)
+            self.lanes.returned(works)
             self.in_hand -= len(works)
-            for work in works:
-                home = work.home
-                homes.add(home)
-                home.in_hand -= 1
-                if work.lane is not None:
-                    self.lanes.returned(work)
-                if work.pointer:
-                    self._pointer_ended(work)
-                self._unread(work)
+            for part, count in counts.items():
+                part.home.in_hand -= count
+                self._unread(part, count - sum(work.part is part for work in again))
             for home in homes:
-                if not home.in_hand:
-                    home.position.held_until = NOTHING_HELD
+                self._left_hand(home, works)
             startable = self.lanes.startable
             self.active_at = monotonic()
         for home in homes:
-            if not home.in_hand and home.position.revoked:
-                home.queue.let_go()
-            if home.wants_room and home.ledger.unfinished <= home.room_at:
-                self.wake_reader()
+            self._tell_of(home)
         if startable and self._waiting:
-            self._wake(self.sizes.workers(startable))
+            self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
+
+    def _put_back(self, work: ReadWork) -> None:
+        if work.part.home.position.revoked:
+            self._forget(work)
+        else:
+            self.lanes.put_back(work)
+
+    def _left_hand(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
+        """Note what is no longer in hand. The caller holds the lock."""
+        if not home.in_hand:
+            home.position.held_until = NOTHING_HELD
+        if home.shared:
+            home.hand.difference_update(works)
+        if self._pointer_works:
+            for work in works:
+                if work.pointer and work.part.home is home:
+                    self._pointer_ended(work)
+
+    def _tell_of(self, home: OpenPartition) -> None:
+        """Tell those who wait for messages to leave a hand."""
+        if not home.in_hand and home.position.revoked:
+            home.queue.let_go()
+        if home.leavers:
+            self._tell_leavers(home)
+        if home.wants_room and home.ledger.unfinished <= home.room_at:
+            self.wake_reader()
 
     def _wake(self, workers: int) -> None:
         for _ in range(workers):
             try:
-                flag = self._waiting.popleft()
+                flag = self._waiting.pop()  # the last one: few threads do the work of quick handlers
             except IndexError:
                 return
             flag.set()
 
     # ---- messages that are not done
 
-    def _replacement(self, work: Work, outcome: Outcome) -> Work | None:
+    def _replacement(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
         """Return the work that comes again in place of this one, None if there is none; itself if it stays in hand."""
         home = work.home
         if isinstance(outcome, NotStarted):
-            return _copy(work)
+            return work.again()
         if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
             self.abort(outcome.error)
-            return _copy(work)
+            return work.again()
         if home.position.revoked:
             self.late += 1
             return None
         if isinstance(outcome, Failed):
             home.outcomes.failed()
+            self.failed_attempts += 1
         try:
             decision = decide(
                 self.rules.retry,
@@ -288,7 +344,7 @@ class Engine:
             )
         except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
             self.abort(e)
-            return _copy(work)
+            return work.again()
         if decision.kind is Kind.DEAD:
             return self._dead(work, decision)
         if decision.kind is Kind.PARK and self._park(work, decision):
@@ -298,10 +354,10 @@ class Engine:
     def _may_park(self, home: OpenPartition) -> bool:
         return self.rules.parks and home.own and self.rules.order is not Order.PARTITION
 
-    def _held(self, work: Work, decision: Decision) -> Work:
+    def _held(self, work: ReadWork, decision: Decision) -> ReadWork:
         """Return the work of the next attempt at a message that holds the base."""
         home = work.home
-        made = _copy(work)
+        made = work.again()
         made.attempts, made.first_ms = decision.attempts, decision.first_ms
         made.not_before = monotonic() + decision.seconds
         if decision.attempts:
@@ -309,7 +365,7 @@ class Engine:
         home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
         return made
 
-    def _park(self, work: Work, decision: Decision) -> bool:
+    def _park(self, work: ReadWork, decision: Decision) -> bool:
         """Park a message, and what waits behind it. Returns whether there was room."""
         home, key = work.home, work.key
         ordered = self.rules.order is Order.KEY and key is not None
@@ -336,23 +392,24 @@ class Engine:
                 self.lanes.remove(work.lane, behind)
             for one in behind:
                 one.open = False
-                self._unread(one)
+                self._unread(one.part, 1)
         home.failing.pop(work.offset, None)
         return True
 
     @staticmethod
-    def _unread(work: Work) -> None:
-        """Count a message as none of its chunk's any more. The caller holds the lock."""
-        chunk = work.chunk
-        if chunk is not None:
-            chunk.unfinished -= 1
+    def _unread(part: Part, count: int) -> None:
+        """Count so many messages as unfinished ones of their chunk no more. The caller holds the lock."""
+        chunk = part.chunk
+        if chunk is not None and count:
+            chunk.unfinished -= count
             if not chunk.unfinished:
-                work.home.chunk_finished(chunk)
-        work.message = None  # which refers to the work
+                part.home.chunk_finished(chunk)
 
-    def _pointer_ended(self, work: Work) -> None:
+    def _pointer_ended(self, work: ReadWork) -> None:
         """Let the key of a parked message go on if that was the last one. The caller holds the lock."""
         home, key = work.home, work.key
+        self._pointer_works -= 1
+        self.pointer_settled(work)
         if key is None or self.rules.order is not Order.KEY or work.offset in home.ledger.pointers:
             return
         mark = key_mark(key)
@@ -364,7 +421,7 @@ class Engine:
         home.full_because = ""
         self.lanes.unblock(home.position.tp, key)
 
-    def _dead(self, work: Work, decision: Decision) -> Work | None:
+    def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
         """Make a dead letter of a message. Returns as :meth:`_replacement`."""
         home = work.home
         if self._bury is not None:
@@ -379,12 +436,12 @@ class Engine:
             return None
         return self._stopped(work, decision, "no more dead letters can be kept: see `zkconsumer dead`")
 
-    def _stopped(self, work: Work, decision: Decision, why: str) -> Work:
+    def _stopped(self, work: ReadWork, decision: Decision, why: str) -> ReadWork:
         """Stop the partition at this message, which stays unfinished."""
         work.home.stopped = f"{work.home.position.tp} stopped at {work.offset}: {why}"
         return self._held(work, decision)
 
-    def buried(self, work: Work, decision: Decision, error: BaseException | None) -> None:
+    def buried(self, work: ReadWork, decision: Decision, error: BaseException | None) -> None:
         """Note that a dead letter was delivered, or failed to be. Any thread."""
         again = []
         if error is None:
@@ -392,8 +449,8 @@ class Engine:
             work.home.failing.pop(work.offset, None)
         else:
             again.append(self._stopped(work, decision, f"its dead letter could not be delivered: {error!r:.200}"))
-            work.chunk = None
         self._close([work], again)
+        self.look()
 
     def abort(self, error: BaseException) -> None:
         """End the run with this error. Any thread."""
@@ -402,9 +459,16 @@ class Engine:
 
     # ---- the reader
 
-    def push(self, home: OpenPartition, works: Sequence[Work]) -> None:
+    def has_enough(self) -> bool:
+        """Return whether there is enough to begin; if so, the reader is woken when that changes."""
+        if self.lanes.startable < self.enough:
+            return False
+        self.reader_waits = True
+        return self.lanes.startable >= self.enough  # it may have changed before the note
+
+    def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order."""
-        chunk = works[0].chunk
+        chunk = works[0].part.chunk
         with self._lock:
             if chunk is not None:
                 chunk.unfinished += len(works)
@@ -421,15 +485,68 @@ class Engine:
             if not chunk.unfinished:
                 home.chunk_finished(chunk)
 
-    def add_pointer_work(self, work: Work) -> None:
-        """Add the message of a pointer, which goes before later ones of its key. Any thread."""
-        work.pointer = True
+    def open(self, home: OpenPartition) -> None:
+        """Take messages of this stay from now on."""
         with self._lock:
-            if work.home.position.revoked:
-                return
-            self.lanes.put_back(work)
+            self._homes[home.ledger] = home
+
+    def pointer_room(self) -> int:
+        """Return how many more messages of pointers may be added now. Any thread."""
+        return 0 if self._ended else max(0, MOST_POINTER_WORKS - self._pointer_works)
+
+    def add_pointer_work(self, work: Work) -> bool:
+        """Take the message of a pointer, which goes before later ones of its key. Any thread.
+
+        Returns False if it is not wanted any more; otherwise ``pointer_settled`` is called once when it has an outcome,
+        or is dropped.
+        """
+        with self._lock:
+            home = self._homes.get(work.ledger)
+            if home is None or self._ended or home.position.revoked:
+                return False
+            record = work.message[0]
+            made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
+            made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
+            self._pointer_works += 1
+            self.lanes.put_back(made)
         self._wake(1)
         self.wake_executor()
+        return True
+
+    def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
+        """Begin no more messages of these slots, and forget those that wait. Any thread.
+
+        Returns the offsets of the forgotten ones, which stay unfinished. ``empty`` is called once when no message of
+        the slots is in hand, perhaps before this returns.
+        """
+        with self._lock:
+            home.leaving |= slots
+            dropped = self.lanes.remove_slots(home, slots)
+            for work in dropped:
+                self._forget(work)
+            home.leavers.append((slots, empty))
+        self._tell_leavers(home)
+        return [work.offset for work in dropped]
+
+    def take_on(self, home: OpenPartition, slots: int) -> None:
+        """Begin messages of these slots again."""
+        with self._lock:
+            home.leaving &= ~slots
+
+    def _tell_leavers(self, home: OpenPartition) -> None:
+        with self._lock:
+            empty = [(slots, tell) for slots, tell in home.leavers if not any(slots >> w.slot & 1 for w in home.hand)]
+            home.leavers = [leaver for leaver in home.leavers if leaver not in empty]
+        for _, tell in empty:
+            tell()
+
+    def _forget(self, work: ReadWork) -> None:
+        """Forget a message that waits. The caller holds the lock."""
+        work.open = False
+        self._unread(work.part, 1)
+        if work.pointer:
+            self._pointer_works -= 1
+            self.pointer_settled(work)
 
     def resume(self, home: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
@@ -443,16 +560,6 @@ class Engine:
         """Forget what has not begun of a stay that has ended."""
         with self._lock:
             for work in self.lanes.drop(home):
-                work.open = False
-                work.message = None
+                self._forget(work)
             home.held_chunks.clear()
-
-
-def _copy(work: Work) -> Work:
-    """Return the work of another attempt at the same message, which answers to the former attempt do not reach."""
-    made = Work(None, work.offset, work.ledger, work.chunk, work.lane)
-    message = work.message
-    made.message = type(message)((message[0], message[1], message[2], made))
-    made.key, made.home, made.serial = work.key, work.home, work.serial
-    made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, work.pointer
-    return made
+            self._homes.pop(home.ledger, None)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.balance.failure_limit import FailureCount
+from zkconsumer.core.key_slots import NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ZkConsumerError
@@ -20,6 +21,9 @@ from zkconsumer.streams.stream_queue import Chunk, StreamQueue
 
 HELD = 1 << 62
 """``held_until`` of a position while some of its messages are in hand."""
+
+NO_LIMIT = 1 << 63
+"""The ``limit`` of a partition that is read without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class OpenPartition:
     * ``position``, ``ledger``, ``queue``: what the messages belong to, and the queue that their chunks come through
     * ``messages``: the class of its messages
     * ``at``: the offset at which reading goes on; ``chunks`` are to be read, the first perhaps in part
+    * ``limit``: the offset before which the run ends
     * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
     * ``in_hand``: number of messages that executors have
     * ``stopped``: why nothing of it may begin now; empty if it may
@@ -44,8 +49,15 @@ class OpenPartition:
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: number of parked messages of each key, by key mark
     * ``held_chunks``: chunks with messages that are not finished
-    * ``own``: whether the member owns the partition; otherwise it handles slots of another member's
+    * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
+    * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
+    * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go, and
+      ``leavers`` wait until nothing of their slots is in hand; ``may_start`` is asked before each handler
     """
+
+    lender = ""
+    held_base = -1
+    held_since = 0.0
 
     def __init__(
         self,
@@ -63,7 +75,9 @@ class OpenPartition:
         self.reader = reader
         self.messages = messages
         self.own = own
+        self.shared = not own
         self.at = position.consumed or 0
+        self.limit = NO_LIMIT
         self.chunks: deque[Chunk] = deque()
         self.batches: Iterator[RecordBatch] | None = None
         self.batch: RecordBatch | None = None
@@ -81,6 +95,9 @@ class OpenPartition:
         self.held_chunks: set[Chunk] = set()
         self.outcomes = FailureCount()
         self.may_start: Callable[[Any], bool] = lambda _: True
+        self.leaving = NO_SLOTS
+        self.leavers: list[tuple[int, Callable[[], None]]] = []
+        self.hand: set[Any] = set()
         self.answers: Any = None
 
     @property
@@ -97,7 +114,8 @@ class OpenPartition:
     def chunk_finished(self, chunk: Chunk) -> None:
         """Count a chunk all of whose messages are finished."""
         self.held_chunks.discard(chunk)
-        self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
+        if not self.position.revoked:
+            self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
 
     def __repr__(self) -> str:
         return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import RLock, Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
 from zkconsumer.balance.balanced_message import balanced_class
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.open_partition import NO_LIMIT, OpenPartition
+from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
 from zkconsumer.core.message_ledger import MessageLedger
@@ -55,6 +57,20 @@ class ReadLimits(NamedTuple):
     budget: QueueBudget
 
 
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A partition of another member, of which this one handles some slots.
+
+    Its chunks come through ``stream``, and its outcomes go to ``ledger``, which counts those slots. ``may_start`` is
+    asked before each handler, and returns at once.
+    """
+
+    position: PartitionPosition
+    ledger: MessageLedger
+    stream: KafkaStream[Any, Any]
+    may_start: Callable[[Work], bool]
+
+
 class Reader:
     """Reads all streams of a member.
 
@@ -80,12 +96,18 @@ class Reader:
         self._stream_of = stream_of
         self._wake_fetchers = wake_fetchers
         self._homes: dict[TopicPartition, OpenPartition] = {}
+        self.shares = False
+        """Whether slots of the member's partitions may be lent to others."""
+        self._borrowed: dict[PartitionPosition, Borrowed] = {}
+        self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._classes: dict[Any, Any] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._flag = WakeFlag()
         self._stopping = False
         self._tended = 0.0
         self._serial = 0
+        self.limit: Callable[[TopicPartition], int] = lambda _: NO_LIMIT
+        """Returns the offset at which reading of a partition ends; see ``balance.until``."""
         self.idle_calls: list[Callable[[], None]] = []
         """Called at each look, on this thread; they must return at once."""
         self.thread = Thread(target=self._run, name=f"{name}-reader", daemon=True)
@@ -94,8 +116,8 @@ class Reader:
 
     @property
     def partitions(self) -> Sequence[OpenPartition]:
-        """The partitions that are read (a copy)."""
-        return list(self._homes.values())
+        """The partitions that are read, also those of other members (a copy)."""
+        return [*list(self._homes.values()), *list(self._of_borrowed.values())]
 
     @property
     def held_bytes(self) -> int:
@@ -110,6 +132,33 @@ class Reader:
     def wake(self) -> None:
         """Look again: there is room, or something changed."""
         self._flag.set()
+
+    def borrow(self, borrowed: Borrowed) -> OpenPartition:
+        """Read this partition of another member too. Called on the reader's thread, see :meth:`submit`."""
+        position, stream = borrowed.position, borrowed.stream
+        home = OpenPartition(
+            position, borrowed.ledger, stream.queue, stream.chunk_reader, self._class_of(stream), own=False
+        )
+        home.answers = self._engine
+        home.at = position.consumed or 0
+        home.may_start = borrowed.may_start
+        self._borrowed[position] = borrowed
+        self._of_borrowed[position] = home
+        self._engine.open(home)
+        return home
+
+    def return_borrowed(self, position: PartitionPosition) -> None:
+        """Read this partition of another member no more. Called on the reader's thread."""
+        self._borrowed.pop(position, None)
+        home = self._of_borrowed.pop(position, None)
+        if home is not None:
+            home.forget_chunks()
+            self._engine.drop(home)
+
+    def home_of(self, position: PartitionPosition) -> OpenPartition | None:
+        """Return the stay that reads for this position, None if there is none. Any thread."""
+        home = self._of_borrowed.get(position) or self._homes.get(position.tp)
+        return home if home is not None and home.position is position else None
 
     def submit(self, call: Callable[[], None]) -> None:
         """Have the reader's thread call this between two messages. It must return at once."""
@@ -145,9 +194,11 @@ class Reader:
         if now - self._tended >= TICK:
             self._tended = now
             self._tend()
-        for stream in self._streams():
+        for stream in (*self._streams(), *(borrowed.stream for borrowed in list(self._borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
+        if self._engine.has_enough():
+            return False
         read = False
         for home in self.partitions:
             read = self._read(home) or read
@@ -169,8 +220,11 @@ class Reader:
             if not known and position.consumed is not None and not position.revoked:
                 self._open(position)
         for home in self.partitions:
+            if home.held_base != home.ledger.base:
+                home.held_base, home.held_since = home.ledger.base, self._tended
             if home.position.revoked:
                 self._drop(home)
+                self.return_borrowed(home.position)
             elif home.aside and not home.position.halted and not home.stopped:
                 self._engine.resume(home)
         for call in self.idle_calls:
@@ -188,8 +242,8 @@ class Reader:
                 return
             position = chunk.position
             if not position.revoked:
-                home = self._homes.get(position.tp)
-                if home is None or home.position is not position:
+                home = self.home_of(position)
+                if home is None and position not in self._borrowed:
                     home = self._open(position, chunk)
                 if home is not None:
                     home.chunks.append(chunk)
@@ -218,14 +272,17 @@ class Reader:
             if former is not None and not pointers:
                 pointers = former.pointers  # after a seek: they stand whatever is read
             note = None if jumps else position.known_note
-            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=Lock())
+            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=RLock())
         elif again:
             position.ledger.begin_again()
         home = OpenPartition(position, position.ledger, stream.queue, stream.chunk_reader, self._class_of(stream))
         home.answers = self._engine
         home.at = position.consumed or 0
+        home.shared = self.shares
+        home.limit = self.limit(position.tp)
         self._note_pointers(home)
         self._homes[position.tp] = home
+        self._engine.open(home)
         if again and not jumps:
             stream.queue.read_again(position, home.at)  # an earlier run has read beyond
             return None if chunk is None or chunk.fetch_offset > home.at else home
@@ -259,6 +316,7 @@ class Reader:
         limits, ledger = self._limits, home.ledger
         unfinished = ledger.unfinished
         room = unfinished < limits.window and home.at - ledger.base < RANGE * limits.window and not home.full_because
+        room = room and home.at < home.limit
         if room and unfinished:
             room = home.held_bytes < max(0, limits.budget.free()) // SHARE
         home.wants_room = not room
@@ -298,7 +356,7 @@ class Reader:
                 self._end_chunk(home, chunk)
                 return
             home.batch, home.records = batch, iter(batch)
-        works: list[Work] = []
+        works: list[ReadWork] = []
         end = home.at
         self._serial += 1
         try:
@@ -310,35 +368,35 @@ class Reader:
                 end = max(end, works[-1].offset + 1)
             self._give(home, chunk, works, end)
 
-    def _make_works(self, home: OpenPartition, chunk: Chunk, works: list[Work]) -> int:
+    def _make_works(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork]) -> int:
         """Append a work for each of the next records; returns how many records there were."""
-        position, ledger, made, serial = home.position, home.ledger, home.messages, self._serial
         assert home.records is not None
-        for record in islice(home.records, PART):
-            work = Work(None, record.offset, ledger, chunk)
-            work.home = home
-            work.key = record.key
-            work.serial = serial
-            work.message = made((record, position, record.value, work))
-            works.append(work)
+        part = Part(home, chunk, self._serial)
+        records = islice(home.records, PART)
+        # what was read before an error stays in the list
+        works.extend(ReadWork(record, record.offset, record.key, part) for record in records)
         return len(works)
 
-    def _give(self, home: OpenPartition, chunk: Chunk, works: list[Work], end: int) -> None:
+    def _give(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork], end: int) -> None:
         ledger = home.ledger
         wanted = works
-        if not ledger.plain or home.at < home.attempts_to:
+        if end > home.limit:  # the run ends before it: what is beyond must not count as read
+            end, wanted = home.limit, [work for work in works if work.offset < home.limit]
+            works = wanted
+        if home.shared or not ledger.plain or home.at < home.attempts_to:
             wanted = [work for work in works if self._wants(home, work)]
         ledger.read([work.offset for work in wanted], end)
         home.at = end
         if wanted:
             self._engine.push(home, wanted)
 
-    def _wants(self, home: OpenPartition, work: Work) -> bool:
+    def _wants(self, home: OpenPartition, work: ReadWork) -> bool:
         key = work.key
         by_key = key is not None and self._engine.rules.order is Order.KEY
         slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
-        if not home.ledger.wants(work.offset, slot):
+        if not home.ledger.wants(work.offset, slot) or home.leaving >> slot & 1:
             return False
+        work.slot = slot
         attempts = home.ledger.attempts(work.offset)
         if attempts is not None:
             work.attempts, work.first_ms = attempts
@@ -370,9 +428,10 @@ class Reader:
     def _end_chunk(self, home: OpenPartition, chunk: Chunk) -> None:
         home.chunks.popleft()
         home.batches = home.records = home.batch = None
-        if chunk.next_offset > home.at:  # the rest was compacted away
-            home.ledger.read((), chunk.next_offset)
-            home.at = chunk.next_offset
+        end = min(chunk.next_offset, home.limit)
+        if end > home.at:  # the rest was compacted away
+            home.ledger.read((), end)
+            home.at = end
         self._engine.chunk_read(home, chunk)
         self._note_room(home)
 
@@ -400,6 +459,8 @@ class Reader:
     # ---- unreadable places
 
     def _unreadable(self, home: OpenPartition, error: UnreadableMessageError) -> None:
+        if home.at >= home.limit:
+            return
         chunk = home.chunks[0]
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__

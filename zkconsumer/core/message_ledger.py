@@ -118,9 +118,12 @@ class MessageLedger:
 
     # ---- outcomes
 
-    def finish(self, offsets: Iterable[int]) -> None:
+    def finish(self, offsets: Collection[int]) -> None:
         """Count these messages as finished. An offset that is not unfinished here is ignored."""
         with self._lock:
+            if not self._pointers and not self._attempts and self._unfinished.finish_together(offsets):
+                self._serial += len(offsets)
+                offsets = ()
             for offset in offsets:
                 known = self._unfinished.finish(offset)
                 if offset in self._pointers:
@@ -312,6 +315,21 @@ class MessageLedger:
         """The pointers that are stored as they are now."""
         with self._lock:
             return {offset: pointer for offset, pointer in self._pointers.items() if offset not in self._changes}
+
+    @property
+    def slots(self) -> int:
+        """The slots whose messages are handled here."""
+        return self._unfinished.slots
+
+    @property
+    def lent_slots(self) -> Mapping[str, int]:
+        """The slots on loan, by borrower (a copy)."""
+        return dict(self._lent_slots)
+
+    @property
+    def lent_bases(self) -> Mapping[str, int]:
+        """For each borrower the lowest offset that it has not finished, as it last reported (a copy)."""
+        return {name: note.base for name, note in list(self._lent.items())}
 
     @property
     def unfinished(self) -> int:
