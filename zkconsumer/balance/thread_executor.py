@@ -29,12 +29,16 @@ SLOW = 0.01
 
 
 class _Worker:
-    """What one thread has: ``hand`` is not begun, ``current`` is in the handler since ``began`` (0: nothing is)."""
+    """What one thread has: ``hand`` is not begun, ``current`` is in the handler since ``began`` (0: nothing is).
 
-    __slots__ = ("began", "current", "hand", "native", "thread")
+    ``done`` has outcomes that are not settled yet.
+    """
+
+    __slots__ = ("began", "current", "done", "hand", "native", "thread")
 
     def __init__(self) -> None:
         self.hand: deque[Work] = deque()
+        self.done: deque[tuple[Work, Outcome]] = deque()
         self.current: Sequence[Work] = ()
         self.began = 0.0
         self.native = 0
@@ -96,18 +100,18 @@ class ThreadExecutor:
         return ()
 
     def reclaim(self, thread: int | None = None) -> None:
-        """Take back what workers with slow handlers, or this thread, have not begun."""
+        """Take back what workers with slow handlers, or this thread, have not begun, and settle what they have done."""
         before = monotonic() - SLOW
         for worker in self._workers:
             slow = worker.began and worker.began < before
-            if worker.hand and (slow if thread is None else worker.native == thread):
-                self._take_back(worker.hand)
+            if (worker.hand or worker.done) and (slow if thread is None else worker.native == thread):
+                self._take_back(worker)
 
-    def _take_back(self, hand: deque[Work]) -> None:
-        returned: list[tuple[Work, Outcome]] = []
+    def _take_back(self, worker: _Worker) -> None:
+        returned = _popped(worker.done)
         try:
             while True:
-                returned.append((hand.pop(), NOT_STARTED))
+                returned.append((worker.hand.pop(), NOT_STARTED))
         except IndexError:
             pass
         if returned and self._source is not None:
@@ -126,7 +130,7 @@ class ThreadExecutor:
 
     def _one_by_one(self, source: WorkSource, worker: _Worker) -> None:
         handler, hand, may_start = self._handler, worker.hand, source.may_start
-        outcomes: list[tuple[Work, Outcome]] = []
+        done, count = worker.done, 0
         broken: set[Any] = set()
         outcome: Outcome
         last = monotonic()
@@ -144,22 +148,23 @@ class ThreadExecutor:
                     outcome = result if isinstance(result, Later | Reject | Pending) else DONE
                 except BaseException as e:  # noqa: BLE001 (the engine decides)
                     outcome = Failed(e)
-            outcomes.append((work, outcome))
+            done.append((work, outcome))
+            count += 1
             if outcome is not DONE and work.lane is not None:
                 broken.add(work.lane)
             now = monotonic()
             if now - last > SECONDS:
-                self._settle(source, worker, outcomes, now - last)
-                outcomes, last = [], now
-        if outcomes:
-            self._settle(source, worker, outcomes, monotonic() - last)
+                self._settle(source, worker, count, now - last)
+                count, last = 0, now
+        if count:
+            self._settle(source, worker, count, monotonic() - last)
 
-    def _settle(
-        self, source: WorkSource, worker: _Worker, outcomes: list[tuple[Work, Outcome]], seconds: float
-    ) -> None:
+    def _settle(self, source: WorkSource, worker: _Worker, count: int, seconds: float) -> None:
         worker.began = 0.0
-        self._sizes.note(len(outcomes), seconds)
-        source.settle(outcomes)
+        self._sizes.note(count, seconds)
+        outcomes = _popped(worker.done)
+        if outcomes:  # otherwise they were settled while a handler was slow
+            source.settle(outcomes)
         worker.current = ()
 
     def _in_batches(self, source: WorkSource, worker: _Worker) -> None:
@@ -186,7 +191,8 @@ class ThreadExecutor:
                 worker.current = works
                 outcomes = self._of_batch(works)
                 broken |= {work.lane for work, outcome in outcomes if outcome is not DONE and work.lane is not None}
-                self._settle(source, worker, outcomes, monotonic() - began)
+                worker.done.extend(outcomes)
+                self._settle(source, worker, len(works), monotonic() - began)
 
     def _of_batch(self, works: Sequence[Work]) -> list[tuple[Work, Outcome]]:
         try:
@@ -194,3 +200,13 @@ class ThreadExecutor:
         except BaseException as e:  # noqa: BLE001 (the engine decides)
             return [(work, Failed(e)) for work in works]
         return list(zip(works, outcomes_of(result, len(works)), strict=True))
+
+
+def _popped(outcomes: deque[tuple[Work, Outcome]]) -> list[tuple[Work, Outcome]]:
+    """Take all outcomes out of a deque, of which another thread may take some at the same time."""
+    found: list[tuple[Work, Outcome]] = []
+    try:
+        while True:
+            found.append(outcomes.popleft())
+    except IndexError:
+        return found
