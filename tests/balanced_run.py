@@ -23,7 +23,10 @@ PATIENT = Retry(delays=(3600.0,), park_after=99, park_seconds=9e9, jitter=0.0)
 def running(
     cluster: FakeCluster, handler: Any, *, properties: Mapping[str, str] = MappingProxyType({}), **options: Any
 ) -> Iterator[ZookeeperConsumerConnector]:
-    """A member that handles the topic ``t``. The run must end with its shutdown, and without an error."""
+    """A member that handles the topic ``t``. The run must end with its shutdown, and without an error.
+
+    A handler that waits has an event ``go``, which is set before the shutdown.
+    """
     base = {"group.id": "g", "auto.offset.reset": "smallest", "auto.commit.interval.ms": "60000"}
     if "group.coordination" not in properties:
         base["zookeeper.connect"] = cluster.zookeeper_connect
@@ -41,6 +44,8 @@ def running(
     try:
         yield connector
     finally:
+        if (go := getattr(handler, "go", None)) is not None:
+            go.set()  # also after a failure: nobody else ends the handler
         connector.shutdown(scaled(10))
         thread.join(scaled(20))
     assert not thread.is_alive()
