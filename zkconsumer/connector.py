@@ -239,6 +239,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
             member = build_member(
                 self.config, self.consumer_id, offset_store=self._offset_store, listener=self._listener
             )
+            member.parts.balanced = self._balanced
             member.metrics.gauges(lambda: member_gauges(member, self.balance))
             self._member = member
             self._created = True

@@ -41,7 +41,10 @@ STOP_WITHIN = 5.0
 
 
 class Until(Protocol):
-    """When a run ends by itself."""
+    """When a run ends by itself; see :class:`zkconsumer.balance.until.RunEndWatch`."""
+
+    def limit(self, tp: TopicPartition) -> int:
+        """Return the offset before which a partition is handled. Any thread."""
 
     def reached(self, positions: Sequence[PartitionPosition]) -> bool:
         """Return whether all of these are where the run ends. Called a few times a second; returns at once."""
@@ -65,8 +68,9 @@ class BalancedOptions:
 class MemberAccess:
     """What a run needs of its member.
 
-    ``closing`` says whether the connector is being shut down; ``shut_down`` does so without counting anything as
-    finished that is in hand, and waits; ``parks``: pointers can be kept; ``handler_timeout`` in seconds, None for none.
+    ``closing`` says whether the connector is being shut down, ``closed`` whether it has left the group; ``shut_down``
+    does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept;
+    ``handler_timeout`` in seconds, None for none.
     """
 
     consumer: ConsumerId
@@ -79,6 +83,7 @@ class MemberAccess:
     parks: bool
     timeout: float | None
     closing: Callable[[], bool]
+    closed: Callable[[], bool]
     shut_down: Callable[[], None]
     handler_timeout: float | None = None
 
@@ -92,6 +97,8 @@ class BalancedRun:
         self._concurrency = options.concurrency
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
+        self.reached_end = False
+        """Whether the run ended because of ``until``."""
         self.engine = Engine(
             member.gate,
             EngineRules(options.order, options.retry, options.failure_limit, member.parks),
@@ -108,6 +115,8 @@ class BalancedRun:
             stream_of=delivery.stream_of,
             wake_fetchers=member.wake_fetchers,
         )
+        if options.until is not None:
+            self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
@@ -152,9 +161,11 @@ class BalancedRun:
             if self._hurried or self._member.closing():
                 return None
             if self._until is not None and self._until.reached(list(self._member.positions().values())):
+                self.reached_end = True
                 return None
             engine = self.engine
-            if timeout is not None and not engine.in_hand and monotonic() - engine.active_at >= timeout:
+            busy = engine.in_hand or engine.lanes.startable  # a worker process may be on its way to a message
+            if timeout is not None and not busy and monotonic() - engine.active_at >= timeout:
                 return ConsumerTimeoutException(NOTHING_CAME)
 
     def _end(self, error: BaseException | None) -> None:
@@ -162,8 +173,10 @@ class BalancedRun:
         self.engine.end()
         if error is not None and not isinstance(error, ConsumerTimeoutException):
             self._member.shut_down()
-        while not self.executor.stop(Deadline(SLICE)) and not self._hurried:
-            pass
+        while not self.executor.drained(Deadline(SLICE)) and not self._hurried:
+            if self._member.closed():  # other members may have the messages now: end what can be ended
+                self.executor.stop(Deadline(0.0))
+        self.executor.stop(Deadline(0.0))
         self._stop_reader()
         self._tell_of_late_handlers()
 

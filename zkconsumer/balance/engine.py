@@ -35,6 +35,8 @@ from zkconsumer.streams.stream_queue import Chunk
 
 MOST_POINTER_WORKS = 1000
 """Messages of pointers that may wait or be in hand."""
+ENOUGH = 2048
+"""Startable messages, or keys, after which no more is read: many live objects make Python's garbage collector slow."""
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
 NO_ROOM = "no more messages can be parked: {} are"
@@ -87,6 +89,9 @@ class Engine:
         self._pointer_works = 0
         self.pointer_settled: Callable[[Work], None] = lambda _: None
         """Told of each message of a pointer that has an outcome or was dropped; it returns at once, under the lock."""
+        self.enough = ENOUGH
+        self.reader_waits = False
+        """The reader has stopped because there is enough to begin."""
         self._ended = False
         self.in_hand = 0
         self.late = 0
@@ -156,6 +161,9 @@ class Engine:
             pace.spend(len(works) - most)  # what was not used
         for lost in self.lanes.lost():
             self._forget(lost)
+        if self.reader_waits and self.lanes.startable < self.enough // 2:
+            self.reader_waits = False
+            self.wake_reader()
         if works:
             self.in_hand += len(works)
             self.active_at = now
@@ -186,6 +194,12 @@ class Engine:
             if not work.pending:
                 return  # its handler has not returned yet
         self.settle([(work, outcome)])
+        self.look()
+
+    def look(self) -> None:
+        """Have a worker look for messages: the calling thread, which settled some, takes none. Any thread."""
+        self._wake(1)
+        self.wake_executor()
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
@@ -265,7 +279,7 @@ class Engine:
         for home in homes:
             self._tell_of(home)
         if startable and self._waiting:
-            self._wake(self.sizes.workers(startable))
+            self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
 
     def _put_back(self, work: ReadWork) -> None:
         if work.part.home.position.revoked:
@@ -296,7 +310,7 @@ class Engine:
     def _wake(self, workers: int) -> None:
         for _ in range(workers):
             try:
-                flag = self._waiting.popleft()
+                flag = self._waiting.pop()  # the last one: few threads do the work of quick handlers
             except IndexError:
                 return
             flag.set()
@@ -436,6 +450,7 @@ class Engine:
         else:
             again.append(self._stopped(work, decision, f"its dead letter could not be delivered: {error!r:.200}"))
         self._close([work], again)
+        self.look()
 
     def abort(self, error: BaseException) -> None:
         """End the run with this error. Any thread."""
@@ -443,6 +458,13 @@ class Engine:
         self.end()
 
     # ---- the reader
+
+    def has_enough(self) -> bool:
+        """Return whether there is enough to begin; if so, the reader is woken when that changes."""
+        if self.lanes.startable < self.enough:
+            return False
+        self.reader_waits = True
+        return self.lanes.startable >= self.enough  # it may have changed before the note
 
     def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order."""

@@ -22,6 +22,9 @@ from zkconsumer.streams.stream_queue import Chunk, StreamQueue
 HELD = 1 << 62
 """``held_until`` of a position while some of its messages are in hand."""
 
+NO_LIMIT = 1 << 63
+"""The ``limit`` of a partition that is read without end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failing:
@@ -38,6 +41,7 @@ class OpenPartition:
     * ``position``, ``ledger``, ``queue``: what the messages belong to, and the queue that their chunks come through
     * ``messages``: the class of its messages
     * ``at``: the offset at which reading goes on; ``chunks`` are to be read, the first perhaps in part
+    * ``limit``: the offset before which the run ends
     * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
     * ``in_hand``: number of messages that executors have
     * ``stopped``: why nothing of it may begin now; empty if it may
@@ -73,6 +77,7 @@ class OpenPartition:
         self.own = own
         self.shared = not own
         self.at = position.consumed or 0
+        self.limit = NO_LIMIT
         self.chunks: deque[Chunk] = deque()
         self.batches: Iterator[RecordBatch] | None = None
         self.batch: RecordBatch | None = None
@@ -109,7 +114,8 @@ class OpenPartition:
     def chunk_finished(self, chunk: Chunk) -> None:
         """Count a chunk all of whose messages are finished."""
         self.held_chunks.discard(chunk)
-        self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
+        if not self.position.revoked:
+            self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
 
     def __repr__(self) -> str:
         return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"

@@ -29,13 +29,14 @@ class Part:
 class ReadWork(Work):
     """One message of a :class:`Part`, as read from ``record``.
 
-    ``open`` until it has its outcome; ``pending`` while only the application knows when; ``answer`` is what the
-    application told before its handler returned; ``slot`` is set where slots are shared.
+    ``taken`` once a worker has it; ``open`` until it has its outcome; ``pending`` while only the application knows;
+    ``answer`` is what the application told before its handler returned; ``slot`` is set where slots are shared.
 
     A further attempt is another work. So an answer to an earlier attempt finds that one closed, and does nothing.
     """
 
     lane: Any = None
+    taken = False
     open = True
     pending = False
     answer: Outcome | None = None

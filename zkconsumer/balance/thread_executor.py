@@ -31,14 +31,14 @@ SLOW = 0.01
 class _Worker:
     """What one thread has: ``hand`` is not begun, ``current`` is in the handler since ``began`` (0: nothing is).
 
-    ``done`` has outcomes that are not settled yet.
+    ``outcomes`` of finished handlers are settled several at once, by whichever thread takes them out first.
     """
 
-    __slots__ = ("began", "current", "done", "hand", "native", "thread")
+    __slots__ = ("began", "current", "hand", "native", "outcomes", "thread")
 
     def __init__(self) -> None:
         self.hand: deque[Work] = deque()
-        self.done: deque[tuple[Work, Outcome]] = deque()
+        self.outcomes: deque[tuple[Work, Outcome]] = deque()
         self.current: Sequence[Work] = ()
         self.began = 0.0
         self.native = 0
@@ -74,6 +74,10 @@ class ThreadExecutor:
     def wake(self) -> None:
         """Return at once: workers wait in the engine."""
 
+    def drained(self, deadline: Deadline) -> bool:
+        """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
+        return self.stop(deadline)
+
     def stop(self, deadline: Deadline) -> bool:
         """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
         alive = False
@@ -100,22 +104,38 @@ class ThreadExecutor:
         return ()
 
     def reclaim(self, thread: int | None = None) -> None:
-        """Take back what workers with slow handlers, or this thread, have not begun, and settle what they have done."""
+        """Take back what workers with slow handlers, or this thread, have not begun, and settle what they finished.
+
+        Otherwise a handler that does not return would hold back the outcomes of the messages before it.
+        """
         before = monotonic() - SLOW
         for worker in self._workers:
             slow = worker.began and worker.began < before
-            if (worker.hand or worker.done) and (slow if thread is None else worker.native == thread):
-                self._take_back(worker)
+            if (worker.hand or worker.outcomes) and (slow if thread is None else worker.native == thread):
+                self._take_back(worker.hand)
+                self._settle_finished(worker)
 
-    def _take_back(self, worker: _Worker) -> None:
-        returned = _popped(worker.done)
+    def _take_back(self, hand: deque[Work]) -> None:
+        returned: list[tuple[Work, Outcome]] = []
         try:
             while True:
-                returned.append((worker.hand.pop(), NOT_STARTED))
+                returned.append((hand.pop(), NOT_STARTED))
         except IndexError:
             pass
         if returned and self._source is not None:
             self._source.settle(returned)
+
+    def _settle_finished(self, worker: _Worker) -> int:
+        """Settle the outcomes of a worker; returns how many they were."""
+        found: list[tuple[Work, Outcome]] = []
+        try:
+            while True:
+                found.append(worker.outcomes.popleft())
+        except IndexError:
+            pass
+        if found and self._source is not None:
+            self._source.settle(found)
+        return len(found)
 
     # ---- a worker's thread
 
@@ -130,7 +150,7 @@ class ThreadExecutor:
 
     def _one_by_one(self, source: WorkSource, worker: _Worker) -> None:
         handler, hand, may_start = self._handler, worker.hand, source.may_start
-        done, count = worker.done, 0
+        outcomes, finished = worker.outcomes, 0
         broken: set[Any] = set()
         outcome: Outcome
         last = monotonic()
@@ -148,23 +168,21 @@ class ThreadExecutor:
                     outcome = result if isinstance(result, Later | Reject | Pending) else DONE
                 except BaseException as e:  # noqa: BLE001 (the engine decides)
                     outcome = Failed(e)
-            done.append((work, outcome))
-            count += 1
+            outcomes.append((work, outcome))
+            finished += 1
             if outcome is not DONE and work.lane is not None:
                 broken.add(work.lane)
             now = monotonic()
             if now - last > SECONDS:
-                self._settle(source, worker, count, now - last)
-                count, last = 0, now
-        if count:
-            self._settle(source, worker, count, monotonic() - last)
+                self._settle(worker, finished, now - last)
+                finished, last = 0, now
+        if finished:
+            self._settle(worker, finished, monotonic() - last)
 
-    def _settle(self, source: WorkSource, worker: _Worker, count: int, seconds: float) -> None:
+    def _settle(self, worker: _Worker, finished: int, seconds: float) -> None:
         worker.began = 0.0
-        self._sizes.note(count, seconds)
-        outcomes = _popped(worker.done)
-        if outcomes:  # otherwise they were settled while a handler was slow
-            source.settle(outcomes)
+        self._sizes.note(finished, seconds)
+        self._settle_finished(worker)
         worker.current = ()
 
     def _in_batches(self, source: WorkSource, worker: _Worker) -> None:
@@ -191,8 +209,8 @@ class ThreadExecutor:
                 worker.current = works
                 outcomes = self._of_batch(works)
                 broken |= {work.lane for work, outcome in outcomes if outcome is not DONE and work.lane is not None}
-                worker.done.extend(outcomes)
-                self._settle(source, worker, len(works), monotonic() - began)
+                worker.outcomes.extend(outcomes)
+                self._settle(worker, len(outcomes), monotonic() - began)
 
     def _of_batch(self, works: Sequence[Work]) -> list[tuple[Work, Outcome]]:
         try:
@@ -200,13 +218,3 @@ class ThreadExecutor:
         except BaseException as e:  # noqa: BLE001 (the engine decides)
             return [(work, Failed(e)) for work in works]
         return list(zip(works, outcomes_of(result, len(works)), strict=True))
-
-
-def _popped(outcomes: deque[tuple[Work, Outcome]]) -> list[tuple[Work, Outcome]]:
-    """Take all outcomes out of a deque, of which another thread may take some at the same time."""
-    found: list[tuple[Work, Outcome]] = []
-    try:
-        while True:
-            found.append(outcomes.popleft())
-    except IndexError:
-        return found
