@@ -102,7 +102,7 @@ def test_a_paused_partition_begins_no_message(cluster: FakeCluster) -> None:
 
 def test_consumer_timeout_waits_for_handlers(cluster: FakeCluster) -> None:
     """The time counts while nothing is in hand: a slow handler does not end the run."""
-    held, timeout = Held(5), {"consumer.timeout.ms": str(int(scaled(0.3) * 1000))}
+    held, timeout = Held(5), {"consumer.timeout.ms": str(int(scaled(0.15) * 1000))}
     connector = ZookeeperConsumerConnector(
         {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest", **timeout}
     )
@@ -110,7 +110,7 @@ def test_consumer_timeout_waits_for_handlers(cluster: FakeCluster) -> None:
     def handler(message: Any) -> None:
         held.handled.append(message.offset)
         if message.offset == 5:
-            assert not held.go.wait(scaled(1.0)), "three times the timeout"
+            assert not held.go.wait(scaled(0.5)), "three times the timeout"
 
     with connector:
         with pytest.raises(ConsumerTimeoutException):
@@ -141,7 +141,7 @@ def test_broadcasting_members_balance_for_themselves(cluster: FakeCluster) -> No
 def test_max_poll_interval_does_not_watch_handlers() -> None:
     """The reader comes back whatever handlers do. ``handler.timeout.ms`` is for handlers."""
     held = Held(5)
-    properties = {"group.coordination": "kafka", "max.poll.interval.ms": "300", "session.timeout.ms": "6000"}
+    properties = {"group.coordination": "kafka", "max.poll.interval.ms": "200", "heartbeat.interval.ms": "50"}
     with FakeCluster() as cluster:
         cluster.create_topic("t", 1)
         cluster.append("t", 0, [b"%d" % number for number in range(COUNT)])
@@ -154,7 +154,7 @@ def test_max_poll_interval_does_not_watch_handlers() -> None:
 
             def far_beyond() -> bool:
                 now = at_work(connector).held
-                return now is not None and (now.in_hand or 0.0) > 1.5
+                return now is not None and (now.in_hand or 0.0) > 1.0
 
             eventually(far_beyond, 20, lambda: f"five times the interval: {connector.state}")
             assert connector.state.phase is Phase.OWNING
