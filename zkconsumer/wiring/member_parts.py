@@ -191,6 +191,7 @@ class MemberParts:
                 count_held=config.consumed_on == "return",
                 retry=config.offsets_channel_backoff_ms / 1000,
                 refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
+                balanced=lambda: self.balanced,
             ),
             refused=self._commits_refused,
             moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
