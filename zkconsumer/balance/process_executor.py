@@ -70,7 +70,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcessView:
-    """What one worker process does. ``works`` are in the handler since ``since`` (monotonic seconds).
+    """The present activity of one worker process. ``works`` are in the handler since ``since`` (monotonic seconds).
 
     ``starts`` counts the processes so far, ``trouble`` says why the last one died, until its successor has worked.
     """
@@ -155,7 +155,7 @@ class ProcessExecutor:
 
     @property
     def workers(self) -> list[WorkerProcessView]:
-        """What each worker process does now. Any thread."""
+        """The present activity of each worker process. Any thread."""
         return [worker.view() for worker in self._workers]
 
     def troubles(self) -> list[str]:

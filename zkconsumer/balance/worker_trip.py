@@ -10,7 +10,7 @@ from zkconsumer.balance.worker_process import RECORD_FIELDS, SentChunk, SentWork
 
 
 class WorkerTrip:
-    """What a process has in hand.
+    """The groups of works that a process has in hand.
 
     * ``over``: the process has told that it is ready for the next trip
     * ``recalled``: it begins nothing more of this one

@@ -1,4 +1,4 @@
-"""What a worker process does with its trips, in this process."""
+"""The main loop of a worker process, run in the process of the test."""
 
 from __future__ import annotations
 
