@@ -20,7 +20,7 @@ from threading import Lock, Thread
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
-from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
+from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess, check_workers
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
@@ -169,7 +169,7 @@ class RunLoop:
             self._complete(made)
 
     def _check_run(self, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
-        _check_workers(workers, concurrency)
+        check_workers(workers, concurrency)
         if self._running is not None:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
@@ -201,6 +201,8 @@ class RunLoop:
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""
         self._running = run
+        if isinstance(run, BalancedRun):
+            self._serving_member().put_down_balanced = run.put_down
         try:
             run.until_the_end()
             self._end.raise_failure()
@@ -488,17 +490,6 @@ def _run_end(until: object, concurrency: int | None, topics: object) -> RunEndRe
     if concurrency is None or isinstance(topics, TopicFilter):
         raise ValueError("until needs concurrency, and topics by name")
     return requested_end(until, time_ns() // 1_000_000)
-
-
-def _check_workers(workers: int, concurrency: int | None) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-    if concurrency is None:
-        return
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
-    if workers != 1:
-        raise ValueError("give workers or concurrency, not both")
 
 
 def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:
