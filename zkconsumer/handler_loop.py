@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[MessageAndMetadata[Any, Any]], object]
+Handler = Callable[[Any], object]
 DEFAULT_LIMIT = FailureLimit()
 JOIN_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
