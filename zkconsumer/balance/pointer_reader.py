@@ -18,13 +18,14 @@ from typing import Any, Protocol
 
 from zkconsumer.balance.due_pointers import due_pointers
 from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.retention_watch import RetentionWatch
 from zkconsumer.balance.work import Work
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
-from zkconsumer.fetch.message_lookup import MessageAt
+from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.model import TopicPartition
 
@@ -68,6 +69,9 @@ class MessageReader(Protocol):
     ) -> dict[int, MessageAt]:
         """Return what stands at the offsets. Raises BrokerError."""
 
+    def retention(self, tp: TopicPartition, deadline: Deadline) -> Retention:
+        """Return what may delete messages of a partition. Raises BrokerError, RegistryError."""
+
     def close(self) -> None:
         """End all waits."""
 
@@ -81,6 +85,7 @@ class PointerReader:
 
     * ``lost``: number of messages that were no longer in the log
     * ``trouble``: why the messages of a partition cannot be read at present
+    * ``retention``: tells of pointers whose messages will be deleted soon (``retention.at_risk``)
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class PointerReader:
     ) -> None:
         self.lost = 0
         self.trouble: dict[TopicPartition, str] = {}
+        self.retention = RetentionWatch(lookup)
         self._homes = homes
         self._sink = sink
         self._lookup = lookup
@@ -147,6 +153,7 @@ class PointerReader:
         while not self._ending:
             try:
                 pause = self.look()
+                self.retention.look(list(self._homes()), self._now_ms())
             except Exception:  # the next look may do better, and a dead thread would leave them parked for ever
                 log.exception("parked messages could not be looked at; the next try is in %d s", LONGEST_BACKOFF)
                 pause = LONGEST_BACKOFF
