@@ -150,7 +150,7 @@ class DeadLetters:
             self._wake.set()
 
     def close(self, deadline: Deadline) -> bool:
-        """End. Returns whether the thread has ended by the deadline. What was not delivered comes again."""
+        """End. Returns whether the thread has ended by the deadline. Messages that were not delivered come again."""
         self._ending = True
         self._wake.set()
         if self._thread.is_alive():

@@ -3,8 +3,8 @@
 Threads: one thread of its own, ``<consumer>-parked``. Any thread may call :meth:`PointerReader.wake`,
 :meth:`PointerReader.settled` and read the fields for monitoring. A lock guards what is in hand; nothing waits under it.
 
-A message that is no longer in the log is lost to retention, or to whoever made the topic anew. Its pointer becomes a
-dead one, so that it stays visible.
+Retention may have deleted the message, or somebody has made the topic anew. Then its pointer becomes a dead one, so
+that the loss stays visible.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PointerSink(Protocol):
     """The engine, as the reader of parked messages sees it. Any thread; no call waits."""
 
     def add_pointer_work(self, work: Work) -> bool:
-        """Take the message of a pointer, ahead of what is parked behind it; False if its stay has ended.
+        """Take the message of a pointer, ahead of later ones of its key; False if its stay has ended.
 
         The ``message`` of the work is the record.
         :meth:`PointerReader.settled` is called once for each work that was taken.

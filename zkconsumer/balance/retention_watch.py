@@ -82,7 +82,7 @@ def deletion_ms(
 
 
 class _Watched:
-    """What is known of one partition."""
+    """The last looks at one partition."""
 
     __slots__ = ("first", "last", "looked_ms", "message_ms", "offset")
 

@@ -46,10 +46,10 @@ class MessageAt:
 
 
 class Retention(NamedTuple):
-    """What may delete messages of a partition.
+    """The limits after which a broker deletes messages of a partition.
 
-    ``log_start`` is the first offset of the log; ``milliseconds`` is the topic's ``retention.ms``. What is unknown is
-    None; ``milliseconds`` is None as well if messages are kept for ever.
+    ``log_start`` is the first offset of the log; ``milliseconds`` is the topic's ``retention.ms``. An unknown value
+    is None. ``milliseconds`` is None as well if messages are kept for ever.
     """
 
     log_start: int | None
