@@ -62,9 +62,10 @@ class RunLoop:
     _end: Closing
     _forked: ForkedProcessError | None
     _created: bool
+    _balanced = False
+    """Whether messages are finished in any order: the first run had ``concurrency``."""
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
-    _balanced = False
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -83,6 +84,8 @@ class RunLoop:
             return self._merge(lambda: chosen, self._timeout_s(), lasting=lambda: False)
         if self._running is not None:
             raise ValueError("run() is reading the streams")
+        if self._balanced:
+            raise ValueError("this connector has been run with concurrency: its streams cannot be read otherwise")
         delivery = self._serving_member().delivery
         if self._merged is None:
             self._merged = self._merge(lambda: [stream for _, _, stream in delivery.streams()], self._timeout_s())
@@ -160,7 +163,16 @@ class RunLoop:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
             raise ValueError("decoders are given where streams are created: here, with topics, or there")
-        self._balanced = concurrency is not None
+        balanced = concurrency is not None
+        if balanced != self._balanced and self._created:
+            raise ValueError(
+                "the streams of this connector were created without concurrency: give topics to run(), on another one"
+                if balanced
+                else "this connector has been run with concurrency: run it so again, or make another one"
+            )
+        if topics is None and balanced and not self._created:
+            raise ValueError("there are no streams yet: with concurrency, give topics to run()")
+        self._balanced = balanced
 
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""

@@ -14,9 +14,10 @@ from time import monotonic
 from typing import Protocol
 
 from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
-from zkconsumer.balance.engine import Engine, EngineRules
+from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader, ReadLimits

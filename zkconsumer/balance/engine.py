@@ -11,22 +11,17 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from random import random
 from threading import Lock
-from time import monotonic, time
+from time import monotonic
 
 from zkconsumer.balance.batch_size import BatchSize
 from zkconsumer.balance.dead_letters import DeadLetters
-from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.lanes import Lanes, Order
-from zkconsumer.balance.open_partition import HELD, Failing, OpenPartition
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome, Pending
-from zkconsumer.balance.parking import Parking
+from zkconsumer.balance.lanes import Lanes
+from zkconsumer.balance.message_fates import EngineRules, MessageFates
+from zkconsumer.balance.open_partition import HELD, OpenPartition
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending
 from zkconsumer.balance.read_work import Part, ReadWork
-from zkconsumer.balance.retry import Decision, Kind, Retry, decide
 from zkconsumer.balance.work import Work
-from zkconsumer.core.finished_note import Attempts
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
@@ -34,22 +29,10 @@ from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
+ENOUGH = 2048
+"""Startable messages, or keys, after which no more is read: many live objects make Python's garbage collector slow."""
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
-NOT_OURS = 60.0
-"""Seconds until another attempt at a message that only its owner may give up."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRules:
-    """How a run treats messages: their ``order``, the ``retry`` policy, the ``failure_limit`` of each partition (None:
-    none), and whether pointers can be kept (``parks``).
-    """
-
-    order: Order = Order.KEY
-    retry: Retry = field(default_factory=Retry)
-    failure_limit: FailureLimit | None = None
-    parks: bool = True
 
 
 class Engine:
@@ -76,20 +59,19 @@ class Engine:
         self.wake_reader = wake_reader
         self.wake_executor: Callable[[], None] = lambda: None
         self._failed = failed
-        self.parking = Parking(self.lanes, rules.order)
-        self.dead_letters = dead_letters or DeadLetters("", "", None, keeps_pointers=rules.parks)
-        self.dead_letters.ended = self.dead_letter_ended
         self._lock = Lock()
+        self.fates = MessageFates(rules, self.lanes, self._lock, dead_letters, self.abort)
+        self.fates.dead_letters.ended = self.dead_letter_ended
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
         self._homes: dict[MessageLedger, OpenPartition] = {}
-        self._pointer_works = 0
         self.pointer_settled: Callable[[Work], None] = lambda _: None
-        """Told of each message of a pointer that was settled for good or dropped. It returns at once."""
+        """Told of each message of a pointer that was settled for good or dropped; it must return at once."""
+        self.enough = ENOUGH
+        self.reader_waits = False
+        """The reader has stopped because there is enough to begin."""
         self._ended = False
         self.in_hand = 0
-        self.late = 0
-        """Outcomes that came after the end of their stay."""
         self.active_at = monotonic()
         """When a message was last handed out or settled (monotonic seconds)."""
 
@@ -152,6 +134,9 @@ class Engine:
             pace.spend(len(works) - most)  # what was not used
         for lost in self.lanes.lost():
             self._forget(lost)
+        if self.reader_waits and self.lanes.startable < self.enough // 2:
+            self.reader_waits = False
+            self.wake_reader()
         if works:
             self.in_hand += len(works)
             self.active_at = now
@@ -182,6 +167,12 @@ class Engine:
             if not work.pending:
                 return  # its handler has not returned yet
         self.settle([(work, outcome)])
+        self.look()
+
+    def look(self) -> None:
+        """Have a worker look for messages: the calling thread, which settled some, takes none. Any thread."""
+        self._wake(1)
+        self.wake_executor()
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
@@ -199,7 +190,7 @@ class Engine:
         self._finish(done)
         again = []
         for work, outcome in others:
-            replacement = self._replacement(work, outcome)
+            replacement = self.fates.replacement(work, outcome)
             if replacement is not work:
                 done.append(work)
                 if replacement is not None:
@@ -251,15 +242,22 @@ class Engine:
             self.in_hand -= len(works)
             for part, count in counts.items():
                 part.home.in_hand -= count
-                self._unread(part, count - sum(work.part is part for work in again))
+                part.passed(count - sum(work.part is part for work in again))
             for home in homes:
-                self._left_hand(home, works, again)
+                self._left_hand(home, works)
             startable = self.lanes.startable
             self.active_at = monotonic()
+        self._settle_pointers(works, again)
         for home in homes:
             self._tell_of(home)
         if startable and self._waiting:
-            self._wake(self.sizes.workers(startable))
+            self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
+
+    def _settle_pointers(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
+        """Tell of the messages of pointers that do not come again by themselves."""
+        for work in works:
+            if work.pointer and not any(one.part is work.part for one in again):
+                self.pointer_settled(work)
 
     def _put_back(self, work: ReadWork) -> None:
         if work.part.home.position.revoked:
@@ -267,19 +265,14 @@ class Engine:
         else:
             self.lanes.put_back(work)
 
-    def _left_hand(self, home: OpenPartition, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
+    def _left_hand(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Note what is no longer in hand. The caller holds the lock."""
         if not home.in_hand:
             home.position.held_until = NOTHING_HELD
         if home.shared:
             home.hand.difference_update(works)
-        if self._pointer_works:
-            coming = {work.offset for work in again if work.pointer and work.part.home is home}
-            for work in works:
-                if work.pointer and work.part.home is home and work.offset not in coming:
-                    self._pointer_works -= 1
-                    self.pointer_settled(work)
-                    self.parking.refresh(home)
+        if any(work.pointer for work in works):
+            self.fates.parking.refresh(home)
 
     def _tell_of(self, home: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
@@ -293,95 +286,19 @@ class Engine:
     def _wake(self, workers: int) -> None:
         for _ in range(workers):
             try:
-                flag = self._waiting.popleft()
+                flag = self._waiting.pop()  # the last one: few threads do the work of quick handlers
             except IndexError:
                 return
             flag.set()
 
     # ---- messages that are not done
 
-    def _replacement(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
-        """Return the work that comes again in place of this one, None if there is none; itself if it stays in hand."""
-        home = work.home
-        if isinstance(outcome, NotStarted):
-            return work.again()
-        if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
-            self.abort(outcome.error)
-            return work.again()
-        if home.position.revoked:
-            self.late += 1
-            return None
-        if isinstance(outcome, Failed):
-            home.outcomes.failed()
-        try:
-            decision = decide(
-                self.rules.retry,
-                outcome,
-                work.attempts,
-                work.first_ms,
-                int(time() * 1000),
-                may_park=self._may_park(home),
-                random=random(),
-                parked=work.pointer,
-            )
-        except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
-            self.abort(e)
-            return work.again()
-        if decision.kind is Kind.DEAD:
-            return self._dead(work, decision)
-        if decision.kind is Kind.PARK and self._park(work, decision):
-            return None
-        return self._held(work, decision)
-
-    def _may_park(self, home: OpenPartition) -> bool:
-        return self.rules.parks and home.own and self.rules.order is not Order.PARTITION
-
-    def _held(self, work: ReadWork, decision: Decision) -> ReadWork:
-        """Return the work of the next attempt at a message that holds the base."""
-        home = work.home
-        made = work.again()
-        made.attempts, made.first_ms = decision.attempts, decision.first_ms
-        made.not_before = monotonic() + decision.seconds
-        if decision.attempts:
-            home.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))
-        home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
-        return made
-
-    def _park(self, work: ReadWork, decision: Decision) -> bool:
-        """Park a message, and what waits behind it. Returns whether there was room."""
-        with self._lock:
-            behind = self.parking.park(work, decision)
-            for one in behind or ():
-                self._unread(one.part, 1)
-        if behind is None:
-            return False
-        work.home.failing.pop(work.offset, None)
-        return True
-
-    @staticmethod
-    def _unread(part: Part, count: int) -> None:
-        """Count so many messages as unfinished ones of their chunk no more. The caller holds the lock."""
-        chunk = part.chunk
-        if chunk is not None and count:
-            chunk.unfinished -= count
-            if not chunk.unfinished:
-                part.home.chunk_finished(chunk)
-
-    def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
-        """Make a dead letter of a message. Returns as :meth:`_replacement`."""
-        home = work.home
-        if not home.own:  # its owner makes the dead letter, when it has the slot again
-            return self._held(work, replace(decision, seconds=NOT_OURS))
-        home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
-        if not self.dead_letters.bury(work, decision, self.parking.mark(work)):
-            return work
-        home.failing.pop(work.offset, None)
-        return None
-
-    def dead_letter_ended(self, work: ReadWork) -> None:
+    def dead_letter_ended(self, work: Work) -> None:
         """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
+        assert type(work) is ReadWork
         work.home.failing.pop(work.offset, None)
         self._close([work], [])
+        self.look()
 
     def abort(self, error: BaseException) -> None:
         """End the run with this error. Any thread."""
@@ -390,11 +307,18 @@ class Engine:
 
     # ---- the reader
 
+    def has_enough(self) -> bool:
+        """Return whether there is enough to begin; if so, the reader is woken when that changes."""
+        if self.lanes.startable < self.enough:
+            return False
+        self.reader_waits = True
+        return self.lanes.startable >= self.enough  # it may have changed before the note
+
     def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
-        """Add messages that were read, in order. Those whose key has parked messages are parked behind them."""
+        """Add messages that were read, in order."""
         chunk = works[0].part.chunk
         with self._lock:
-            works = self.parking.behind_parked(home, works)
+            works = self.fates.parking.behind_parked(home, works)
             if chunk is not None:
                 chunk.unfinished += len(works)
             self.lanes.add(home, works)
@@ -415,32 +339,29 @@ class Engine:
         with self._lock:
             self._homes[home.ledger] = home
 
-    def refresh_parked(self, home: OpenPartition) -> None:
-        """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
-        with self._lock:
-            self.parking.refresh(home)
-            startable = self.lanes.startable
-        if startable and self._waiting:
-            self._wake(self.sizes.workers(startable))
-
     def add_pointer_work(self, work: Work) -> bool:
-        """Take the message of a pointer, which goes before later ones of its key. Any thread.
+        """Add the record of a pointer, ``work.message``, which goes before later messages of its key. Any thread.
 
-        Returns False if it is not wanted any more; otherwise ``pointer_settled`` is called once when it is settled for
-        good, or is dropped. Arguments: the ``message`` of the work is the record.
+        Returns False if its stay has ended.
         """
         with self._lock:
             home = self._homes.get(work.ledger)
-            if home is None or self._ended or home.position.revoked:
+            if home is None or home.position.revoked:
                 return False
             record = work.message
             made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
             made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
-            self._pointer_works += 1
             self.lanes.put_back(made)
-        self._wake(1)
-        self.wake_executor()
+        self.look()
         return True
+
+    def refresh_parked(self, home: OpenPartition) -> None:
+        """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
+        with self._lock:
+            self.fates.parking.refresh(home)
+            startable = self.lanes.startable
+        if startable and self._waiting:
+            self._wake(self.sizes.workers(startable))
 
     def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
         """Begin no more messages of these slots, and forget those that wait. Any thread.
@@ -472,9 +393,8 @@ class Engine:
     def _forget(self, work: ReadWork) -> None:
         """Forget a message that waits. The caller holds the lock."""
         work.open = False
-        self._unread(work.part, 1)
+        work.part.passed(1)
         if work.pointer:
-            self._pointer_works -= 1
             self.pointer_settled(work)
 
     def resume(self, home: OpenPartition) -> None:

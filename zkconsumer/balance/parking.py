@@ -43,19 +43,18 @@ class Parking:
             mark,
             decision.reason,
         )
-        lane = self._lanes.block_key(home.position.tp, work.key or b"") if mark else None
-        behind = [] if lane is None else [one for one in lane.works if not one.pointer and one.home is home]
+        behind = self._lanes.waiting_behind(work) if mark else []
         if not home.ledger.point_at([pointer, *(Pointer(one.offset, key=mark) for one in behind)]):
             behind = []
             self._full(home)
             if not home.ledger.point_at([pointer]):
-                self.refresh(home)
                 return None
-        if lane is not None:
+        if mark:
             home.parked.add(mark)
-            self._lanes.remove(lane, behind)
+            self._lanes.block(work, behind)
         for one in behind:
             one.open = False
+            one.part.passed(1)
         return behind
 
     def behind_parked(self, home: OpenPartition, works: Sequence[ReadWork]) -> Sequence[ReadWork]:
@@ -92,7 +91,7 @@ class Parking:
         pointers = home.ledger.pointers.values()
         home.parked = {one.key for one in pointers if one.key and one.fate is Fate.PARKED}
         home.full_because = ""  # if there is no room still, the next message finds that
-        self._lanes.unblock_others(home.position.tp, home.parked)
+        self._lanes.unblock_others(home)
 
     @staticmethod
     def _full(home: OpenPartition) -> None:
