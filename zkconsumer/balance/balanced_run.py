@@ -13,9 +13,10 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
-from zkconsumer.balance.engine import Bury, Engine, EngineRules
+from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.message_fates import Bury, EngineRules
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry

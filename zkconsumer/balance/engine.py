@@ -11,22 +11,18 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from random import random
 from threading import Lock
-from time import monotonic, time
+from time import monotonic
 
 from zkconsumer.balance.batch_size import BatchSize
-from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.lanes import Lanes, Order
-from zkconsumer.balance.open_partition import HELD, Failing, OpenPartition
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome, Pending
+from zkconsumer.balance.lanes import Lanes
+from zkconsumer.balance.message_fates import Bury, EngineRules, MessageFates
+from zkconsumer.balance.open_partition import HELD, OpenPartition
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending
 from zkconsumer.balance.read_work import Part, ReadWork
-from zkconsumer.balance.retry import Decision, Kind, Retry, decide
+from zkconsumer.balance.retry import Decision
 from zkconsumer.balance.work import Work
-from zkconsumer.core.finished_note import Attempts
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.interruptible_wait import WakeFlag
@@ -35,24 +31,10 @@ from zkconsumer.streams.stream_queue import Chunk
 
 MOST_POINTER_WORKS = 1000
 """Messages of pointers that may wait or be in hand."""
+ENOUGH = 2048
+"""Startable messages, or keys, after which no more is read: many live objects make Python's garbage collector slow."""
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
-NO_ROOM = "no more messages can be parked: {} are"
-
-Bury = Callable[[ReadWork, Decision], None]
-"""Begins to make a dead letter of a message, and returns at once; the end is told by :meth:`Engine.buried`."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRules:
-    """How a run treats messages: their ``order``, the ``retry`` policy, the ``failure_limit`` of each partition (None:
-    none), and whether pointers can be kept (``parks``).
-    """
-
-    order: Order = Order.KEY
-    retry: Retry = field(default_factory=Retry)
-    failure_limit: FailureLimit | None = None
-    parks: bool = True
 
 
 class Engine:
@@ -79,18 +61,19 @@ class Engine:
         self.wake_reader = wake_reader
         self.wake_executor: Callable[[], None] = lambda: None
         self._failed = failed
-        self._bury = bury
         self._lock = Lock()
+        self.fates = MessageFates(rules, self.lanes, self._lock, bury, self.abort)
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
         self._homes: dict[MessageLedger, OpenPartition] = {}
         self._pointer_works = 0
         self.pointer_settled: Callable[[Work], None] = lambda _: None
         """Told of each message of a pointer that has an outcome or was dropped; it returns at once, under the lock."""
+        self.enough = ENOUGH
+        self.reader_waits = False
+        """The reader has stopped because there is enough to begin."""
         self._ended = False
         self.in_hand = 0
-        self.late = 0
-        """Outcomes that came after the end of their stay."""
         self.active_at = monotonic()
         """When a message was last handed out or settled (monotonic seconds)."""
 
@@ -153,6 +136,9 @@ class Engine:
             pace.spend(len(works) - most)  # what was not used
         for lost in self.lanes.lost():
             self._forget(lost)
+        if self.reader_waits and self.lanes.startable < self.enough // 2:
+            self.reader_waits = False
+            self.wake_reader()
         if works:
             self.in_hand += len(works)
             self.active_at = now
@@ -183,6 +169,12 @@ class Engine:
             if not work.pending:
                 return  # its handler has not returned yet
         self.settle([(work, outcome)])
+        self.look()
+
+    def look(self) -> None:
+        """Have a worker look for messages: the calling thread, which settled some, takes none. Any thread."""
+        self._wake(1)
+        self.wake_executor()
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
@@ -200,7 +192,7 @@ class Engine:
         self._finish(done)
         again = []
         for work, outcome in others:
-            replacement = self._replacement(work, outcome)
+            replacement = self.fates.replacement(work, outcome)
             if replacement is not work:
                 done.append(work)
                 if replacement is not None:
@@ -252,7 +244,7 @@ class Engine:
             self.in_hand -= len(works)
             for part, count in counts.items():
                 part.home.in_hand -= count
-                self._unread(part, count - sum(work.part is part for work in again))
+                part.passed(count - sum(work.part is part for work in again))
             for home in homes:
                 self._left_hand(home, works)
             startable = self.lanes.startable
@@ -260,7 +252,7 @@ class Engine:
         for home in homes:
             self._tell_of(home)
         if startable and self._waiting:
-            self._wake(self.sizes.workers(startable))
+            self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
 
     def _put_back(self, work: ReadWork) -> None:
         if work.part.home.position.revoked:
@@ -291,135 +283,18 @@ class Engine:
     def _wake(self, workers: int) -> None:
         for _ in range(workers):
             try:
-                flag = self._waiting.popleft()
+                flag = self._waiting.pop()  # the last one: few threads do the work of quick handlers
             except IndexError:
                 return
             flag.set()
 
     # ---- messages that are not done
 
-    def _replacement(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
-        """Return the work that comes again in place of this one, None if there is none; itself if it stays in hand."""
-        home = work.home
-        if isinstance(outcome, NotStarted):
-            return work.again()
-        if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
-            self.abort(outcome.error)
-            return work.again()
-        if home.position.revoked:
-            self.late += 1
-            return None
-        if isinstance(outcome, Failed):
-            home.outcomes.failed()
-        try:
-            decision = decide(
-                self.rules.retry,
-                outcome,
-                work.attempts,
-                work.first_ms,
-                int(time() * 1000),
-                may_park=self._may_park(home),
-                random=random(),
-                parked=work.pointer,
-            )
-        except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
-            self.abort(e)
-            return work.again()
-        if decision.kind is Kind.DEAD:
-            return self._dead(work, decision)
-        if decision.kind is Kind.PARK and self._park(work, decision):
-            return None
-        return self._held(work, decision)
-
-    def _may_park(self, home: OpenPartition) -> bool:
-        return self.rules.parks and home.own and self.rules.order is not Order.PARTITION
-
-    def _held(self, work: ReadWork, decision: Decision) -> ReadWork:
-        """Return the work of the next attempt at a message that holds the base."""
-        home = work.home
-        made = work.again()
-        made.attempts, made.first_ms = decision.attempts, decision.first_ms
-        made.not_before = monotonic() + decision.seconds
-        if decision.attempts:
-            home.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))
-        home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
-        return made
-
-    def _park(self, work: ReadWork, decision: Decision) -> bool:
-        """Park a message, and what waits behind it. Returns whether there was room."""
-        home, key = work.home, work.key
-        ordered = self.rules.order is Order.KEY and key is not None
-        mark = key_mark(key) if ordered and key is not None else ""
-        pointer = Pointer(
-            work.offset,
-            Fate.PARKED,
-            decision.attempts,
-            decision.due_ms,
-            decision.first_ms,
-            mark,
-            decision.reason,
-        )
-        with self._lock:
-            behind = self.lanes.block(work.lane) if work.lane is not None and mark else []
-            room = home.ledger.point_at([pointer, *(Pointer(one.offset, key=mark) for one in behind)])
-            if not room:
-                home.full_because = NO_ROOM.format(len(home.ledger.pointers))
-                if work.lane is not None and mark not in home.parked:
-                    work.lane.blocked = False
-                return work.pointer
-            if mark:
-                home.parked[mark] = home.parked.get(mark, 0) + len(behind) + (not work.pointer)
-                self.lanes.remove(work.lane, behind)
-            for one in behind:
-                one.open = False
-                self._unread(one.part, 1)
-        home.failing.pop(work.offset, None)
-        return True
-
-    @staticmethod
-    def _unread(part: Part, count: int) -> None:
-        """Count so many messages as unfinished ones of their chunk no more. The caller holds the lock."""
-        chunk = part.chunk
-        if chunk is not None and count:
-            chunk.unfinished -= count
-            if not chunk.unfinished:
-                part.home.chunk_finished(chunk)
-
     def _pointer_ended(self, work: ReadWork) -> None:
-        """Let the key of a parked message go on if that was the last one. The caller holds the lock."""
-        home, key = work.home, work.key
+        """Note that the message of a pointer is no longer in hand. The caller holds the lock."""
         self._pointer_works -= 1
         self.pointer_settled(work)
-        if key is None or self.rules.order is not Order.KEY or work.offset in home.ledger.pointers:
-            return
-        mark = key_mark(key)
-        left = home.parked.get(mark, 1) - 1
-        if left > 0:
-            home.parked[mark] = left
-            return
-        home.parked.pop(mark, None)
-        home.full_because = ""
-        self.lanes.unblock(home.position.tp, key)
-
-    def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
-        """Make a dead letter of a message. Returns as :meth:`_replacement`."""
-        home = work.home
-        if self._bury is not None:
-            self._bury(work, decision)
-            return work
-        if not self.rules.parks:
-            return self._stopped(work, decision, f"{decision.reason}; no dead letter can be kept: give dead_letter")
-        mark = key_mark(work.key) if work.key is not None and self.rules.order is Order.KEY else ""
-        pointer = Pointer(work.offset, Fate.DEAD, decision.attempts, 0, decision.first_ms, mark, decision.reason)
-        if home.ledger.point_at([pointer]):
-            home.failing.pop(work.offset, None)
-            return None
-        return self._stopped(work, decision, "no more dead letters can be kept: see `zkconsumer dead`")
-
-    def _stopped(self, work: ReadWork, decision: Decision, why: str) -> ReadWork:
-        """Stop the partition at this message, which stays unfinished."""
-        work.home.stopped = f"{work.home.position.tp} stopped at {work.offset}: {why}"
-        return self._held(work, decision)
+        self.fates.pointer_ended(work)
 
     def buried(self, work: ReadWork, decision: Decision, error: BaseException | None) -> None:
         """Note that a dead letter was delivered, or failed to be. Any thread."""
@@ -428,8 +303,9 @@ class Engine:
             work.home.ledger.finish([work.offset])
             work.home.failing.pop(work.offset, None)
         else:
-            again.append(self._stopped(work, decision, f"its dead letter could not be delivered: {error!r:.200}"))
+            again.append(self.fates.stopped(work, decision, f"no dead letter could be delivered: {error!r:.200}"))
         self._close([work], again)
+        self.look()
 
     def abort(self, error: BaseException) -> None:
         """End the run with this error. Any thread."""
@@ -438,12 +314,21 @@ class Engine:
 
     # ---- the reader
 
+    def has_enough(self) -> bool:
+        """Return whether there is enough to begin; if so, the reader is woken when that changes."""
+        if self.lanes.startable < self.enough:
+            return False
+        self.reader_waits = True
+        return self.lanes.startable >= self.enough  # it may have changed before the note
+
     def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order."""
         chunk = works[0].part.chunk
         with self._lock:
             if chunk is not None:
                 chunk.unfinished += len(works)
+            if home.parked:
+                works = self.fates.behind_parked(home, works)
             self.lanes.add(home, works)
             startable = self.lanes.startable
         if self._waiting:
@@ -515,7 +400,7 @@ class Engine:
     def _forget(self, work: ReadWork) -> None:
         """Forget a message that waits. The caller holds the lock."""
         work.open = False
-        self._unread(work.part, 1)
+        work.part.passed(1)
         if work.pointer:
             self._pointer_works -= 1
             self.pointer_settled(work)
@@ -523,6 +408,7 @@ class Engine:
     def resume(self, home: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
         with self._lock:
+            home.stopped = ""
             self.lanes.resume(home)
             startable = self.lanes.startable
         self._wake(self.sizes.workers(startable))

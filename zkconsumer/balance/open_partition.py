@@ -44,7 +44,7 @@ class OpenPartition:
     * ``limit``: the offset before which the run ends
     * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
     * ``in_hand``: number of messages that executors have
-    * ``stopped``: why nothing of it may begin now; empty if it may
+    * ``stopped``: why nothing of it may begin before ``retry_at`` (monotonic seconds); empty if it may
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: number of parked messages of each key, by key mark
@@ -80,6 +80,7 @@ class OpenPartition:
         self.error: ZkConsumerError | None = None
         self.in_hand = 0
         self.stopped = ""
+        self.retry_at = 0.0
         self.full_because = ""
         self.wants_room = False
         self.room_at = 0
@@ -109,7 +110,8 @@ class OpenPartition:
     def chunk_finished(self, chunk: Chunk) -> None:
         """Count a chunk all of whose messages are finished."""
         self.held_chunks.discard(chunk)
-        self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
+        if not self.position.revoked:
+            self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
 
     def __repr__(self) -> str:
         return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"

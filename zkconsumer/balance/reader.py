@@ -90,6 +90,7 @@ class Reader:
         wake_fetchers: Callable[[], None],
     ) -> None:
         self._engine = engine
+        self._order = engine.rules.order
         self._limits = limits
         self._streams = streams
         self._positions = positions
@@ -197,6 +198,8 @@ class Reader:
         for stream in (*self._streams(), *(borrowed.stream for borrowed in list(self._borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
+        if self._engine.has_enough():
+            return False
         read = False
         for home in self.partitions:
             read = self._read(home) or read
@@ -221,7 +224,7 @@ class Reader:
             if home.position.revoked:
                 self._drop(home)
                 self.return_borrowed(home.position)
-            elif home.aside and not home.position.halted and not home.stopped:
+            elif (home.stopped or home.aside) and not home.position.halted and monotonic() >= home.retry_at:
                 self._engine.resume(home)
         for call in self.idle_calls:
             call()
@@ -388,7 +391,7 @@ class Reader:
 
     def _wants(self, home: OpenPartition, work: ReadWork) -> bool:
         key = work.key
-        by_key = key is not None and self._engine.rules.order is Order.KEY
+        by_key = key is not None and self._order is Order.KEY
         slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
         if not home.ledger.wants(work.offset, slot) or home.leaving >> slot & 1:
             return False
