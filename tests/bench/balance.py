@@ -62,11 +62,12 @@ WAYS = {
     CONFLUENT: Way("confluent", "wait", {"workers": WORKERS}),
     PLAIN: Way("plain", "wait", {"workers": WORKERS}),
 }
-SHARE = "share_of_ideal"
+SHARE, CPU = "share_of_ideal", "cpu_ms_per_message"
 COLUMNS = (
     Column(RATE, "msg/s", digits=0),
     Column(SHARE, "of ideal"),
     Column("repeated", "repeated", digits=0),
+    Column(CPU, "CPU ms"),
 )
 
 
@@ -146,9 +147,11 @@ def _contest(
         def handle(turn: int) -> Measures:
             with group_of(cluster, f"bench-{case}-{number}-{turn}", way) as group:
                 produce(cluster.bootstrap_servers, group.topic, keys)
-                group.wait_handled(len(keys), _SLOW_S if way.kind == "plain" else _TURN_S)
+                before = group.cpu_seconds
+                handled = group.wait_handled(len(keys), _SLOW_S if way.kind == "plain" else _TURN_S)
+                cpu = (group.cpu_seconds - before) * 1000 / max(1, len(handled))
                 rate, repeated = _recorded_rate(group, each)
-            return {RATE: rate, SHARE: rate / ideal, "repeated": repeated}
+            return {RATE: rate, SHARE: rate / ideal, "repeated": repeated, CPU: cpu}
 
         return handle
 

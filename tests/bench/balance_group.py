@@ -20,6 +20,7 @@ from random import Random
 from threading import Event
 from typing import Any, NamedTuple
 
+from tests.bench import machine
 from tests.bench.balance_handlers import RECORD_FILE, Handled, recorded
 from tests.bench.peers import READY_S
 from tests.bench.producing import Failures
@@ -90,6 +91,11 @@ class Group(NamedTuple):
     topic: str
     members: Sequence[BalanceMember]
     record: Path
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that the members, and the processes that they started, have used so far."""
+        return sum(machine.tree(member.pid).cpu_seconds for member in self.members if member.pid is not None)
 
     def handled(self) -> list[Handled]:
         """Return what handlers recorded so far."""
