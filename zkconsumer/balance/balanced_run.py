@@ -13,11 +13,13 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
+from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.message_fates import Bury, EngineRules
+from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
+from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
@@ -60,7 +62,10 @@ class BalancedOptions:
     retry: Retry = field(default_factory=Retry)
     failure_limit: FailureLimit | None = field(default_factory=FailureLimit)
     until: Until | None = None
-    bury: Bury | None = None
+    dead_letter: DeadLetterTarget = None
+
+    def __post_init__(self) -> None:
+        checked_target(self.dead_letter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +73,12 @@ class MemberAccess:
     """What a run needs of its member.
 
     ``closing`` says whether the connector is being shut down; ``shut_down`` does so without counting anything as
-    finished that is in hand, and waits; ``parks``: pointers can be kept.
+    finished that is in hand, and waits; ``parks``: pointers can be kept; ``lookup`` reads single messages.
     """
 
     consumer: ConsumerId
+    group: str
+    lookup: MessageReader
     delivery: Delivery
     positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
     wake_fetchers: Callable[[], None]
@@ -94,11 +101,13 @@ class BalancedRun:
         self._hurried = False
         self.reached_end = False
         """Whether the run ended because of ``until``."""
+        self.dead_letters = DeadLetters(member.consumer, member.group, options.dead_letter, keeps_pointers=member.parks)
+        self.dead_letters.fatal = self._fatal
         self.engine = Engine(
             member.gate,
             EngineRules(options.order, options.retry, options.failure_limit, member.parks),
             failed=self._events.put,
-            bury=options.bury,
+            dead_letters=self.dead_letters,
         )
         delivery = member.delivery
         self.reader = Reader(
@@ -113,6 +122,15 @@ class BalancedRun:
         if options.until is not None:
             self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
+        self.pointers = PointerReader(
+            member.consumer,
+            lambda: self.reader.partitions,
+            self.engine,
+            member.lookup,
+            most=2 * options.concurrency,
+        )
+        self.engine.pointer_settled = self.pointers.settled
+        self.reader.idle_calls.append(self.dead_letters.tend)
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
         if isinstance(self.executor, ThreadExecutor):
@@ -135,6 +153,9 @@ class BalancedRun:
         """Run until the end. Raises: what went wrong; ConsumerTimeoutException after ``timeout``."""
         try:
             self.reader.start()
+            self.dead_letters.start()
+            if self._member.parks:
+                self.pointers.start()
             self.executor.start(self.engine)
             error = self._wait()
             self._end(error)
@@ -180,7 +201,14 @@ class BalancedRun:
         self._stop_reader()
         self._tell_of_late_handlers()
 
+    def _fatal(self, error: BaseException) -> None:
+        self.engine.abort(error)
+
     def _stop_reader(self) -> None:
+        deadline = Deadline(STOP_WITHIN)
+        self.pointers.close(deadline)
+        if not self.dead_letters.close(deadline):
+            log.warning("a dead letter is being delivered still; its message comes again")
         self.reader.stop()
         if self.reader.thread.ident is not None:
             self.reader.thread.join(STOP_WITHIN)

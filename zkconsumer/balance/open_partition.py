@@ -47,7 +47,7 @@ class OpenPartition:
     * ``stopped``: why nothing of it may begin before ``retry_at`` (monotonic seconds); empty if it may
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
-    * ``parked``: number of parked messages of each key, by key mark
+    * ``parked``: the keys with parked messages, by their marks
     * ``held_chunks``: chunks with messages that are not finished
     * ``own``: whether the member owns the partition; otherwise it handles slots of another member's
     * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go, and
@@ -86,7 +86,7 @@ class OpenPartition:
         self.room_at = 0
         self.attempts_to = 0
         self.failing: dict[int, Failing] = {}
-        self.parked: dict[str, int] = {}
+        self.parked: set[str] = set()
         self.aside: list[Any] = []
         self.held_chunks: set[Chunk] = set()
         self.outcomes = FailureCount()

@@ -224,7 +224,10 @@ class Reader:
             if home.position.revoked:
                 self._drop(home)
                 self.return_borrowed(home.position)
-            elif (home.stopped or home.aside) and not home.position.halted and monotonic() >= home.retry_at:
+            elif home.retry_at and monotonic() >= home.retry_at:
+                home.stopped, home.retry_at = "", 0.0
+                self._engine.resume(home)
+            elif home.aside and not home.position.halted and not home.stopped:
                 self._engine.resume(home)
         for call in self.idle_calls:
             call()
@@ -290,7 +293,7 @@ class Reader:
     def _note_pointers(self, home: OpenPartition) -> None:
         for pointer in home.ledger.pointers.values():
             if pointer.key and pointer.fate is Fate.PARKED:
-                home.parked[pointer.key] = home.parked.get(pointer.key, 0) + 1
+                home.parked.add(pointer.key)
         note = home.position.known_note
         if note is not None and note.attempts:
             home.attempts_to = max(note.attempts) + 1
