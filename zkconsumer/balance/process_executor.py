@@ -320,6 +320,7 @@ class _Worker:
     def _give_back(self, works: Sequence[Work] | deque[Work]) -> None:
         if works:
             self._source.settle([(work, NOT_STARTED) for work in works])
+            self._source.look()
 
     def _make_trip(self, link: WorkerLink, groups: list[tuple[Work, ...]]) -> None:
         trip = WorkerTrip(link, groups)
@@ -358,6 +359,8 @@ class _Worker:
         if outcomes:
             self._suspects.cleared(_place(work) for work, outcome in outcomes if outcome is not NOT_STARTED)
             self._source.settle(outcomes)
+            if not trip.over:
+                self._source.look()
 
     def _outcomes(self, frame: Frame, group: Sequence[Work]) -> list[tuple[Work, Outcome]]:
         if frame.value is None:

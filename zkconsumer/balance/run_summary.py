@@ -35,8 +35,8 @@ def run_summary(
     return BalanceState(
         concurrency,
         tuple(_partition(home, running, now) for home in sorted(homes, key=lambda one: one.position.tp)),
-        engine.failed_attempts,
-        engine.late,
+        engine.fates.failed,
+        engine.fates.late,
         engine.zombies,
         tuple(troubles(executor, limit)),
         engine.sizes.times.value(),

@@ -20,12 +20,14 @@ class Work:
     * ``attempts``: the failed attempts so far, the first at ``first_ms`` (milliseconds since 1970; 0: none)
     * ``not_before``: when it may be handed out again (monotonic seconds; 0: at once)
     * ``pointer``: whether it is the message of a pointer
+    * ``home``: the stay at the partition, as the engine sees it
     """
 
     attempts = 0
     first_ms = 0
     not_before = 0.0
     pointer = False
+    home: Any = None
 
     def __init__(self, message: Any, offset: int, ledger: MessageLedger, chunk: Chunk | None, lane: Any = None) -> None:
         self.message = message
@@ -54,6 +56,9 @@ class WorkSource(Protocol):
 
         If not, settle it with NOT_STARTED.
         """
+
+    def look(self) -> None:
+        """Have another worker look for messages: the caller has settled some, and will not take any soon."""
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. A work that was taken is settled exactly once, PENDING then once more."""
