@@ -56,7 +56,7 @@ _SLICE = 0.1
 """Seconds after which a worker's thread looks at what nothing wakes it for: leases, the end, the handler's time."""
 _LOOK_EACH = 0.02
 """The same while works wait behind a running handler, which must not begin once the lease or the partition is gone."""
-_TRIP_SECONDS = 0.01
+_TRIP_SECONDS = 0.02
 """What a trip should take: many times the cost of its way, and little to wait for behind a slow message."""
 _MOST_WORKS = 256
 _BEHIND = 0.5
