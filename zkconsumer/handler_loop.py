@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
 from zkconsumer.balance.dead_letters import DeadLetterTarget
+from zkconsumer.balance.executors import executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
@@ -39,6 +40,7 @@ from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.wiring import GroupMember
+from zkconsumer.wiring.member_parts import read_settings
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -147,13 +149,32 @@ class RunLoop:
         :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
         without the extra ``otel``.
         """
-        self._check_run(handler, workers, concurrency, topics, key_decoder, value_decoder)
+        self._check_run(workers, concurrency, topics, key_decoder, value_decoder)
+        if concurrency is None:
+            _check_handler(handler)
+        elif tracer and executor == "processes":
+            raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
         end = _run_end(until, concurrency, topics)
-        options = concurrency and BalancedOptions(
-            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, None, dead_letter
-        )
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
             handler = _with_spans(handler, tracer, self.config)
+        options = concurrency and BalancedOptions(
+            concurrency,
+            order_named(order),
+            executor_named(
+                executor,
+                handler,
+                concurrency,
+                batch,
+                self.config,
+                consumer=self.consumer_id,
+                settings=read_settings(self.config),
+                decoders=(key_decoder, value_decoder),
+            ),
+            batch,
+            retry or Retry(),
+            failure_limit,
+            dead_letter=dead_letter,
+        )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
         with guard or nullcontext():
@@ -167,10 +188,7 @@ class RunLoop:
                 raise
             self._complete(made)
 
-    def _check_run(
-        self, handler: Handler, workers: int, concurrency: int | None, topics: object, *decoders: object
-    ) -> None:
-        _check_handler(handler)
+    def _check_run(self, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
         _check_workers(workers, concurrency)
         if self._running is not None:
             raise ValueError("this connector is being run already")
@@ -205,6 +223,7 @@ class RunLoop:
         self, handler: Handler, workers: int, options: BalancedOptions | None, end: RunEndRequest | None
     ) -> _Run | BalancedRun:
         member = self._serving_member()
+        member.parts.balanced = self._balanced
         if options is None:
             return _Run(self, handler, member, workers)
         if end is not None:
@@ -236,7 +255,9 @@ class RunLoop:
             parks=not config.coordinated_by_brokers,
             timeout=self._timeout_s(),
             closing=lambda: self._end.begun,
+            closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
+            handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
 
     def _create_streams(
@@ -492,7 +513,10 @@ def _check_handler(handler: Handler) -> None:
     if not callable(handler):
         raise TypeError(f"the handler must be callable with a message, not {handler!r}")
     if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
-        raise TypeError(f"the handler {handler!r} does nothing when it is only called: a plain function is wanted")
+        raise TypeError(
+            f"the handler {handler!r} does nothing when it is only called: a plain function is wanted; a coroutine"
+            ' function runs with concurrency= and executor="asyncio"'
+        )
 
 
 def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:

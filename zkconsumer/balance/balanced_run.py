@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
+from zkconsumer.balance.balance_state import BalanceState
 from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureLimit
@@ -22,6 +23,7 @@ from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.run_summary import run_summary, stops, troubles
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor
 from zkconsumer.core.partition_position import PartitionPosition
@@ -72,8 +74,9 @@ class BalancedOptions:
 class MemberAccess:
     """What a run needs of its member.
 
-    ``closing`` says whether the connector is being shut down; ``shut_down`` does so without counting anything as
-    finished that is in hand, and waits; ``parks``: pointers can be kept; ``lookup`` reads single messages.
+    ``closing`` says whether the connector is being shut down, ``closed`` whether it has left the group; ``shut_down``
+    does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept;
+    ``handler_timeout`` in seconds, None for none; ``lookup`` reads single messages.
     """
 
     consumer: ConsumerId
@@ -88,7 +91,9 @@ class MemberAccess:
     parks: bool
     timeout: float | None
     closing: Callable[[], bool]
+    closed: Callable[[], bool]
     shut_down: Callable[[], None]
+    handler_timeout: float | None = None
 
 
 class BalancedRun:
@@ -97,12 +102,13 @@ class BalancedRun:
     def __init__(self, member: MemberAccess, handler: Handler, options: BalancedOptions) -> None:
         self._member = member
         self._until = options.until
+        self._concurrency = options.concurrency
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
-        self.reached_end = False
-        """Whether the run ended because of ``until``."""
         self.dead_letters = DeadLetters(member.consumer, member.group, options.dead_letter, keeps_pointers=member.parks)
         self.dead_letters.fatal = self._fatal
+        self.reached_end = False
+        """Whether the run ended because of ``until``."""
         self.engine = Engine(
             member.gate,
             EngineRules(options.order, options.retry, options.failure_limit, member.parks),
@@ -180,7 +186,8 @@ class BalancedRun:
                 self.reached_end = True
                 return None
             engine = self.engine
-            if timeout is not None and not engine.in_hand and monotonic() - engine.active_at >= timeout:
+            # a worker process may be on its way to a message
+            if timeout is not None and not engine.busy and monotonic() - engine.active_at >= timeout:
                 return ConsumerTimeoutException(NOTHING_CAME)
 
     def _end(self, error: BaseException | None) -> None:
@@ -188,8 +195,10 @@ class BalancedRun:
         self.engine.end()
         if error is not None and not isinstance(error, ConsumerTimeoutException):
             self._member.shut_down()
-        while not self.executor.stop(Deadline(SLICE)) and not self._hurried:
-            pass
+        while not self.executor.drained(Deadline(SLICE)) and not self._hurried:
+            if self._member.closed():  # other members may have the messages now: end what can be ended
+                self.executor.stop(Deadline(0.0))
+        self.executor.stop(Deadline(0.0))
         self._stop_reader()
         self._tell_of_late_handlers()
 
@@ -218,6 +227,15 @@ class BalancedRun:
             log.warning("%s: its handler has not returned", name)
 
     # ---- any thread
+
+    def summary(self) -> BalanceState:
+        """Return what the run does at this moment. Any thread, also a signal handler."""
+        limit = self._member.handler_timeout
+        return run_summary(self.engine, self.reader.partitions, self.executor, self._concurrency, limit)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""
+        return (*stops(self.reader.partitions), *troubles(self.executor, self._member.handler_timeout))
 
     def hurry(self) -> None:
         """Wait for no handler any more. Any thread, also a signal handler."""

@@ -72,8 +72,16 @@ class Engine:
         """The reader has stopped because there is enough to begin."""
         self._ended = False
         self.in_hand = 0
+        self.zombies = 0
+        """Handlers that ended when the session's lease was no longer valid."""
         self.active_at = monotonic()
         """When a message was last handed out or settled (monotonic seconds)."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message is in hand, or may begin now."""
+        due = self.lanes.next_due()
+        return bool(self.in_hand or self.lanes.startable or (due is not None and due <= monotonic()))
 
     # ---- executors
 
@@ -186,6 +194,8 @@ class Engine:
                     done.append(work)
                 else:
                     self._sort(work, outcome, done, others)
+            if not self._lease.valid:
+                self.zombies += sum(outcome is not NOT_STARTED for _, outcome in outcomes)
         # first: a revocation that sees nothing in hand commits what is finished by then
         self._finish(done)
         again = []

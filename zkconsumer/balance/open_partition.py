@@ -49,10 +49,15 @@ class OpenPartition:
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: the keys with parked messages, by their marks
     * ``held_chunks``: chunks with messages that are not finished
-    * ``own``: whether the member owns the partition; otherwise it handles slots of another member's
+    * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
+    * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
     * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go, and
       ``leavers`` wait until nothing of their slots is in hand; ``may_start`` is asked before each handler
     """
+
+    lender = ""
+    held_base = -1
+    held_since = 0.0
 
     def __init__(
         self,

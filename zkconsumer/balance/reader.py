@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import RLock, Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -221,6 +221,8 @@ class Reader:
             if not known and position.consumed is not None and not position.revoked:
                 self._open(position)
         for home in self.partitions:
+            if home.held_base != home.ledger.base:
+                home.held_base, home.held_since = home.ledger.base, self._tended
             if home.position.revoked:
                 self._drop(home)
                 self.return_borrowed(home.position)
@@ -274,7 +276,7 @@ class Reader:
             if former is not None and not pointers:
                 pointers = former.pointers  # after a seek: they stand whatever is read
             note = None if jumps else position.known_note
-            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=Lock())
+            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=RLock())
         elif again:
             position.ledger.begin_again()
         home = OpenPartition(position, position.ledger, stream.queue, stream.chunk_reader, self._class_of(stream))

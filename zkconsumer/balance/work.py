@@ -70,6 +70,9 @@ class Executor(Protocol):
     def wake(self) -> None:
         """There may be work to take. Any thread; returns at once."""
 
+    def drained(self, deadline: Deadline) -> bool:
+        """Take no more, and wait for handlers until the deadline; end none. Returns whether all have returned."""
+
     def stop(self, deadline: Deadline) -> bool:
         """End: take no more, wait for handlers until the deadline. Returns whether all have returned.
 

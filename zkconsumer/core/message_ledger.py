@@ -306,6 +306,21 @@ class MessageLedger:
             return dict(self._pointers)
 
     @property
+    def slots(self) -> int:
+        """The slots whose messages are handled here."""
+        return self._unfinished.slots
+
+    @property
+    def lent_slots(self) -> Mapping[str, int]:
+        """The slots on loan, by borrower (a copy)."""
+        return dict(self._lent_slots)
+
+    @property
+    def lent_bases(self) -> Mapping[str, int]:
+        """For each borrower the lowest offset that it has not finished, as it last reported (a copy)."""
+        return {name: note.base for name, note in list(self._lent.items())}
+
+    @property
     def unfinished(self) -> int:
         """Number of messages that were read and are not finished."""
         return len(self._unfinished)

@@ -228,12 +228,7 @@ class MemberParts:
     ) -> list[KafkaStream[Any, Any]]:
         """Return new streams of a topic, in thread order; ``ended`` is called at the end of each."""
         config = self.config
-        settings = ReadSettings(
-            check_crc=config.check_crcs,
-            read_committed=config.isolation_level == "read_committed",
-            skip_corrupt=config.corrupt_message_policy == "skip",
-            largest_batch=config.batch_expanded_max_bytes,
-        )
+        settings = read_settings(config)
         streams: list[KafkaStream[Any, Any]] = [
             KafkaStream(
                 ChunkReader(
@@ -324,6 +319,16 @@ def reachable(brokers: Iterable[BrokerNode], config: ConsumerConfig) -> list[End
     if not found and unreachable is not None:
         raise unreachable
     return found
+
+
+def read_settings(config: ConsumerConfig) -> ReadSettings:
+    """Return how records are read."""
+    return ReadSettings(
+        check_crc=config.check_crcs,
+        read_committed=config.isolation_level == "read_committed",
+        skip_corrupt=config.corrupt_message_policy == "skip",
+        largest_batch=config.batch_expanded_max_bytes,
+    )
 
 
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:

@@ -23,11 +23,11 @@ from zkconsumer.core.key_slots import ALL_SLOTS
 from zkconsumer.core.unfinished_offsets import Finished
 
 NOTE = FinishedNote(7, (Finished(7, 40, (9, 12), 5),), {9: Attempts(2, 1_000)})
-LOAN = Loan(3, "1f-1", "g_host-1", -5, 17, "key", 5, NOTE)
-REPORT = LoanReport(3, "1f-1", 17, 4, NOTE, 2, 1_700_000_000_000)
+LOAN = Loan(3, "1f-1", "g_host-1", -5, 17, "key", 5, 2, NOTE)
+REPORT = LoanReport(3, "1f-1", 17, 4, NOTE, True, 2, 1_700_000_000_000)
 
 
-@pytest.mark.parametrize("loan", [LOAN, Loan(0, "", "", 0, 0, "none"), Loan(1, "s", "l", 1, 2, "key", ALL_SLOTS)])
+@pytest.mark.parametrize("loan", [LOAN, Loan(0, "", "", 0, 0, "none"), Loan(1, "s", "l", 1, 2, "key", ALL_SLOTS, 7)])
 def test_a_loan_is_read_as_it_was_written(loan: Loan) -> None:
     assert decode_loan(encode_loan(loan)) == loan
 
@@ -39,7 +39,7 @@ def test_a_report_is_read_as_it_was_written() -> None:
 def test_a_note_too_large_is_cut_from_the_end() -> None:
     scattered = tuple(offset * offset for offset in range(1, 100_000))
     note = FinishedNote(0, (Finished(0, scattered[-1] + 1, scattered),))
-    data = encode_loan(Loan(1, "s", "l", 1, 2, "key", ALL_SLOTS, note))
+    data = encode_loan(Loan(1, "s", "l", 1, 2, "key", ALL_SLOTS, 0, note))
     assert len(data) < MOST_NODE_BYTES
     read = decode_loan(data).note
     assert 0 < read.finished[0].end < note.finished[0].end

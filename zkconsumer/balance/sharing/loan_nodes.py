@@ -33,6 +33,7 @@ class Loan:
     * ``borrower_session``: the ZooKeeper session of the borrower that it is meant for
     * ``order``: ``key`` or ``none``
     * ``slots``: the borrower may begin messages of these
+    * ``recalled``: the borrower must give these back, and may still have them
     * ``note``: what is finished of them, as far as the lender knows
     """
 
@@ -43,7 +44,17 @@ class Loan:
     borrower_session: int
     order: str
     slots: int = NO_SLOTS
+    recalled: int = NO_SLOTS
     note: FinishedNote = field(default_factory=lambda: FinishedNote(0))
+
+    @property
+    def lent(self) -> int:
+        """All slots that the borrower may have."""
+        return self.slots | self.recalled
+
+    def answered_by(self, report: LoanReport | None) -> bool:
+        """Return whether the report is about the same stay and of the same session."""
+        return report is not None and report.stay == self.stay and report.session == self.borrower_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,7 @@ class LoanReport:
     * ``session``: the borrower's
     * ``held``: the slots that it may still begin or has in hand; it begins nothing of others before a higher number
     * ``note``: what is finished, also of the slots that it gives back
+    * ``leaving``: whether it wants no more loans
     * ``in_hand``: messages that its handlers have now
     * ``at_ms``: when it was written (milliseconds since 1970), for people
     """
@@ -63,6 +75,7 @@ class LoanReport:
     session: int
     held: int
     note: FinishedNote
+    leaving: bool = False
     in_hand: int = 0
     at_ms: int = 0
 
@@ -79,6 +92,7 @@ def encode_loan(loan: Loan) -> bytes:
             "borrower_session": loan.borrower_session,
             "order": loan.order,
             "slots": f"{loan.slots:0{_HEX_DIGITS}x}",
+            "recalled": f"{loan.recalled:0{_HEX_DIGITS}x}",
             "from": loan.note.base,
             "note": _note_text(loan.note),
         }
@@ -96,6 +110,7 @@ def encode_report(report: LoanReport) -> bytes:
             "held": f"{report.held:0{_HEX_DIGITS}x}",
             "from": report.note.base,
             "note": _note_text(report.note),
+            "leaving": report.leaving,
             "in_hand": report.in_hand,
             "at_ms": report.at_ms,
         }
@@ -113,6 +128,7 @@ def decode_loan(data: bytes) -> Loan:
         fields.session("borrower_session"),
         fields.text("order"),
         fields.slots("slots"),
+        fields.slots("recalled"),
         fields.note(),
     )
 
@@ -126,6 +142,7 @@ def decode_report(data: bytes) -> LoanReport:
         fields.session("session"),
         fields.slots("held"),
         fields.note(),
+        fields.flag("leaving"),
         fields.number("in_hand"),
         fields.number("at_ms"),
     )
@@ -170,6 +187,13 @@ class _Fields:
         value = self._document.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or not -_MOST_NUMBER - 1 <= value <= _MOST_NUMBER:
             raise ValueError(f"{name} is no number of 64 bits: {value!r:.40}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return a truth value."""
+        value = self._document.get(name)
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is neither true nor false: {value!r:.40}")
         return value
 
     def text(self, name: str) -> str:

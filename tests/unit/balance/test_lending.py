@@ -1,0 +1,291 @@
+"""Lenders and borrowers against a simulated registry: members die, take over, and act on old views.
+
+Nobody ever begins a message of a slot that another live member has in hand, and what is committed never passes a
+message that nobody handled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zkconsumer.balance.sharing.borrower import Borrower, BorrowerView, EndLoan, GiveUp, TakeOn
+from zkconsumer.balance.sharing.lender import (
+    CloseSlots,
+    DeleteLoan,
+    Lender,
+    LenderOrder,
+    LenderView,
+    LendSlots,
+    SeenLoan,
+    TakeBack,
+    TakeReport,
+    WriteLoan,
+)
+from zkconsumer.balance.sharing.loan_nodes import (
+    LoanReport,
+    decode_loan,
+    decode_report,
+    encode_loan,
+    encode_report,
+)
+from zkconsumer.balance.sharing.shared_ledger import SharedLedger
+from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
+from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.model import ThreadId, TopicPartition
+
+TP = TopicPartition("t", 0)
+MESSAGES = 120
+TOPICS = frozenset({"t"})
+
+
+def slot_of(offset: int) -> int:
+    return offset % 8 * 32 + 5
+
+
+@dataclass
+class Registry:
+    """The nodes of one partition, with their versions."""
+
+    sessions: dict[str, int] = field(default_factory=dict)
+    owner: tuple[str, int] | None = None
+    loans: dict[str, SeenLoan] = field(default_factory=dict)
+    offset: int = 0
+    note: FinishedNote | None = field(default_factory=lambda: FinishedNote(0))
+    handled: set[int] = field(default_factory=set)
+    capacity: dict[str, int] = field(default_factory=lambda: dict.fromkeys("abc", 10))
+    deleted: bool = False
+    ids: int = 0
+
+    def next_id(self) -> int:
+        self.ids += 1
+        return self.ids
+
+    def write(self, order: WriteLoan | DeleteLoan, session: int, note: FinishedNote | None) -> None:
+        """Do a lender's transaction, or nothing."""
+        seen = self.loans.get(order.borrower)
+        if self.owner is None or self.owner[1] != session or (None if seen is None else seen.version) != order.version:
+            return
+        if isinstance(order, DeleteLoan):
+            del self.loans[order.borrower]
+        elif self.sessions.get(order.borrower) == order.loan.borrower_session:
+            assert note is not None
+            loan = decode_loan(encode_loan(replace(order.loan, note=note)))
+            self.loans[order.borrower] = SeenLoan(loan, self.next_id(), seen.report if seen else None)
+
+
+class Member:
+    """One member: perhaps the owner, perhaps a borrower."""
+
+    def __init__(self, name: str, registry: Registry, random: Random) -> None:
+        self.name = name
+        self.registry = registry
+        self.random = random
+        self.session = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self.session = self.registry.next_id()
+        self.registry.sessions[self.name] = self.session
+        self.lender: Lender | None = None
+        self.own: SharedLedger | None = None
+        self.closed, self.ready = 0, False
+        self.borrower = Borrower("key")
+        self.borrowed: SharedLedger | None = None
+        self.in_hand: list[tuple[int, SharedLedger]] = []
+        self.view: LenderView | None = None
+        self.loan: SeenLoan | None = None
+        self.owner_session: int | None = None
+
+    @property
+    def slots_in_hand(self) -> int:
+        found = 0
+        for offset, _ in self.in_hand:
+            found |= 1 << slot_of(offset)
+        return found
+
+    # ---- the owner
+
+    def claim(self) -> None:
+        registry = self.registry
+        registry.owner = self.name, self.session
+        position = PartitionPosition(TP, ThreadId(f"{self.name}-0"), registry.offset)
+        self.lender = Lender(self.name, self.session, "key", f"{self.session}-{registry.next_id()}")
+        note = registry.note
+        found = self.lender.begin(registry.offset, note, self.look())
+        known = FinishedNote(registry.offset, (*(note.finished if note else ()), *found.known))
+        self.own = SharedLedger(position, registry.offset, known, slots=found.slots)
+        self.own.begin(found, dict(self.lender.lent))
+        self.borrow()
+        self.closed, self.view, self.ready = 0, None, False
+
+    def look(self) -> LenderView:
+        registry = self.registry
+        members = {name: SharingMember(registry.capacity[name], TOPICS) for name in registry.sessions}
+        quotas = slot_quotas(members, {TP: self.name}).get(TP, {})
+        return LenderView(dict(registry.sessions), dict(registry.loans), quotas, 0, self.slots_in_hand)
+
+    def lend(self) -> None:
+        """Act on the view that was taken the last time, or take a new one."""
+        if self.lender is None or self.own is None:
+            return
+        view, self.view = self.view, None
+        if view is None:
+            self.view = self.look()
+            if self.random.random() < 0.5:
+                return
+            view = self.view
+            self.view = None
+        self.ready = self.ready or self.lender.ready(view)
+        for order in self.lender.step(replace(view, in_hand=self.slots_in_hand)):
+            self.obey(order, self.own)
+        assert self.own.slots == self.lender.own
+
+    def obey(self, order: LenderOrder, ledger: SharedLedger) -> None:
+        if isinstance(order, CloseSlots):
+            self.closed = order.slots
+        elif isinstance(order, LendSlots):
+            assert not order.slots & self.slots_in_hand
+            ledger.lend_slots(order.borrower, order.slots)
+        elif isinstance(order, TakeReport):
+            ledger.reported(order.borrower, order.note)
+        elif isinstance(order, TakeBack):
+            ledger.take_back(order.borrower, order.slots, keeps=order.keeps)
+        elif self.random.random() < 0.8:  # else the request is lost
+            note = ledger.lent_note(order.borrower) if isinstance(order, WriteLoan) else None
+            self.registry.write(order, self.session, note)
+
+    def commit(self) -> None:
+        registry = self.registry
+        if self.own is None or not self.ready or registry.owner != (self.name, self.session):
+            return
+        point = self.own.point()
+        assert point.offset >= registry.offset
+        missing = [o for o in range(point.offset) if o not in registry.handled]
+        assert not missing, f"the base {point.offset} has passed {missing}"
+        for one in point.note.finished:
+            for offset in range(one.start, min(one.end, MESSAGES)):
+                assert not one.covers(offset, slot_of(offset)) or offset in registry.handled
+        registry.offset, registry.note = point.offset, point.note
+        self.own.stored(point)
+
+    # ---- the borrower
+
+    def borrow(self) -> None:
+        registry = self.registry
+        if self.random.random() < 0.7 or self.own is not None:
+            self.loan = registry.loans.get(self.name)
+            self.owner_session = registry.owner[1] if registry.owner else None
+        seen, loan = self.loan, self.loan.loan if self.loan else None
+        view = BorrowerView(self.session, self.owner_session, loan, self.slots_in_hand)
+        for order in self.borrower.step(view):
+            if isinstance(order, EndLoan):
+                self.borrowed = None
+            elif isinstance(order, TakeOn):
+                if self.borrowed is None:
+                    position = PartitionPosition(TP, ThreadId(f"{self.name}-0"), order.note.base)
+                    self.borrowed = SharedLedger(position, order.note.base, order.note, slots=order.slots)
+                else:
+                    self.borrowed.take_on(order.slots, order.note)
+            elif isinstance(order, GiveUp) and self.borrowed is not None:
+                self.borrower.gave_up(order.slots, self.borrowed.give_up(order.slots))
+        if self.borrower.reports is None or seen is None or self.random.random() < 0.3:
+            return
+        there = registry.loans.get(self.name)
+        if there is not None and there.version == seen.version:
+            note = self.borrower.note(self.borrowed)
+            report = LoanReport(self.borrower.number, self.borrower.stay, self.session, self.borrower.reports, note)
+            registry.loans[self.name] = replace(there, report=decode_report(encode_report(report)))
+
+    # ---- messages
+
+    def read(self) -> None:
+        for ledger in (self.own if self.ready else None, self.borrowed):
+            if ledger is not None:
+                end = min(MESSAGES, ledger.read_to + 20)
+                ledger.read([o for o in range(ledger.read_to, end) if ledger.wants(o, slot_of(o))], end)
+
+    def work(self, others: list[Member]) -> None:
+        """Begin one message, or finish one."""
+        if self.in_hand and self.random.random() < 0.2:
+            offset, ledger = self.in_hand.pop(self.random.randrange(len(self.in_hand)))
+            ledger.finish([offset])
+            self.registry.handled.add(offset)
+            return
+        startable = []
+        if self.own is not None and self.lender is not None:
+            startable += [(offset, self.own) for offset in self.own.offsets_of(self.own.slots & ~self.closed)]
+        if self.borrowed is not None:
+            startable += [(offset, self.borrowed) for offset in self.borrowed.offsets_of(self.borrower.allowed)]
+        startable = [(o, ledger) for o, ledger in startable if not self.slots_in_hand >> slot_of(o) & 1]
+        if startable:
+            offset, ledger = self.random.choice(startable)
+            for other in others if not self.registry.deleted else ():
+                assert not other.slots_in_hand >> slot_of(offset) & 1, f"two have slot {slot_of(offset)}"
+            self.in_hand.append((offset, ledger))
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.registry = Registry()
+        self.members = [Member(name, self.registry, self.random) for name in "abc"]
+        self.meddles = seed % 4 == 0
+        """Whether somebody deletes loans."""
+
+    def turn(self, faults: bool = True) -> None:
+        random, registry = self.random, self.registry
+        member = random.choice(self.members)
+        chance = random.random() if faults else 1.0
+        if chance < 0.02:
+            self.die(member)
+        elif chance < 0.025 and registry.owner is None:
+            self.rewind()
+        elif chance < 0.03 and registry.loans and self.meddles:
+            # the next owner cannot know that such a borrower still has messages in hand
+            del registry.loans[random.choice(sorted(registry.loans))]
+            registry.deleted = True
+        elif chance < 0.08:
+            registry.capacity[member.name] = random.choice((1, 10, 30))
+        elif registry.owner is None:
+            if random.random() < 0.2 or not faults:
+                member.claim()
+            else:
+                member.borrow()
+        else:
+            action = random.choice((member.lend, member.borrow, member.read, member.commit))
+            action()
+        for one in self.members:
+            one.work([other for other in self.members if other is not one])
+
+    def die(self, member: Member) -> None:
+        """End the member's session; it comes back with another one."""
+        if self.registry.owner == (member.name, member.session):
+            self.registry.owner = None
+        del self.registry.sessions[member.name]
+        member.restart()
+
+    def rewind(self) -> None:
+        """Let an operator set the offset back: what was handled from there on is to be handled again."""
+        self.registry.offset = self.random.randint(0, self.registry.offset)
+        self.registry.note = None
+        self.registry.handled -= set(range(self.registry.offset, MESSAGES))
+        for member in self.members:
+            member.in_hand = []
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_no_slot_is_handled_twice_and_nothing_is_passed(seed: int) -> None:
+    world = World(seed)
+    for _ in range(300):
+        world.turn()
+    for _ in range(3000):
+        world.turn(faults=False)
+        if world.registry.offset == MESSAGES:
+            break
+    assert world.registry.offset == MESSAGES

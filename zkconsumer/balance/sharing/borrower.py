@@ -1,0 +1,158 @@
+"""Decides what a member does with one loan: which slots it handles, and what it reports. Pure; one thread.
+
+A borrower begins messages only while the owner node has the lender's session, and the loan is the one that it has seen.
+It reports a loan's number only when it has taken on all new slots of that loan, and begins no message of the slots that
+it does not report as held before it sees a higher number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkconsumer.balance.sharing.loan_nodes import Loan
+from zkconsumer.core.finished_note import Attempts, FinishedNote
+from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
+from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.unfinished_offsets import Finished
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowerView:
+    """What a borrower decides by.
+
+    * ``session``: ours; ``owner_session``: that of the owner node, None if there is none
+    * ``loan``: ours, None if there is none that can be read
+    * ``in_hand``: slots of the partition with messages in hand, of whatever stay
+    * ``refused``: slots to give back, since a message of them fails
+    * ``leaving``: whether this member wants no loans any more
+    """
+
+    session: int
+    owner_session: int | None
+    loan: Loan | None
+    in_hand: int = NO_SLOTS
+    refused: int = NO_SLOTS
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndLoan:
+    """Forget all messages of the loan; those in hand may end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOn:
+    """Handle these slots from now on; ``note`` tells what is finished of them. The first one begins to read."""
+
+    slots: int
+    note: FinishedNote
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Count these slots no more, and tell what is finished of them by :meth:`Borrower.gave_up`."""
+
+    slots: int
+
+
+BorrowerOrder = EndLoan | TakeOn | GiveUp
+
+
+class Borrower:
+    """One member's loan of one partition.
+
+    * ``allowed``: the slots of which messages may begin now
+    * ``held``: the slots that its ledger counts; ``closing``: those of them of which no message may begin any more
+    * ``reports``: the slots to report as held, None if nothing is to be reported; ``number`` of the loan it answers
+    """
+
+    def __init__(self, order: str) -> None:
+        self._order = order
+        self.stay = ""
+        self.number = -1
+        self.held = NO_SLOTS
+        self.allowed = NO_SLOTS
+        self.closing = NO_SLOTS
+        self.reports: int | None = None
+        self._declined = NO_SLOTS
+        self._awaited = NO_SLOTS
+        self._gone: list[tuple[int, FinishedNote]] = []
+
+    def step(self, view: BorrowerView) -> list[BorrowerOrder]:
+        """Return what is to be done now, in this order."""
+        loan = view.loan
+        orders: list[BorrowerOrder] = []
+        strange = loan is None or loan.borrower_session != view.session or loan.order != self._order
+        # An owner must have ended its loan before it lends the same slots on.
+        if loan is None or strange or view.owner_session == view.session:
+            if self.held or self.stay:
+                orders.append(EndLoan())
+            self._forget("")
+            return orders
+        if loan.stay != self.stay:
+            if self.held:
+                orders.append(EndLoan())
+            self._forget(loan.stay)
+        if view.owner_session != loan.lender_session:
+            # The owner has gone. The next one of ours takes the loan over; another one repeats what is not committed.
+            self.allowed, self.reports = NO_SLOTS, None
+            return orders
+        self._answer(loan, view, orders)
+        return orders
+
+    def _forget(self, stay: str) -> None:
+        self.stay, self.number = stay, -1
+        self.held = self.allowed = self.closing = self._declined = self._awaited = NO_SLOTS
+        self.reports = None
+        self._gone = []
+
+    def _answer(self, loan: Loan, view: BorrowerView, orders: list[BorrowerOrder]) -> None:
+        if loan.number != self.number:
+            self.number, self._declined = loan.number, NO_SLOTS
+            # What the lender still counts as lent it has not heard of as given back: it must be told again.
+            self._awaited = loan.lent
+            self._gone = [(kept, note) for slots, note in self._gone if (kept := slots & self._awaited)]
+        self._declined |= ALL_SLOTS if view.leaving else view.refused & self.held
+        wanted = loan.slots & ~self._declined
+        new = wanted & ~self.held
+        if new:
+            self._gone = [(kept, note) for slots, note in self._gone if (kept := slots & ~new)]
+            orders.append(TakeOn(new, loan.note))
+            self.held |= new
+        # only what was closed before the view was taken: otherwise a message may have begun since
+        gone = self.held & ~wanted & self.closing & ~view.in_hand
+        if gone:
+            orders.append(GiveUp(gone))
+            self.held &= ~gone
+        self._vouch(loan, gone)
+        self.closing = self.held & ~wanted
+        self.allowed = self.held & wanted
+        # Slots in hand since an earlier stay are reported too: nobody else may begin their keys.
+        self.reports = self.held | view.in_hand & self._awaited
+
+    def _vouch(self, loan: Loan, gone: int) -> None:
+        """Report slots that we never had as the lender knows them: the report's base says nothing of them otherwise."""
+        unknown = self._awaited & ~self.held & ~gone
+        for slots, _ in self._gone:
+            unknown &= ~slots
+        if unknown:
+            self._gone.append((unknown, loan.note))
+
+    def gave_up(self, slots: int, note: FinishedNote) -> None:
+        """Note what is finished of slots that are given back, until the lender has heard of it."""
+        self._gone.append((slots, note))
+
+    def note(self, ledger: MessageLedger | None) -> FinishedNote:
+        """Return what to report: what is finished of the slots held, and of those given back."""
+        parts = list(self._gone)
+        if ledger is not None and self.held:
+            parts.append((self.held, ledger.point().note))
+        base = min((note.base for _, note in parts), default=0)
+        pieces: list[Finished] = []
+        attempts: dict[int, Attempts] = {}
+        for slots, note in parts:
+            if note.base > base:
+                pieces.append(Finished(base, note.base, (), slots))
+            pieces += (part for one in note.finished if (part := one.of_slots(slots)) is not None)
+            attempts.update(note.attempts)
+        return FinishedNote(base, tuple(pieces), attempts)
