@@ -20,11 +20,11 @@ from threading import Lock, Thread
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
-from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess, check_workers
+from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.handler_check import check_handler
+from zkconsumer.balance.handler_check import check_handler, check_workers
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, RunEndWatch, find_ends, requested_end
@@ -38,7 +38,7 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.stream_delivery import ANY_TOPIC
-from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
+from zkconsumer.streams import KafkaStream, MergedStreams
 from zkconsumer.wiring import GroupMember
 
 if TYPE_CHECKING:
@@ -153,7 +153,13 @@ class RunLoop:
         decoders = (key_decoder, value_decoder)
         handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
-            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, dead_letter=dead_letter
+            concurrency,
+            order_named(order),
+            executor,
+            batch,
+            retry or Retry(),
+            failure_limit,
+            dead_letter=dead_letter,
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None

@@ -56,7 +56,7 @@ _SLICE = 0.1
 """Seconds after which a worker's thread looks at what nothing wakes it for: leases, the end, the handler's time."""
 _LOOK_EACH = 0.02
 """The same while works wait behind a running handler, which must not begin once the lease or the partition is gone."""
-_TRIP_SECONDS = 0.01
+_TRIP_SECONDS = 0.02
 """What a trip should take: many times the cost of its way, and little to wait for behind a slow message."""
 _MOST_WORKS = 256
 _BEHIND = 0.5
@@ -320,6 +320,7 @@ class _Worker:
     def _give_back(self, works: Sequence[Work] | deque[Work]) -> None:
         if works:
             self._source.settle([(work, NOT_STARTED) for work in works])
+            self._source.look()
 
     def _make_trip(self, link: WorkerLink, groups: list[tuple[Work, ...]]) -> None:
         trip = WorkerTrip(link, groups)
@@ -358,6 +359,8 @@ class _Worker:
         if outcomes:
             self._suspects.cleared(_place(work) for work, outcome in outcomes if outcome is not NOT_STARTED)
             self._source.settle(outcomes)
+            if not trip.over:
+                self._source.look()
 
     def _outcomes(self, frame: Frame, group: Sequence[Work]) -> list[tuple[Work, Outcome]]:
         if frame.value is None:
