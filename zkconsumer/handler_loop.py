@@ -216,6 +216,7 @@ class RunLoop:
         self, handler: Handler, workers: int, options: BalancedOptions | None, end: RunEndRequest | None
     ) -> _Run | BalancedRun:
         member = self._serving_member()
+        member.parts.balanced = self._balanced
         if options is None:
             return _Run(self, handler, member, workers)
         if end is not None:
