@@ -153,13 +153,7 @@ class RunLoop:
         decoders = (key_decoder, value_decoder)
         handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
-            concurrency,
-            order_named(order),
-            executor,
-            batch,
-            retry or Retry(),
-            failure_limit,
-            dead_letter=dead_letter,
+            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, dead_letter=dead_letter
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
