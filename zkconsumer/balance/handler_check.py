@@ -47,6 +47,27 @@ def check_coroutine_handler(handler: object) -> None:
         )
 
 
+def check_handler(handler: object, concurrency: int | None, executor: object, *, traced: bool) -> None:
+    """Check the handler of a run. Arguments: as for ``run``; ``traced`` says whether it gets a tracer.
+
+    Raises: TypeError; ValueError for a tracer that cannot be used.
+    """
+    if concurrency is None:
+        if not callable(handler):
+            raise TypeError(f"the handler must be callable with a message, not {handler!r}")
+        if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
+            raise TypeError(
+                f"the handler {handler!r} does nothing when it is only called: a plain function is wanted; a coroutine"
+                ' function runs with concurrency= and executor="asyncio"'
+            )
+    elif executor == "asyncio":
+        check_coroutine_handler(handler)
+    else:
+        check_plain_handler(handler)
+        if traced and executor == "processes":
+            raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
+
+
 def pickled_for_workers(value: Any, what: str) -> bytes:
     """Return a handler or decoder as worker processes get it. ``what`` names it for errors.
 

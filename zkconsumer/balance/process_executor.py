@@ -139,20 +139,24 @@ class ProcessExecutor:
         """Take no more, and wait for handlers until the deadline. Returns whether all have returned."""
         for worker in self._workers:
             worker.drain()
-        returned = [worker.join(deadline.remaining()) for worker in self._workers]
-        return all(returned)
+        ended = [worker.join(deadline.remaining()) for worker in self._workers]
+        return all(ended)
 
     def stop(self, deadline: Deadline) -> bool:
         """End; see :class:`zkconsumer.balance.work.Executor`. Handlers that are running at the deadline are killed."""
         for worker in self._workers:
             worker.stop(deadline)
-        returned = [worker.join(deadline.bounded(_FOREVER) + _KILLED_WITHIN) for worker in self._workers]
-        return all(returned)
+        ended = [worker.join(deadline.bounded(_FOREVER) + _KILLED_WITHIN) for worker in self._workers]
+        return all(ended) and all(worker.all_returned for worker in self._workers)
 
     @property
     def workers(self) -> list[WorkerProcessView]:
         """What each worker process does now. Any thread."""
         return [worker.view() for worker in self._workers]
+
+    def troubles(self) -> list[str]:
+        """Return which workers' processes died, and why, as far as none has worked since. Any thread."""
+        return [f"{view.name}: {view.trouble}" for view in self.workers if view.trouble]
 
     def running(self) -> list[tuple[Work, float]]:
         """Return the works in handlers now, each with the time at which its handler began. Any thread."""
@@ -174,7 +178,7 @@ class _Worker:
         self._deadline = Deadline(None)
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._source: WorkSource
-        self._all_returned = True
+        self.all_returned = True
         self._pending: deque[Work] = deque()
         self._bad_lanes: set[object] = set()
         self._pace = 0.0
@@ -195,10 +199,10 @@ class _Worker:
         self._ended.set()
 
     def join(self, seconds: float | None) -> bool:
-        """Wait for the thread. Returns whether it has ended, and no handler was ended before it returned."""
+        """Wait for the thread. Returns whether it has ended."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
-        return self._all_returned and not self._thread.is_alive()
+        return not self._thread.is_alive()
 
     def view(self) -> WorkerProcessView:
         trip = self._trip
@@ -383,7 +387,7 @@ class _Worker:
         begun, told = trip.begun()
         rest = trip.take_open()
         if trip.given_up:
-            self._all_returned = self._all_returned and not begun
+            self.all_returned = self.all_returned and not begun
             self._give_back(rest)
             return
         reason = _ending(trip.link)

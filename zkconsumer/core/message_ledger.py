@@ -228,6 +228,11 @@ class MessageLedger:
                 self._pointers = merged
                 self._pointer_serial += 1
 
+    def touch(self) -> None:
+        """Have the next commit write all of this, because what was stored is gone."""
+        with self._lock:
+            self._serial += 1
+
     def pointer_changes(self, since: int) -> tuple[int, Mapping[int, Pointer] | None]:
         """Return a number for the next call, and the pointers if somebody else has changed them, else None.
 
@@ -304,6 +309,12 @@ class MessageLedger:
         """The pointers there are now (a copy)."""
         with self._lock:
             return dict(self._pointers)
+
+    @property
+    def stored_pointers(self) -> Mapping[int, Pointer]:
+        """The pointers that are stored as they are now."""
+        with self._lock:
+            return {offset: pointer for offset, pointer in self._pointers.items() if offset not in self._changes}
 
     @property
     def slots(self) -> int:
