@@ -21,6 +21,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
+from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.handler_check import check_handler
@@ -66,10 +67,10 @@ class RunLoop:
     _end: Closing
     _forked: ForkedProcessError | None
     _created: bool
+    _balanced = False
+    """Whether messages are finished in any order: the first run had ``concurrency``."""
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
-    _balanced = False
-    """Whether messages are finished in any order, so that claims read their notes."""
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -88,6 +89,8 @@ class RunLoop:
             return self._merge(lambda: chosen, self._timeout_s(), lasting=lambda: False)
         if self._running is not None:
             raise ValueError("run() is reading the streams")
+        if self._balanced:
+            raise ValueError("this connector has been run with concurrency: its streams cannot be read otherwise")
         delivery = self._serving_member().delivery
         if self._merged is None:
             self._merged = self._merge(lambda: [stream for _, _, stream in delivery.streams()], self._timeout_s())
@@ -103,7 +106,7 @@ class RunLoop:
         executor: Literal["threads", "processes", "asyncio"] | Executor = "threads",
         batch: int = 1,
         retry: Retry | None = None,
-        dead_letter: Any = None,
+        dead_letter: DeadLetterTarget = None,
         failure_limit: FailureLimit | None = DEFAULT_LIMIT,
         until: Any = None,
         workers: int = 1,
@@ -150,7 +153,13 @@ class RunLoop:
         decoders = (key_decoder, value_decoder)
         handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
-            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit
+            concurrency,
+            order_named(order),
+            executor,
+            batch,
+            retry or Retry(),
+            failure_limit,
+            dead_letter=dead_letter,
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
@@ -171,7 +180,16 @@ class RunLoop:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
             raise ValueError("decoders are given where streams are created: here, with topics, or there")
-        self._balanced = concurrency is not None
+        balanced = concurrency is not None
+        if balanced != self._balanced and self._created:
+            raise ValueError(
+                "the streams of this connector were created without concurrency: give topics to run(), on another one"
+                if balanced
+                else "this connector has been run with concurrency: run it so again, or make another one"
+            )
+        if topics is None and balanced and not self._created:
+            raise ValueError("there are no streams yet: with concurrency, give topics to run()")
+        self._balanced = balanced
 
     def _fitting(
         self, handler: Handler, executor: Any, concurrency: int | None, batch: int, decoders: Decoders, tracer: Any
@@ -204,7 +222,6 @@ class RunLoop:
         self, handler: Handler, workers: int, options: BalancedOptions | None, end: RunEndRequest | None
     ) -> _Run | BalancedRun:
         member = self._serving_member()
-        member.parts.balanced = self._balanced
         if options is None:
             return _Run(self, handler, member, workers)
         if end is not None:
@@ -225,6 +242,8 @@ class RunLoop:
         config = self.config
         return MemberAccess(
             consumer=self.consumer_id,
+            group=config.group_id,
+            lookup=member.parts.message_lookup(),
             delivery=member.delivery,
             positions=member.positions,
             wake_fetchers=member.fetching.wake,

@@ -14,13 +14,16 @@ from time import monotonic
 from typing import Protocol
 
 from zkconsumer.balance.balance_state import BalanceState
-from zkconsumer.balance.engine import Bury, Engine, EngineRules
+from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
+from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
+from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
-from zkconsumer.balance.run_summary import run_summary, stops, troubles
+from zkconsumer.balance.run_summary import RunParts, run_problems, run_summary
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor
 from zkconsumer.core.partition_position import PartitionPosition
@@ -61,7 +64,10 @@ class BalancedOptions:
     retry: Retry = field(default_factory=Retry)
     failure_limit: FailureLimit | None = field(default_factory=FailureLimit)
     until: Until | None = None
-    bury: Bury | None = None
+    dead_letter: DeadLetterTarget = None
+
+    def __post_init__(self) -> None:
+        checked_target(self.dead_letter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +76,12 @@ class MemberAccess:
 
     ``closing`` says whether the connector is being shut down, ``closed`` whether it has left the group; ``shut_down``
     does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept;
-    ``handler_timeout`` in seconds, None for none.
+    ``handler_timeout`` in seconds, None for none; ``lookup`` reads single messages.
     """
 
     consumer: ConsumerId
+    group: str
+    lookup: MessageReader
     delivery: Delivery
     positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
     wake_fetchers: Callable[[], None]
@@ -97,13 +105,15 @@ class BalancedRun:
         self._concurrency = options.concurrency
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
+        self.dead_letters = DeadLetters(member.consumer, member.group, options.dead_letter, keeps_pointers=member.parks)
+        self.dead_letters.fatal = self._fatal
         self.reached_end = False
         """Whether the run ended because of ``until``."""
         self.engine = Engine(
             member.gate,
             EngineRules(options.order, options.retry, options.failure_limit, member.parks),
             failed=self._events.put,
-            bury=options.bury,
+            dead_letters=self.dead_letters,
         )
         delivery = member.delivery
         self.reader = Reader(
@@ -118,6 +128,15 @@ class BalancedRun:
         if options.until is not None:
             self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
+        self.pointers = PointerReader(
+            member.consumer,
+            lambda: self.reader.partitions,
+            self.engine,
+            member.lookup,
+            most=2 * options.concurrency,
+        )
+        self.engine.pointer_settled = self.pointers.settled
+        self.reader.idle_calls.append(self.dead_letters.tend)
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
         if isinstance(self.executor, ThreadExecutor):
@@ -140,6 +159,9 @@ class BalancedRun:
         """Run until the end. Raises: what went wrong; ConsumerTimeoutException after ``timeout``."""
         try:
             self.reader.start()
+            self.dead_letters.start()
+            if self._member.parks:
+                self.pointers.start()
             self.executor.start(self.engine)
             error = self._wait()
             self._end(error)
@@ -164,8 +186,8 @@ class BalancedRun:
                 self.reached_end = True
                 return None
             engine = self.engine
-            busy = engine.in_hand or engine.lanes.startable  # a worker process may be on its way to a message
-            if timeout is not None and not busy and monotonic() - engine.active_at >= timeout:
+            # a worker process may be on its way to a message
+            if timeout is not None and not engine.busy and monotonic() - engine.active_at >= timeout:
                 return ConsumerTimeoutException(NOTHING_CAME)
 
     def _end(self, error: BaseException | None) -> None:
@@ -188,7 +210,14 @@ class BalancedRun:
         self._stop_reader()
         self._tell_of_late_handlers()
 
+    def _fatal(self, error: BaseException) -> None:
+        self.engine.abort(error)
+
     def _stop_reader(self) -> None:
+        deadline = Deadline(STOP_WITHIN)
+        self.pointers.close(deadline)
+        if not self.dead_letters.close(deadline):
+            log.warning("a dead letter is being delivered still; its message comes again")
         self.reader.stop()
         if self.reader.thread.ident is not None:
             self.reader.thread.join(STOP_WITHIN)
@@ -201,12 +230,16 @@ class BalancedRun:
 
     def summary(self) -> BalanceState:
         """Return what the run does at this moment. Any thread, also a signal handler."""
+        return run_summary(self._parts)
+
+    @property
+    def _parts(self) -> RunParts:
         limit = self._member.handler_timeout
-        return run_summary(self.engine, self.reader.partitions, self.executor, self._concurrency, limit)
+        return RunParts(self.engine, self.reader, self.executor, self.pointers, self._concurrency, limit)
 
     def problems(self) -> tuple[str, ...]:
         """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""
-        return (*stops(self.reader.partitions), *troubles(self.executor, self._member.handler_timeout))
+        return run_problems(self._parts)
 
     def hurry(self) -> None:
         """Wait for no handler any more. Any thread, also a signal handler."""

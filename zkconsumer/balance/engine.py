@@ -11,58 +11,36 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from random import random
 from threading import Lock
-from time import monotonic, time
+from time import monotonic
 
 from zkconsumer.balance.batch_size import BatchSize
-from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.lanes import Lanes, Order
-from zkconsumer.balance.open_partition import HELD, Failing, OpenPartition
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome, Pending
+from zkconsumer.balance.dead_letters import DeadLetters
+from zkconsumer.balance.lanes import Lanes
+from zkconsumer.balance.message_fates import EngineRules, MessageFates
+from zkconsumer.balance.open_partition import HELD, OpenPartition
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending
 from zkconsumer.balance.read_work import Part, ReadWork
-from zkconsumer.balance.retry import Decision, Kind, Retry, decide
 from zkconsumer.balance.work import Work
-from zkconsumer.core.finished_note import Attempts
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
-MOST_POINTER_WORKS = 1000
-"""Messages of pointers that may wait or be in hand."""
 ENOUGH = 2048
 """Startable messages, or keys, after which no more is read: many live objects make Python's garbage collector slow."""
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
-NO_ROOM = "no more messages can be parked: {} are"
-
-Bury = Callable[[ReadWork, Decision], None]
-"""Begins to make a dead letter of a message, and returns at once; the end is told by :meth:`Engine.buried`."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRules:
-    """How a run treats messages: their ``order``, the ``retry`` policy, the ``failure_limit`` of each partition (None:
-    none), and whether pointers can be kept (``parks``).
-    """
-
-    order: Order = Order.KEY
-    retry: Retry = field(default_factory=Retry)
-    failure_limit: FailureLimit | None = None
-    parks: bool = True
 
 
 class Engine:
     """The messages of one run: a :class:`~zkconsumer.balance.work.WorkSource`.
 
     Arguments: ``gate`` says whether a handler may begin (the lease, perhaps with a rate limit); ``rules`` of the run;
-    ``wake_reader`` is called when there is room again; ``failed`` gets what ends the run; ``bury`` is told of dead
-    letters (None: they become pointers).
+    ``wake_reader`` is called when there is room again; ``failed`` gets what ends the run; ``dead_letters`` takes what
+    is given up (None: pointers).
     """
 
     def __init__(
@@ -72,7 +50,7 @@ class Engine:
         *,
         wake_reader: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] = lambda _: None,
-        bury: Bury | None = None,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         self._pace = gate if isinstance(gate, RateLimitedLease) else None
         self._lease = gate.lease if isinstance(gate, RateLimitedLease) else gate
@@ -81,26 +59,29 @@ class Engine:
         self.wake_reader = wake_reader
         self.wake_executor: Callable[[], None] = lambda: None
         self._failed = failed
-        self._bury = bury
         self._lock = Lock()
+        self.fates = MessageFates(rules, self.lanes, self._lock, dead_letters, self.abort)
+        self.fates.dead_letters.ended = self.dead_letter_ended
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
         self._homes: dict[MessageLedger, OpenPartition] = {}
-        self._pointer_works = 0
         self.pointer_settled: Callable[[Work], None] = lambda _: None
-        """Told of each message of a pointer that has an outcome or was dropped; it returns at once, under the lock."""
+        """Told of each message of a pointer that was settled for good or dropped; it must return at once."""
         self.enough = ENOUGH
         self.reader_waits = False
         """The reader has stopped because there is enough to begin."""
         self._ended = False
         self.in_hand = 0
-        self.late = 0
-        """Outcomes that came after the end of their stay."""
-        self.failed_attempts = 0
         self.zombies = 0
         """Handlers that ended when the session's lease was no longer valid."""
         self.active_at = monotonic()
         """When a message was last handed out or settled (monotonic seconds)."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message is in hand, or may begin now."""
+        due = self.lanes.next_due()
+        return bool(self.in_hand or self.lanes.startable or (due is not None and due <= monotonic()))
 
     # ---- executors
 
@@ -219,7 +200,7 @@ class Engine:
         self._finish(done)
         again = []
         for work, outcome in others:
-            replacement = self._replacement(work, outcome)
+            replacement = self.fates.replacement(work, outcome)
             if replacement is not work:
                 done.append(work)
                 if replacement is not None:
@@ -271,15 +252,22 @@ class Engine:
             self.in_hand -= len(works)
             for part, count in counts.items():
                 part.home.in_hand -= count
-                self._unread(part, count - sum(work.part is part for work in again))
+                part.passed(count - sum(work.part is part for work in again))
             for home in homes:
                 self._left_hand(home, works)
             startable = self.lanes.startable
             self.active_at = monotonic()
+        self._settle_pointers(works, again)
         for home in homes:
             self._tell_of(home)
         if startable and self._waiting:
             self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
+
+    def _settle_pointers(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
+        """Tell of the messages of pointers that do not come again by themselves."""
+        for work in works:
+            if work.pointer and not any(one.part is work.part for one in again):
+                self.pointer_settled(work)
 
     def _put_back(self, work: ReadWork) -> None:
         if work.part.home.position.revoked:
@@ -293,10 +281,8 @@ class Engine:
             home.position.held_until = NOTHING_HELD
         if home.shared:
             home.hand.difference_update(works)
-        if self._pointer_works:
-            for work in works:
-                if work.pointer and work.part.home is home:
-                    self._pointer_ended(work)
+        if any(work.pointer for work in works):
+            self.fates.parking.refresh(home)
 
     def _tell_of(self, home: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
@@ -317,139 +303,11 @@ class Engine:
 
     # ---- messages that are not done
 
-    def _replacement(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
-        """Return the work that comes again in place of this one, None if there is none; itself if it stays in hand."""
-        home = work.home
-        if isinstance(outcome, NotStarted):
-            return work.again()
-        if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
-            self.abort(outcome.error)
-            return work.again()
-        if home.position.revoked:
-            self.late += 1
-            return None
-        if isinstance(outcome, Failed):
-            home.outcomes.failed()
-            self.failed_attempts += 1
-        try:
-            decision = decide(
-                self.rules.retry,
-                outcome,
-                work.attempts,
-                work.first_ms,
-                int(time() * 1000),
-                may_park=self._may_park(home),
-                random=random(),
-                parked=work.pointer,
-            )
-        except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
-            self.abort(e)
-            return work.again()
-        if decision.kind is Kind.DEAD:
-            return self._dead(work, decision)
-        if decision.kind is Kind.PARK and self._park(work, decision):
-            return None
-        return self._held(work, decision)
-
-    def _may_park(self, home: OpenPartition) -> bool:
-        return self.rules.parks and home.own and self.rules.order is not Order.PARTITION
-
-    def _held(self, work: ReadWork, decision: Decision) -> ReadWork:
-        """Return the work of the next attempt at a message that holds the base."""
-        home = work.home
-        made = work.again()
-        made.attempts, made.first_ms = decision.attempts, decision.first_ms
-        made.not_before = monotonic() + decision.seconds
-        if decision.attempts:
-            home.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))
-        home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
-        return made
-
-    def _park(self, work: ReadWork, decision: Decision) -> bool:
-        """Park a message, and what waits behind it. Returns whether there was room."""
-        home, key = work.home, work.key
-        ordered = self.rules.order is Order.KEY and key is not None
-        mark = key_mark(key) if ordered and key is not None else ""
-        pointer = Pointer(
-            work.offset,
-            Fate.PARKED,
-            decision.attempts,
-            decision.due_ms,
-            decision.first_ms,
-            mark,
-            decision.reason,
-        )
-        with self._lock:
-            behind = self.lanes.block(work.lane) if work.lane is not None and mark else []
-            room = home.ledger.point_at([pointer, *(Pointer(one.offset, key=mark) for one in behind)])
-            if not room:
-                home.full_because = NO_ROOM.format(len(home.ledger.pointers))
-                if work.lane is not None and mark not in home.parked:
-                    work.lane.blocked = False
-                return work.pointer
-            if mark:
-                home.parked[mark] = home.parked.get(mark, 0) + len(behind) + (not work.pointer)
-                self.lanes.remove(work.lane, behind)
-            for one in behind:
-                one.open = False
-                self._unread(one.part, 1)
-        home.failing.pop(work.offset, None)
-        return True
-
-    @staticmethod
-    def _unread(part: Part, count: int) -> None:
-        """Count so many messages as unfinished ones of their chunk no more. The caller holds the lock."""
-        chunk = part.chunk
-        if chunk is not None and count:
-            chunk.unfinished -= count
-            if not chunk.unfinished:
-                part.home.chunk_finished(chunk)
-
-    def _pointer_ended(self, work: ReadWork) -> None:
-        """Let the key of a parked message go on if that was the last one. The caller holds the lock."""
-        home, key = work.home, work.key
-        self._pointer_works -= 1
-        self.pointer_settled(work)
-        if key is None or self.rules.order is not Order.KEY or work.offset in home.ledger.pointers:
-            return
-        mark = key_mark(key)
-        left = home.parked.get(mark, 1) - 1
-        if left > 0:
-            home.parked[mark] = left
-            return
-        home.parked.pop(mark, None)
-        home.full_because = ""
-        self.lanes.unblock(home.position.tp, key)
-
-    def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
-        """Make a dead letter of a message. Returns as :meth:`_replacement`."""
-        home = work.home
-        if self._bury is not None:
-            self._bury(work, decision)
-            return work
-        if not self.rules.parks:
-            return self._stopped(work, decision, f"{decision.reason}; no dead letter can be kept: give dead_letter")
-        mark = key_mark(work.key) if work.key is not None and self.rules.order is Order.KEY else ""
-        pointer = Pointer(work.offset, Fate.DEAD, decision.attempts, 0, decision.first_ms, mark, decision.reason)
-        if home.ledger.point_at([pointer]):
-            home.failing.pop(work.offset, None)
-            return None
-        return self._stopped(work, decision, "no more dead letters can be kept: see `zkconsumer dead`")
-
-    def _stopped(self, work: ReadWork, decision: Decision, why: str) -> ReadWork:
-        """Stop the partition at this message, which stays unfinished."""
-        work.home.stopped = f"{work.home.position.tp} stopped at {work.offset}: {why}"
-        return self._held(work, decision)
-
-    def buried(self, work: ReadWork, decision: Decision, error: BaseException | None) -> None:
-        """Note that a dead letter was delivered, or failed to be. Any thread."""
-        again = []
-        if error is None:
-            work.home.ledger.finish([work.offset])
-            work.home.failing.pop(work.offset, None)
-        else:
-            again.append(self._stopped(work, decision, f"its dead letter could not be delivered: {error!r:.200}"))
-        self._close([work], again)
+    def dead_letter_ended(self, work: Work) -> None:
+        """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
+        assert type(work) is ReadWork
+        work.home.failing.pop(work.offset, None)
+        self._close([work], [])
         self.look()
 
     def abort(self, error: BaseException) -> None:
@@ -470,6 +328,7 @@ class Engine:
         """Add messages that were read, in order."""
         chunk = works[0].part.chunk
         with self._lock:
+            works = self.fates.parking.behind_parked(home, works)
             if chunk is not None:
                 chunk.unfinished += len(works)
             self.lanes.add(home, works)
@@ -490,28 +349,29 @@ class Engine:
         with self._lock:
             self._homes[home.ledger] = home
 
-    def pointer_room(self) -> int:
-        """Return how many more messages of pointers may be added now. Any thread."""
-        return 0 if self._ended else max(0, MOST_POINTER_WORKS - self._pointer_works)
-
     def add_pointer_work(self, work: Work) -> bool:
-        """Take the message of a pointer, which goes before later ones of its key. Any thread.
+        """Add the record of a pointer, ``work.message``, which goes before later messages of its key. Any thread.
 
-        Returns False if it is not wanted any more; otherwise ``pointer_settled`` is called once when it has an outcome,
-        or is dropped.
+        Returns False if its stay has ended.
         """
         with self._lock:
             home = self._homes.get(work.ledger)
-            if home is None or self._ended or home.position.revoked:
+            if home is None or home.position.revoked:
                 return False
-            record = work.message[0]
+            record = work.message
             made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
             made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
-            self._pointer_works += 1
             self.lanes.put_back(made)
-        self._wake(1)
-        self.wake_executor()
+        self.look()
         return True
+
+    def refresh_parked(self, home: OpenPartition) -> None:
+        """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
+        with self._lock:
+            self.fates.parking.refresh(home)
+            startable = self.lanes.startable
+        if startable and self._waiting:
+            self._wake(self.sizes.workers(startable))
 
     def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
         """Begin no more messages of these slots, and forget those that wait. Any thread.
@@ -543,9 +403,8 @@ class Engine:
     def _forget(self, work: ReadWork) -> None:
         """Forget a message that waits. The caller holds the lock."""
         work.open = False
-        self._unread(work.part, 1)
+        work.part.passed(1)
         if work.pointer:
-            self._pointer_works -= 1
             self.pointer_settled(work)
 
     def resume(self, home: OpenPartition) -> None:

@@ -20,6 +20,7 @@ from itertools import count
 
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.read_work import ReadWork
+from zkconsumer.core.message_pointers import key_mark
 from zkconsumer.model import TopicPartition
 
 WHOLE = b""
@@ -276,10 +277,17 @@ class Lanes:
 
     # ---- parking, pausing, ends
 
-    def block(self, lane: Lane) -> list[ReadWork]:
-        """Let nothing of the lane begin but works of pointers. Returns those that wait, which stay in it."""
-        lane.blocked = True
-        return [work for work in lane.works if not work.pointer]
+    def waiting_behind(self, work: ReadWork) -> list[ReadWork]:
+        """Return what waits behind a message in hand, without works of pointers."""
+        home = work.part.home
+        return [] if work.lane is None else [o for o in work.lane.works if not o.pointer and o.part.home is home]
+
+    def block(self, work: ReadWork, behind: Sequence[ReadWork]) -> None:
+        """Let nothing of the key of a message in hand begin but works of pointers; ``behind`` are parked as well."""
+        if work.key is not None:
+            lane = self._lane(self._table(work.part.home.position.tp), work.key)
+            lane.blocked = True
+            self.remove(lane, behind)
 
     def remove(self, lane: Lane, works: Iterable[ReadWork]) -> None:
         """Take waiting messages out of their lane: they are parked."""
@@ -290,12 +298,12 @@ class Lanes:
         """Let messages of this key wait: earlier ones are parked."""
         self._lane(self._table(tp), key).blocked = True
 
-    def unblock(self, tp: TopicPartition, key: bytes) -> None:
-        """Let messages of this key begin again: no parked one is left."""
-        lane = self._table(tp).get(key)
-        if type(lane) is Lane:
-            lane.blocked = False
-            self._relist(lane)
+    def unblock_others(self, home: OpenPartition) -> None:
+        """Let messages begin again whose keys have no parked ones any more."""
+        for lane in self._lanes_of(home):
+            if lane.blocked and key_mark(lane.key) not in home.parked:
+                lane.blocked = False
+                self._relist(lane)
 
     def resume(self, home: OpenPartition) -> None:
         """List again what was found not startable while the partition was paused or stopped."""

@@ -44,10 +44,10 @@ class OpenPartition:
     * ``limit``: the offset before which the run ends
     * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
     * ``in_hand``: number of messages that executors have
-    * ``stopped``: why nothing of it may begin now; empty if it may
+    * ``stopped``: why nothing of it may begin before ``retry_at`` (monotonic seconds); empty if it may
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
-    * ``parked``: number of parked messages of each key, by key mark
+    * ``parked``: the keys with parked messages, by their marks
     * ``held_chunks``: chunks with messages that are not finished
     * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
     * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
@@ -85,12 +85,13 @@ class OpenPartition:
         self.error: ZkConsumerError | None = None
         self.in_hand = 0
         self.stopped = ""
+        self.retry_at = 0.0
         self.full_because = ""
         self.wants_room = False
         self.room_at = 0
         self.attempts_to = 0
         self.failing: dict[int, Failing] = {}
-        self.parked: dict[str, int] = {}
+        self.parked: set[str] = set()
         self.aside: list[Any] = []
         self.held_chunks: set[Chunk] = set()
         self.outcomes = FailureCount()

@@ -24,13 +24,22 @@ class Part:
         self.chunk = chunk
         self.serial = serial
 
+    def passed(self, count: int) -> None:
+        """Count so many messages as unfinished ones of their chunk no more. The caller holds the engine's lock."""
+        chunk = self.chunk
+        if chunk is not None and count:
+            chunk.unfinished -= count
+            if not chunk.unfinished:
+                self.home.chunk_finished(chunk)
+
 
 @final
 class ReadWork(Work):
     """One message of a :class:`Part`, as read from ``record``.
 
-    ``taken`` once a worker has it; ``open`` until it has its outcome; ``pending`` while only the application knows;
-    ``answer`` is what the application told before its handler returned; ``slot`` is set where slots are shared.
+    * ``taken`` once a worker has it; ``open`` until it has its outcome
+    * ``pending`` while only the application knows when it ends; ``answer`` is what it told before that
+    * ``slot`` is set where slots are shared
 
     A further attempt is another work. So an answer to an earlier attempt finds that one closed, and does nothing.
     """

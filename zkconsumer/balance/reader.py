@@ -90,6 +90,7 @@ class Reader:
         wake_fetchers: Callable[[], None],
     ) -> None:
         self._engine = engine
+        self._order = engine.rules.order
         self._limits = limits
         self._streams = streams
         self._positions = positions
@@ -225,6 +226,9 @@ class Reader:
             if home.position.revoked:
                 self._drop(home)
                 self.return_borrowed(home.position)
+            elif home.retry_at and monotonic() >= home.retry_at:
+                home.stopped, home.retry_at = "", 0.0
+                self._engine.resume(home)
             elif home.aside and not home.position.halted and not home.stopped:
                 self._engine.resume(home)
         for call in self.idle_calls:
@@ -291,7 +295,7 @@ class Reader:
     def _note_pointers(self, home: OpenPartition) -> None:
         for pointer in home.ledger.pointers.values():
             if pointer.key and pointer.fate is Fate.PARKED:
-                home.parked[pointer.key] = home.parked.get(pointer.key, 0) + 1
+                home.parked.add(pointer.key)
         note = home.position.known_note
         if note is not None and note.attempts:
             home.attempts_to = max(note.attempts) + 1
@@ -392,7 +396,7 @@ class Reader:
 
     def _wants(self, home: OpenPartition, work: ReadWork) -> bool:
         key = work.key
-        by_key = key is not None and self._engine.rules.order is Order.KEY
+        by_key = key is not None and self._order is Order.KEY
         slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
         if not home.ledger.wants(work.offset, slot) or home.leaving >> slot & 1:
             return False

@@ -35,7 +35,7 @@ DAMAGED = 10
 FLIGHTS = 60_000
 """The number of flights unless the user gives one."""
 _SESSION_TIMEOUT_MS = 4000
-_PRODUCE_S = 12.0
+_PRODUCE_S, _PRODUCE_LEAST_S = 12.0, 5.0
 _KILLED_AT = 0.4
 _STEP_S = 90.0
 _COMMAND_S = 30.0
@@ -77,7 +77,8 @@ class BalancedSteps:
         self._members: dict[str, BalancedMember] = {}
         self._view = GroupOwners()
         damaged = range(total // DAMAGED // 2, total, max(1, total // DAMAGED))[:DAMAGED]
-        self._producer = FlightProducer(place.bootstrap, place.topic, total, total, _PRODUCE_S, damaged)
+        seconds = max(_PRODUCE_LEAST_S, _PRODUCE_S * total / FLIGHTS)
+        self._producer = FlightProducer(place.bootstrap, place.topic, total, total, seconds, damaged)
         self._zookeeper = GroupInZooKeeper(place.zookeeper, place.group, place.topic, PARTITIONS)
 
     def play(self) -> BalancedTotals:

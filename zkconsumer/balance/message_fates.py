@@ -1,0 +1,167 @@
+"""What becomes of messages that are not done: they come again, are parked, or are dead letters.
+
+Threads: those that settle outcomes. The lock is the engine's, which guards the lanes. No function of the application is
+called under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import random
+from threading import Lock
+from time import monotonic, time
+
+from zkconsumer.balance.dead_letters import DeadLetters
+from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.lanes import Lanes, Order
+from zkconsumer.balance.open_partition import Failing, OpenPartition
+from zkconsumer.balance.outcomes import Failed, NotStarted, Outcome
+from zkconsumer.balance.parking import Parking
+from zkconsumer.balance.read_work import ReadWork
+from zkconsumer.balance.retry import Decision, Kind, Retry, decide, reason_of
+from zkconsumer.core.finished_note import Attempts
+
+TRY_AGAIN = 30.0
+"""Seconds after which a partition that has stopped is tried again, by one round of its messages."""
+
+NOT_OURS = 60.0
+"""Seconds until another attempt at a message that only its owner may give up."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRules:
+    """How a run treats messages: their ``order``, the ``retry`` policy, the ``failure_limit`` of each partition (None:
+    none), and whether pointers can be kept (``parks``).
+    """
+
+    order: Order = Order.KEY
+    retry: Retry = field(default_factory=Retry)
+    failure_limit: FailureLimit | None = None
+    parks: bool = True
+
+
+class MessageFates:
+    """Decides about messages that are not done.
+
+    Arguments: as for the engine; ``abort`` ends the run with an error.
+    """
+
+    def __init__(
+        self,
+        rules: EngineRules,
+        lanes: Lanes,
+        lock: Lock,
+        dead_letters: DeadLetters | None,
+        abort: Callable[[BaseException], None],
+    ) -> None:
+        self._rules = rules
+        self._lock = lock
+        self._abort = abort
+        self.parking = Parking(lanes, rules.order)
+        self.dead_letters = dead_letters or DeadLetters("", "", None, keeps_pointers=rules.parks)
+        self.failed = 0
+        """Attempts that failed."""
+        self.late = 0
+        """Outcomes that came after the end of their stay."""
+
+    def replacement(self, work: ReadWork, outcome: Outcome) -> ReadWork | None:
+        """Return the work that comes again in place of this one, None if none does; itself if it stays in hand."""
+        home = work.home
+        if isinstance(outcome, NotStarted):
+            return work.again()
+        if isinstance(outcome, Failed):
+            if not outcome.worker_died and not isinstance(outcome.error, Exception):
+                self._abort(_with_place(outcome.error, work))
+                return work.again()
+            self.failed += 1
+        if home.position.revoked:
+            self.late += 1
+            return None
+        if isinstance(outcome, Failed) and self._limit_reached(home, outcome):
+            made = work.again()
+            made.not_before = home.retry_at
+            return made
+        try:
+            decision = self._decided(work, outcome)
+        except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
+            self._abort(e)
+            return work.again()
+        if decision.kind is Kind.DEAD:
+            return self._dead(work, decision)
+        if decision.kind is Kind.PARK and self._park(work, decision):
+            return None
+        return self._held(work, decision)
+
+    def _decided(self, work: ReadWork, outcome: Outcome) -> Decision:
+        home = work.home
+        return decide(
+            self._rules.retry,
+            outcome,
+            work.attempts,
+            work.first_ms,
+            int(time() * 1000),
+            may_park=self._may_park(home),
+            random=random(),
+            parked=work.pointer,
+        )
+
+    def _may_park(self, home: OpenPartition) -> bool:
+        kept = self._rules.parks and home.own and home.ledger.may_park
+        return kept and self._rules.order is not Order.PARTITION
+
+    def _limit_reached(self, home: OpenPartition, outcome: Failed) -> bool:
+        """Count a failure; returns whether nearly everything fails, so that it counts for none of the messages."""
+        home.outcomes.failed()
+        limit = self._rules.failure_limit
+        why = home.outcomes.reached(limit) if limit is not None else ""
+        if not why:
+            return False
+        self._stop(home, f"{why}, the last with {reason_of(outcome.error)}; it is tried again every {TRY_AGAIN:.0f} s")
+        return True
+
+    @staticmethod
+    def _stop(home: OpenPartition, why: str) -> None:
+        if not home.retry_at:
+            home.retry_at = monotonic() + TRY_AGAIN
+        home.stopped = why
+
+    def _held(self, work: ReadWork, decision: Decision) -> ReadWork:
+        """Return the work of the next attempt at a message that holds the base."""
+        home = work.home
+        made = work.again()
+        made.attempts, made.first_ms = decision.attempts, decision.first_ms
+        made.not_before = monotonic() + decision.seconds
+        if decision.attempts and not work.pointer:
+            home.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))
+        home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
+        return made
+
+    def _park(self, work: ReadWork, decision: Decision) -> bool:
+        """Park a message, and what waits behind it. Returns whether there was room."""
+        with self._lock:
+            if self.parking.park(work, decision) is None:
+                return False
+        work.home.failing.pop(work.offset, None)
+        return True
+
+    def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
+        """Make a dead letter of a message. Returns as :meth:`replacement`."""
+        home = work.home
+        if not home.own:  # its owner makes the dead letter, when it has the slot again
+            return self._held(work, replace(decision, seconds=NOT_OURS))
+        # before: a dead letter may be delivered, and taken out there, at once
+        home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
+        if not self.dead_letters.bury(work, decision, self.parking.mark(work)):
+            return work
+        home.failing.pop(work.offset, None)
+        return None
+
+
+def _with_place(error: BaseException, work: ReadWork) -> BaseException:
+    position = work.home.position
+    error.add_note(
+        f"raised by the handler of {position.topic}-{position.partition} at offset {work.offset}; this message is not"
+        " committed"
+    )
+    return error
