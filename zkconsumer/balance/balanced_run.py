@@ -128,19 +128,19 @@ class BalancedRun:
         if options.until is not None:
             self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
-        self.pointers = PointerReader(
-            member.consumer,
-            lambda: self.reader.partitions,
-            self.engine,
-            member.lookup,
-            most=2 * options.concurrency,
-        )
-        self.engine.pointer_settled = self.pointers.settled
-        self.reader.idle_calls.append(self.dead_letters.tend)
+        self.pointers = self._pointer_reader(options)
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
         if isinstance(self.executor, ThreadExecutor):
             self.reader.idle_calls.append(self.executor.reclaim)
+
+    def _pointer_reader(self, options: BalancedOptions) -> PointerReader:
+        member, reader = self._member, self.reader
+        most = 2 * options.concurrency
+        made = PointerReader(member.consumer, lambda: reader.partitions, self.engine, member.lookup, most=most)
+        self.engine.pointer_settled = made.settled
+        reader.idle_calls.append(self.dead_letters.tend)
+        return made
 
     def _executor(self, handler: Handler, options: BalancedOptions) -> Executor:
         if not isinstance(options.executor, str):

@@ -81,7 +81,7 @@ def _troubles(parts: RunParts) -> Iterator[str]:
     if behind > BLOCKED:
         yield f"a handler blocks the event loop for {behind:.0f} s: nothing else runs"
     for tp, why in sorted(parts.pointers.trouble.copy().items()):
-        yield f"parked messages of {tp} have to wait: {why}"
+        yield f"{tp}: parked messages have to wait: {why}"
 
 
 def _warnings(parts: RunParts) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _warnings(parts: RunParts) -> Iterator[str]:
 
 def _stopped(home: OpenPartition) -> str:
     if home.stopped:
-        why = home.stopped.removeprefix(f"{home.position.tp} ")
+        why = home.stopped.removeprefix(f"{home.position.tp} ").removeprefix("has stopped: ")
         return why if why.startswith("stopped") else f"stopped: {why}"
     return f"reads no more: {home.full_because}" if home.full_because else ""
 
