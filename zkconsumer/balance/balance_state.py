@@ -1,4 +1,4 @@
-"""What a balanced member is doing at one moment, as values that the state, the metrics and the health show. Pure.
+"""The work of a balanced member at one moment, as values for its state, metrics and health. Pure.
 
 The engine makes one :class:`BalanceState` when somebody asks. Times are seconds, counted from that moment.
 """

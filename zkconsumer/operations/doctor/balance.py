@@ -1,4 +1,4 @@
-"""Checks of what balanced members keep: notes, pointers to parked messages and dead letters, and loans.
+"""Checks of balanced members: their notes, their pointers to parked messages and dead letters, and their loans.
 
 Pure; any thread.
 """
