@@ -24,7 +24,7 @@ from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, Member
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.handler_check import check_handler
+from zkconsumer.balance.handler_check import check_handler, check_workers
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, RunEndWatch, find_ends, requested_end
@@ -175,7 +175,7 @@ class RunLoop:
             self._complete(made)
 
     def _check_run(self, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
-        _check_workers(workers, concurrency)
+        check_workers(workers, concurrency)
         if self._running is not None:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
@@ -222,6 +222,7 @@ class RunLoop:
         self, handler: Handler, workers: int, options: BalancedOptions | None, end: RunEndRequest | None
     ) -> _Run | BalancedRun:
         member = self._serving_member()
+        member.parts.balanced = self._balanced
         if options is None:
             return _Run(self, handler, member, workers)
         if end is not None:
@@ -493,17 +494,6 @@ def _run_end(until: object, concurrency: int | None, topics: object) -> RunEndRe
     if concurrency is None or isinstance(topics, TopicFilter):
         raise ValueError("until needs concurrency, and topics by name")
     return requested_end(until, time_ns() // 1_000_000)
-
-
-def _check_workers(workers: int, concurrency: int | None) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-    if concurrency is None:
-        return
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
-    if workers != 1:
-        raise ValueError("give workers or concurrency, not both")
 
 
 def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:

@@ -425,8 +425,9 @@ class CommitTracker:
 
     def _mark(self, found: _Tracked, offset: int, point: CommitPoint | None = None) -> None:
         position = found.position
-        if point is not None and position.ledger is not None:
-            position.ledger.stored(point)
+        if point is not None and position.ledger is not None and not position.ledger.stored(point):
+            # the reader jumped to another offset meanwhile: the new ledger does not know what was stored
+            position.ledger.pointers_read(self._store.pointers(position.tp))
         position.committed = offset
         found.unlevel = False
         found.written = monotonic()

@@ -452,3 +452,31 @@ def test_many_partitions_with_large_notes_are_several_requests() -> None:
     assert node is not None
     assert 30_000 < node.length < NOTE_BYTES
     assert server.zookeeper.operations["transaction"] - before > len(partitions) * node.length // REQUEST_BYTES
+
+
+def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader jumps to another offset while a commit is under way."""
+    one = Member(server)
+    (position,) = one.claim()
+    read(position, range(100, 110))
+    old = ledger_of(position)
+    old.point_at([Pointer(100)])
+    old.finish([102])
+    real = one.session.transact
+
+    def slow(*args: Any) -> Any:
+        answer = real(*args)
+        if position.ledger is old and not any(answer):
+            position.consumed = 100
+            position.ledger = MessageLedger(position, 100, pointers=old.stored_pointers)
+            read(position, range(100, 103))
+        return answer
+
+    monkeypatch.setattr(one.session, "transact", slow)
+    one.commit()
+    new = ledger_of(position)
+    assert new is not old
+    assert (new.unfinished, new.base, list(new.pointers)) == (3, 100, [100])
+    new.finish([101])
+    one.commit()
+    assert server.offset() == 100, "it is in hand again"
