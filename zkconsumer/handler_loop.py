@@ -10,7 +10,6 @@ The original leaves threads to the application; what was always written around i
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
 from zkconsumer.balance.dead_letters import DeadLetterTarget
-from zkconsumer.balance.executors import executor_named
+from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.handler_check import check_handler, check_workers
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, RunEndWatch, find_ends, requested_end
@@ -40,7 +40,6 @@ from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.wiring import GroupMember
-from zkconsumer.wiring.member_parts import read_settings
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -150,26 +149,13 @@ class RunLoop:
         without the extra ``otel``.
         """
         self._check_run(workers, concurrency, topics, key_decoder, value_decoder)
-        if concurrency is None:
-            _check_handler(handler)
-        elif tracer and executor == "processes":
-            raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
         end = _run_end(until, concurrency, topics)
-        if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
-            handler = _with_spans(handler, tracer, self.config)
+        decoders = (key_decoder, value_decoder)
+        handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
             concurrency,
             order_named(order),
-            executor_named(
-                executor,
-                handler,
-                concurrency,
-                batch,
-                self.config,
-                consumer=self.consumer_id,
-                settings=read_settings(self.config),
-                decoders=(key_decoder, value_decoder),
-            ),
+            executor,
             batch,
             retry or Retry(),
             failure_limit,
@@ -189,7 +175,7 @@ class RunLoop:
             self._complete(made)
 
     def _check_run(self, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
-        _check_workers(workers, concurrency)
+        check_workers(workers, concurrency)
         if self._running is not None:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
@@ -204,6 +190,19 @@ class RunLoop:
         if topics is None and balanced and not self._created:
             raise ValueError("there are no streams yet: with concurrency, give topics to run()")
         self._balanced = balanced
+
+    def _fitting(
+        self, handler: Handler, executor: Any, concurrency: int | None, batch: int, decoders: Decoders, tracer: Any
+    ) -> tuple[Handler, Any]:
+        """Return the handler to call and its executor. Raises TypeError and ValueError for what does not fit."""
+        traced = tracer is not None and tracer is not False
+        check_handler(handler, concurrency, executor, traced=traced)
+        if traced:  # here, so that the loop has no branch for it
+            handler = _with_spans(handler, tracer, self.config)
+        if concurrency is None:
+            return handler, executor
+        made = executor_named(executor, handler, concurrency, batch, self.config, self.consumer_id, decoders)
+        return handler, made
 
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""
@@ -495,28 +494,6 @@ def _run_end(until: object, concurrency: int | None, topics: object) -> RunEndRe
     if concurrency is None or isinstance(topics, TopicFilter):
         raise ValueError("until needs concurrency, and topics by name")
     return requested_end(until, time_ns() // 1_000_000)
-
-
-def _check_workers(workers: int, concurrency: int | None) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-    if concurrency is None:
-        return
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
-    if workers != 1:
-        raise ValueError("give workers or concurrency, not both")
-
-
-def _check_handler(handler: Handler) -> None:
-    """Raise TypeError for anything that is no function of a message."""
-    if not callable(handler):
-        raise TypeError(f"the handler must be callable with a message, not {handler!r}")
-    if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
-        raise TypeError(
-            f"the handler {handler!r} does nothing when it is only called: a plain function is wanted; a coroutine"
-            ' function runs with concurrency= and executor="asyncio"'
-        )
 
 
 def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:

@@ -150,11 +150,12 @@ class MessageFates:
         home = work.home
         if not home.own:  # its owner makes the dead letter, when it has the slot again
             return self._held(work, replace(decision, seconds=NOT_OURS))
-        home.failing.pop(work.offset, None)
-        if self.dead_letters.bury(work, decision, self.parking.mark(work)):
-            return None
+        # before: a dead letter may be delivered, and taken out there, at once
         home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
-        return work
+        if not self.dead_letters.bury(work, decision, self.parking.mark(work)):
+            return work
+        home.failing.pop(work.offset, None)
+        return None
 
 
 def _with_place(error: BaseException, work: ReadWork) -> BaseException:

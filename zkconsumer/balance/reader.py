@@ -271,10 +271,9 @@ class Reader:
             position.consumed = chunk.fetch_offset
             position.batch_until = NOTHING_HELD
         if position.ledger is None or jumps:
-            pointers = position.known_pointers
-            former = position.ledger if old is None else old.ledger
-            if former is not None and not pointers:
-                pointers = former.pointers  # after a seek: they stand whatever is read
+            # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
+            former = position.ledger
+            pointers = position.known_pointers if former is None else former.stored_pointers
             note = None if jumps else position.known_note
             position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=RLock())
         elif again:
