@@ -21,19 +21,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.lanes import order_named
+from zkconsumer.balance.lanes import Order, order_named
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
-from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ForkedProcessError
+from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException, ForkedProcessError
 from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.wiring import GroupMember
+from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -63,6 +66,7 @@ class RunLoop:
     _created: bool
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
+    _advertised: dict[str, object]
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -138,6 +142,8 @@ class RunLoop:
         options = concurrency and BalancedOptions(
             concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until
         )
+        if options and self.config.share_partitions:
+            self._advertise_share(options, topics)
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
             handler = _with_spans(handler, tracer, self.config)
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
@@ -191,7 +197,36 @@ class RunLoop:
             timeout=self._timeout_s(),
             closing=lambda: self._end.begun,
             shut_down=lambda: self._shut_down(finished=False),
+            sharing=self._sharing(member),
         )
+
+    def _sharing(self, member: GroupMember) -> SharingAccess | None:
+        """Return what sharing needs; None unless this member advertises that it shares."""
+        coordination, fetching = member.coordination, member.fetching
+        if SHARE_KEY not in self._advertised or not isinstance(coordination, ZooKeeperCoordination):
+            return None
+        return SharingAccess(
+            session=coordination.session,
+            group=coordination.group,
+            consumer=self.consumer_id,
+            topics=lambda: {topic for topic, _, _ in member.delivery.streams() if topic}
+            | {tp.topic for tp in member.positions()},
+            positions=member.positions,
+            stream=member.parts.borrowing_stream,
+            fetch=lambda position, sink: fetching.start([(position, sink)]),
+            forget=fetching.forget,
+        )
+
+    def _advertise_share(self, options: BalancedOptions, topics: object) -> None:
+        """Have the registration say that this member shares. Raises ConfigException if it cannot."""
+        if options.order is Order.PARTITION:
+            raise ConfigException("share.partitions", "has no meaning with order='partition': a partition is one lane")
+        if topics is None and SHARE_KEY not in self._advertised:
+            raise ConfigException(
+                "share.partitions", "needs topics for run(): members advertise their concurrency when they join"
+            )
+        if topics is not None:
+            self._advertised[SHARE_KEY] = str(AdvertisedShare(options.order.value, options.concurrency))
 
     def _create_streams(
         self,

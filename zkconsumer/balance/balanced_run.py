@@ -19,9 +19,11 @@ from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.registration import AdvertisedShare
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 
 SLICE = 0.2
 """Seconds after which the caller's thread looks whether a signal has come, or the time is over."""
+LEAVE_WITHIN = 2.0
+"""Seconds within which a run gives back what it has on loan, when no handler is running any more."""
 STOP_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
 
@@ -78,6 +82,7 @@ class MemberAccess:
     timeout: float | None
     closing: Callable[[], bool]
     shut_down: Callable[[], None]
+    sharing: SharingAccess | None = None
 
 
 class BalancedRun:
@@ -105,6 +110,10 @@ class BalancedRun:
             wake_fetchers=member.wake_fetchers,
         )
         self.engine.wake_reader = self.reader.wake
+        self.sharing: Sharing | None = None
+        if member.sharing is not None:
+            share = AdvertisedShare(options.order.value, options.concurrency)
+            self.sharing = Sharing(member.sharing, self.engine, self.reader, share)
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
         if isinstance(self.executor, ThreadExecutor):
@@ -127,6 +136,8 @@ class BalancedRun:
         """Run until the end. Raises: what went wrong; ConsumerTimeoutException after ``timeout``."""
         try:
             self.reader.start()
+            if self.sharing is not None:
+                self.sharing.start()
             self.executor.start(self.engine)
             error = self._wait()
             self._end(error)
@@ -172,6 +183,9 @@ class BalancedRun:
         self._tell_of_late_handlers()
 
     def _stop_reader(self) -> None:
+        if self.sharing is not None:
+            self.sharing.leave(Deadline(0.0 if self._hurried else LEAVE_WITHIN))
+            self.sharing.stop(Deadline(STOP_WITHIN))
         self.reader.stop()
         if self.reader.thread.ident is not None:
             self.reader.thread.join(STOP_WITHIN)

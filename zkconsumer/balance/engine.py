@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import random
 from threading import Lock
 from time import monotonic, time
@@ -34,6 +34,8 @@ from zkconsumer.streams.stream_queue import Chunk
 
 MOST_POINTER_WORKS = 1000
 """Messages of pointers that may wait or be in hand."""
+REFUSED = 5.0
+"""Seconds that a message waits for its slot to go back to the owner, before it is tried again here."""
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
 NO_ROOM = "no more messages can be parked: {} are"
@@ -236,7 +238,9 @@ class Engine:
         homes: set[OpenPartition] = set()
         with self._lock:
             for work in again:
-                if not work.home.position.revoked:
+                if work.home.leaving >> work.slot & 1:
+                    self._forget(work)  # its slot goes: whoever gets it handles the message again
+                elif not work.home.position.revoked:
                     self.lanes.put_back(work)
             self.in_hand -= len(works)
             for work in works:
@@ -302,6 +306,9 @@ class Engine:
         except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
             self.abort(e)
             return _copy(work)
+        if not home.own and (decision.kind is Kind.DEAD or decision.attempts >= self.rules.retry.park_after):
+            home.refused |= 1 << work.slot  # only the owner parks messages and buries them
+            return self._held(work, replace(decision, seconds=max(decision.seconds, REFUSED)))
         if decision.kind is Kind.DEAD:
             return self._dead(work, decision)
         if decision.kind is Kind.PARK and self._park(work, decision):

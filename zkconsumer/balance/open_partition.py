@@ -46,8 +46,8 @@ class OpenPartition:
     * ``parked``: number of parked messages of each key, by key mark
     * ``held_chunks``: chunks with messages that are not finished
     * ``own``: whether the member owns the partition; otherwise it handles slots of another member's
-    * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go, and
-      ``leavers`` wait until nothing of their slots is in hand; ``may_start`` is asked before each handler
+    * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
+      ``refused`` those that go back to the owner because a message fails, and ``leavers`` wait until nothing of their slots is in hand; ``may_start`` is asked before each handler
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class OpenPartition:
         self.outcomes = FailureCount()
         self.may_start: Callable[[Any], bool] = lambda _: True
         self.leaving = NO_SLOTS
+        self.refused = NO_SLOTS
         self.leavers: list[tuple[int, Callable[[], None]]] = []
         self.hand: set[Any] = set()
         self.answers: Any = None

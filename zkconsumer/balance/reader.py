@@ -95,8 +95,8 @@ class Reader:
         self._stream_of = stream_of
         self._wake_fetchers = wake_fetchers
         self._homes: dict[TopicPartition, OpenPartition] = {}
-        self.shares = False
-        """Whether slots of the member's partitions may be lent to others."""
+        self.lends: Callable[[PartitionPosition], MessageLedger | None] | None = None
+        """Makes the ledger of a partition whose slots may be lent; returns None until it is known what is lent."""
         self._borrowed: dict[PartitionPosition, Borrowed] = {}
         self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._classes: dict[Any, Any] = {}
@@ -259,7 +259,11 @@ class Reader:
         if chunk is not None and jumps:
             position.consumed = chunk.fetch_offset
             position.batch_until = NOTHING_HELD
-        if position.ledger is None or jumps:
+        if self.lends is not None and (position.ledger is None or jumps):
+            if not self._begin_lending(position, self.lends, jumps=jumps):
+                return None
+            again = True
+        elif position.ledger is None or jumps:
             pointers = position.known_pointers
             former = position.ledger if old is None else old.ledger
             if former is not None and not pointers:
@@ -268,17 +272,30 @@ class Reader:
             position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=Lock())
         elif again:
             position.ledger.begin_again()
+        assert position.ledger is not None
         home = OpenPartition(position, position.ledger, stream.queue, stream.chunk_reader, self._class_of(stream))
         home.answers = self._engine
         home.at = position.consumed or 0
-        home.shared = self.shares
+        home.shared = self.lends is not None
         self._note_pointers(home)
         self._homes[position.tp] = home
         self._engine.open(home)
-        if again and not jumps:
+        if again and (self.lends is not None or not jumps):
             stream.queue.read_again(position, home.at)  # an earlier run has read beyond
             return None if chunk is None or chunk.fetch_offset > home.at else home
         return home
+
+    def _begin_lending(
+        self, position: PartitionPosition, lends: Callable[[PartitionPosition], MessageLedger | None], *, jumps: bool
+    ) -> bool:
+        """Make the ledger of a partition whose slots may be lent; returns False if it is too early."""
+        if jumps:
+            if position.ledger is not None:
+                position.known_pointers = position.ledger.pointers  # they stand whatever is read
+            position.ledger = position.known_note = None
+        position.ledger = lends(position)
+        position.full = position.ledger is None
+        return position.ledger is not None
 
     def _note_pointers(self, home: OpenPartition) -> None:
         for pointer in home.ledger.pointers.values():
@@ -379,6 +396,8 @@ class Reader:
             wanted = [work for work in works if self._wants(home, work)]
         ledger.read([work.offset for work in wanted], end)
         home.at = end
+        if home.leaving:  # counted as unfinished, and read again by whoever gets the slot
+            wanted = [work for work in wanted if not home.leaving >> work.slot & 1]
         if wanted:
             self._engine.push(home, wanted)
 
@@ -386,7 +405,7 @@ class Reader:
         key = work.key
         by_key = key is not None and self._engine.rules.order is Order.KEY
         slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
-        if not home.ledger.wants(work.offset, slot) or home.leaving >> slot & 1:
+        if not home.ledger.wants(work.offset, slot):
             return False
         work.slot = slot
         attempts = home.ledger.attempts(work.offset)
