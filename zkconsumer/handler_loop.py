@@ -209,8 +209,9 @@ class RunLoop:
             session=coordination.session,
             group=coordination.group,
             consumer=self.consumer_id,
-            topics=lambda: {topic for topic, _, _ in member.delivery.streams() if topic}
-            | {tp.topic for tp in member.positions()},
+            topics=lambda: (
+                {topic for topic, _, _ in member.delivery.streams() if topic} | {tp.topic for tp in member.positions()}
+            ),
             positions=member.positions,
             stream=member.parts.borrowing_stream,
             fetch=lambda position, sink: fetching.start([(position, sink)]),
@@ -227,6 +228,12 @@ class RunLoop:
             )
         if topics is not None:
             self._advertised[SHARE_KEY] = str(AdvertisedShare(options.order.value, options.concurrency))
+
+    def _give_back(self) -> None:
+        """Give back what a run has on loan from other members, within a short time."""
+        run = self._running
+        if isinstance(run, BalancedRun):
+            run.give_back()
 
     def _create_streams(
         self,

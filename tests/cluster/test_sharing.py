@@ -1,11 +1,11 @@
-"""Members that share their partitions, on a real ZooKeeper and broker: more workers than partitions, in order by key."""
+"""Members that share their partitions on a real cluster: more workers than partitions, in order by key."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import pytest

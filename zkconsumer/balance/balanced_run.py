@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 SLICE = 0.2
 """Seconds after which the caller's thread looks whether a signal has come, or the time is over."""
 LEAVE_WITHIN = 2.0
-"""Seconds within which a run gives back what it has on loan, when no handler is running any more."""
+"""Seconds that a run takes to give back what it has on loan."""
 STOP_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
 
@@ -183,8 +183,8 @@ class BalancedRun:
         self._tell_of_late_handlers()
 
     def _stop_reader(self) -> None:
+        self.give_back()
         if self.sharing is not None:
-            self.sharing.leave(Deadline(0.0 if self._hurried else LEAVE_WITHIN))
             self.sharing.stop(Deadline(STOP_WITHIN))
         self.reader.stop()
         if self.reader.thread.ident is not None:
@@ -195,6 +195,11 @@ class BalancedRun:
             log.warning("%s: its handler has not returned", name)
 
     # ---- any thread
+
+    def give_back(self) -> None:
+        """Give back what is on loan from other members, once the messages of it in hand are finished; waits a while."""
+        if self.sharing is not None:
+            self.sharing.leave(Deadline(0.0 if self._hurried else LEAVE_WITHIN))
 
     def hurry(self) -> None:
         """Wait for no handler any more. Any thread, also a signal handler."""

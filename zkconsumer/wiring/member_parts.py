@@ -228,7 +228,9 @@ class MemberParts:
     def borrowing_stream(self, topic: str) -> KafkaStream[Any, Any]:
         """Return a stream for messages of other members' partitions, decoded as those of the topic's own streams."""
         of_topic = {name: stream.message_class for name, _, stream in self.delivery.streams()}
-        return self._stream(f"{topic}/{self.consumer}-borrowed", of_topic.get(topic) or of_topic[ANY_TOPIC], lambda: None)
+        return self._stream(
+            f"{topic}/{self.consumer}-borrowed", of_topic.get(topic) or of_topic[ANY_TOPIC], lambda: None
+        )
 
     def _stream(
         self, name: str, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]

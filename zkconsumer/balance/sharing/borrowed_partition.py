@@ -45,9 +45,7 @@ class BorrowedPartition:
 
     # ---- the reader's thread
 
-    def obey(
-        self, orders: Sequence[BorrowerOrder], engine: Engine, reader: Reader, wake: Callable[[], None]
-    ) -> None:
+    def obey(self, orders: Sequence[BorrowerOrder], engine: Engine, reader: Reader, wake: Callable[[], None]) -> None:
         """Do what concerns the ledger and the engine."""
         self._reader = reader
         for order in orders:
@@ -122,7 +120,7 @@ class BorrowedPartition:
             in_hand.bit_count(),
             int(time() * 1000),
         )
-        self.left = leaving and told is not None and told.leaving and not borrower.reports
+        self.left = False  # a borrower that leaves waits until the lender has taken everything back
         if told is not None:
             same = _moves(told) == _moves(report)
             if same and (told.note == note or now - self._told_at < REPORT_EVERY):

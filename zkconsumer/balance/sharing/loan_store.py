@@ -28,7 +28,7 @@ from zkconsumer.zookeeper.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An owner node: the consumer that it names, its session, and whether it is one of ours and not a Scala member's."""
+    """An owner node: the consumer that it names, and its session. ``ours``: it is no Scala member's."""
 
     consumer: str
     session: int

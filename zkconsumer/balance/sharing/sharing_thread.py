@@ -238,7 +238,9 @@ class Sharing:
             with self._lock:
                 self._wanted.discard(position)
 
-    def _view(self, tp: TopicPartition, sight: GroupSight, homes: Collection[OpenPartition], pinned: int = 0) -> LenderView:
+    def _view(
+        self, tp: TopicPartition, sight: GroupSight, homes: Collection[OpenPartition], pinned: int = 0
+    ) -> LenderView:
         quotas = self._plan.quotas.get(tp, {})
         return LenderView(sight.sessions, sight.loans.get(tp, {}), quotas, pinned, slots_in_hand(homes), monotonic())
 
