@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from zkconsumer.balance.outcomes import DONE, Failed, Outcome
-from zkconsumer.balance.work import Work
+from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.decoders import K, V
 from zkconsumer.streams.message import MessageAndMetadata
 
@@ -18,7 +18,7 @@ class MessageFailed(Exception):
 class Answers(Protocol):
     """Takes the outcome of a message that the application finishes elsewhere."""
 
-    def answer(self, work: Work, outcome: Outcome) -> None:
+    def answer(self, work: ReadWork, outcome: Outcome) -> None:
         """Take the outcome, unless there is one already."""
 
 
@@ -34,12 +34,12 @@ class BalancedMessage(MessageAndMetadata[K, V]):
 
     def ack(self) -> None:
         """Finish the message. Any thread; returns at once."""
-        work: Work = self[3]  # type: ignore[misc]
+        work: ReadWork = self[3]  # type: ignore[misc]
         work.home.answers.answer(work, DONE)
 
     def nack(self, error: BaseException | None = None) -> None:
         """Count this attempt as failed. Any thread; returns at once. Arguments: ``error`` is the reason."""
-        work: Work = self[3]  # type: ignore[misc]
+        work: ReadWork = self[3]  # type: ignore[misc]
         work.home.answers.answer(
             work, Failed(error if isinstance(error, Exception) else MessageFailed(error or "nack()"))
         )
@@ -47,7 +47,7 @@ class BalancedMessage(MessageAndMetadata[K, V]):
     @property
     def attempt(self) -> int:
         """The number of this attempt at the message, from 1 on."""
-        work: Work = self[3]  # type: ignore[misc]
+        work: ReadWork = self[3]  # type: ignore[misc]
         return work.attempts + 1
 
 

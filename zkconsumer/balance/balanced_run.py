@@ -13,9 +13,10 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
-from zkconsumer.balance.engine import Bury, Engine, EngineRules
+from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.message_fates import Bury, EngineRules
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
@@ -217,5 +218,5 @@ class BalancedRun:
             return
         executor.reclaim(thread)
         chosen = None if topics is None else set(topics)
-        works = [w for w in executor.in_hand_of(thread) if chosen is None or w.home.position.topic in chosen]
+        works = [w for w in executor.in_hand_of(thread) if chosen is None or w.ledger.position.topic in chosen]
         self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in works])

@@ -9,23 +9,20 @@ it, and no function of the application is called under it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from random import random
 from threading import Lock
-from time import monotonic, time
+from time import monotonic
 
 from zkconsumer.balance.batch_size import BatchSize
-from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.lanes import Lanes, Order
-from zkconsumer.balance.open_partition import HELD, Failing, OpenPartition
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, NotStarted, Outcome, Pending
-from zkconsumer.balance.retry import Decision, Kind, Retry, decide
+from zkconsumer.balance.lanes import Lanes
+from zkconsumer.balance.message_fates import Bury, EngineRules, MessageFates
+from zkconsumer.balance.open_partition import HELD, OpenPartition
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending
+from zkconsumer.balance.read_work import Part, ReadWork
+from zkconsumer.balance.retry import Decision
 from zkconsumer.balance.work import Work
-from zkconsumer.core.finished_note import Attempts
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.interruptible_wait import WakeFlag
@@ -34,26 +31,10 @@ from zkconsumer.streams.stream_queue import Chunk
 
 MOST_POINTER_WORKS = 1000
 """Messages of pointers that may wait or be in hand."""
-REFUSED = 5.0
-"""Seconds that a message waits for its slot to go back to the owner, before it is tried again here."""
+ENOUGH = 2048
+"""Startable messages, or keys, after which no more is read: many live objects make Python's garbage collector slow."""
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
-NO_ROOM = "no more messages can be parked: {} are"
-
-Bury = Callable[[Work, Decision], bool]
-"""Makes a dead letter of a message. Returns whether it is finished by that; otherwise it stays a pointer of ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRules:
-    """How a run treats messages: their ``order``, the ``retry`` policy, the ``failure_limit`` of each partition (None:
-    none), and whether pointers can be kept (``parks``).
-    """
-
-    order: Order = Order.KEY
-    retry: Retry = field(default_factory=Retry)
-    failure_limit: FailureLimit | None = None
-    parks: bool = True
 
 
 class Engine:
@@ -80,18 +61,19 @@ class Engine:
         self.wake_reader = wake_reader
         self.wake_executor: Callable[[], None] = lambda: None
         self._failed = failed
-        self._bury = bury
         self._lock = Lock()
+        self.fates = MessageFates(rules, self.lanes, self._lock, bury, self.abort)
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
         self._homes: dict[MessageLedger, OpenPartition] = {}
         self._pointer_works = 0
         self.pointer_settled: Callable[[Work], None] = lambda _: None
         """Told of each message of a pointer that has an outcome or was dropped; it returns at once, under the lock."""
+        self.enough = ENOUGH
+        self.reader_waits = False
+        """The reader has stopped because there is enough to begin."""
         self._ended = False
         self.in_hand = 0
-        self.late = 0
-        """Outcomes that came after the end of their stay."""
         self.active_at = monotonic()
         """When a message was last handed out or settled (monotonic seconds)."""
 
@@ -140,7 +122,7 @@ class Engine:
                 return
         self._wake(1)  # it was chosen for a message at the same moment: another one takes that
 
-    def _taken(self, most: int) -> list[Work]:
+    def _taken(self, most: int) -> list[ReadWork]:
         """Return what may begin, counted as in hand. The caller holds the lock."""
         pace = self._pace
         if pace is not None:
@@ -152,27 +134,33 @@ class Engine:
         works = self.lanes.take(most, now)
         if pace is not None and len(works) < most:
             pace.spend(len(works) - most)  # what was not used
+        for lost in self.lanes.lost():
+            self._forget(lost)
+        if self.reader_waits and self.lanes.startable < self.enough // 2:
+            self.reader_waits = False
+            self.wake_reader()
         if works:
             self.in_hand += len(works)
             self.active_at = now
-            for work in works:
-                home = work.home
+            for part, count in Counter([work.part for work in works]).items():
+                home = part.home
                 if not home.in_hand:
                     # before the worker looks whether the partition is revoked, see core.partition_position
                     home.position.held_until = HELD
-                home.in_hand += 1
+                home.in_hand += count
                 if home.shared:
-                    home.hand.add(work)
+                    home.hand.update(work for work in works if work.part is part)
         return works
 
     def may_start(self, work: Work) -> bool:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours."""
-        home = work.home
+        assert type(work) is ReadWork
+        home = work.part.home
         if home.position.halted or monotonic() >= self._lease.until or self._ended or home.stopped:
             return False
         return not home.shared or (not home.leaving >> work.slot & 1 and home.may_start(work))
 
-    def answer(self, work: Work, outcome: Outcome) -> None:
+    def answer(self, work: ReadWork, outcome: Outcome) -> None:
         """Take the outcome that the application tells elsewhere; see ``message.ack()``."""
         with self._lock:
             if not work.open or work.answer is not None:
@@ -181,241 +169,144 @@ class Engine:
             if not work.pending:
                 return  # its handler has not returned yet
         self.settle([(work, outcome)])
+        self.look()
+
+    def look(self) -> None:
+        """Have a worker look for messages: the calling thread, which settled some, takes none. Any thread."""
+        self._wake(1)
+        self.wake_executor()
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
-        done: dict[OpenPartition, list[int]] = {}
+        done: list[ReadWork] = []
+        others: list[tuple[ReadWork, Outcome]] = []
         with self._lock:
-            closed, others = self._sorted(outcomes, done)
+            for work, outcome in outcomes:
+                assert type(work) is ReadWork
+                if outcome is DONE and work.open and work.answer is None:
+                    work.open = False
+                    done.append(work)
+                else:
+                    self._sort(work, outcome, done, others)
         # first: a revocation that sees nothing in hand commits what is finished by then
-        for home, offsets in done.items():
-            home.ledger.finish(offsets)
-            if home.failing:
-                for offset in offsets:
-                    home.failing.pop(offset, None)
+        self._finish(done)
         again = []
         for work, outcome in others:
-            replacement = self._replacement(work, outcome)
+            replacement = self.fates.replacement(work, outcome)
             if replacement is not work:
-                closed.append(work)
+                done.append(work)
                 if replacement is not None:
-                    work.chunk = None  # it goes on with the replacement
                     again.append(replacement)
-        if closed:
-            self._close(closed, again)
+        if done:
+            self._close(done, again)
 
     @staticmethod
-    def _sorted(
-        outcomes: Sequence[tuple[Work, Outcome]], done: dict[OpenPartition, list[int]]
-    ) -> tuple[list[Work], list[tuple[Work, Outcome]]]:
-        """Return what is done (its offsets go to ``done``), and what else has an outcome. The caller locks."""
-        closed: list[Work] = []
-        others: list[tuple[Work, Outcome]] = []
-        for work, outcome in outcomes:
-            if not work.open:
-                continue
-            if work.answer is not None and outcome is not NOT_STARTED:
-                outcome = work.answer
-            if isinstance(outcome, Pending):
-                work.pending = True
-                continue
-            work.open = False
-            if outcome is DONE:
-                closed.append(work)
-                offsets = done.get(work.home)
-                if offsets is None:
-                    done[work.home] = [work.offset]
-                else:
-                    offsets.append(work.offset)
-            else:
-                others.append((work, outcome))
-        for home, offsets in done.items():
-            home.outcomes.succeeded(len(offsets))
-        return closed, others
+    def _sort(work: ReadWork, outcome: Outcome, done: list[ReadWork], others: list[tuple[ReadWork, Outcome]]) -> None:
+        """Sort an outcome that is not simply done. The caller holds the lock."""
+        if not work.open:
+            return
+        if work.answer is not None and outcome is not NOT_STARTED:
+            outcome = work.answer
+        if isinstance(outcome, Pending):
+            work.pending = True
+            return
+        work.open = False
+        if outcome is DONE:
+            done.append(work)
+        else:
+            others.append((work, outcome))
 
-    def _close(self, works: Sequence[Work], again: Sequence[Work]) -> None:
+    @staticmethod
+    def _finish(done: Sequence[ReadWork]) -> None:
+        offsets: dict[Part, list[int]] = {}
+        for work in done:
+            part = work.part
+            if part in offsets:
+                offsets[part].append(work.offset)
+            else:
+                offsets[part] = [work.offset]
+        for part, finished in offsets.items():
+            home = part.home
+            home.ledger.finish(finished)
+            home.outcomes.succeeded(len(finished))
+            if home.failing:
+                for offset in finished:
+                    home.failing.pop(offset, None)
+
+    def _close(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
         """Count works as in hand no more; ``again`` come again in place of some of them."""
-        homes: set[OpenPartition] = set()
+        counts = Counter([work.part for work in works])
+        homes = {part.home for part in counts}
         with self._lock:
             for work in again:
-                if work.home.leaving >> work.slot & 1:
-                    self._forget(work)  # its slot goes: whoever gets it handles the message again
-                elif not work.home.position.revoked:
-                    self.lanes.put_back(work)
+                self._put_back(work)
+            self.lanes.returned(works)
             self.in_hand -= len(works)
-            for work in works:
-                home = work.home
-                homes.add(home)
-                home.in_hand -= 1
-                if work.lane is not None:
-                    self.lanes.returned(work)
-                if home.shared:
-                    home.hand.discard(work)
-                if work.pointer:
-                    self._pointer_ended(work)
-                self._unread(work)
+            for part, count in counts.items():
+                part.home.in_hand -= count
+                part.passed(count - sum(work.part is part for work in again))
             for home in homes:
-                if not home.in_hand:
-                    home.position.held_until = NOTHING_HELD
+                self._left_hand(home, works)
             startable = self.lanes.startable
             self.active_at = monotonic()
         for home in homes:
-            if not home.in_hand and home.position.revoked:
-                home.queue.let_go()
-            if home.leavers:
-                self._tell_leavers(home)
-            if home.wants_room and home.ledger.unfinished <= home.room_at:
-                self.wake_reader()
+            self._tell_of(home)
         if startable and self._waiting:
-            self._wake(self.sizes.workers(startable))
+            self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
+
+    def _put_back(self, work: ReadWork) -> None:
+        home = work.part.home
+        if home.position.revoked or home.leaving >> work.slot & 1:  # whoever gets its slot handles it again
+            self._forget(work)
+        else:
+            self.lanes.put_back(work)
+
+    def _left_hand(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
+        """Note what is no longer in hand. The caller holds the lock."""
+        if not home.in_hand:
+            home.position.held_until = NOTHING_HELD
+        if home.shared:
+            home.hand.difference_update(works)
+        if self._pointer_works:
+            for work in works:
+                if work.pointer and work.part.home is home:
+                    self._pointer_ended(work)
+
+    def _tell_of(self, home: OpenPartition) -> None:
+        """Tell those who wait for messages to leave a hand."""
+        if not home.in_hand and home.position.revoked:
+            home.queue.let_go()
+        if home.leavers:
+            self._tell_leavers(home)
+        if home.wants_room and home.ledger.unfinished <= home.room_at:
+            self.wake_reader()
 
     def _wake(self, workers: int) -> None:
         for _ in range(workers):
             try:
-                flag = self._waiting.popleft()
+                flag = self._waiting.pop()  # the last one: few threads do the work of quick handlers
             except IndexError:
                 return
             flag.set()
 
     # ---- messages that are not done
 
-    def _replacement(self, work: Work, outcome: Outcome) -> Work | None:
-        """Return the work that comes again in place of this one, None if there is none; itself if it stays in hand."""
-        home = work.home
-        if isinstance(outcome, NotStarted):
-            return _copy(work)
-        if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
-            self.abort(outcome.error)
-            return _copy(work)
-        if home.position.revoked:
-            self.late += 1
-            return None
-        if isinstance(outcome, Failed):
-            home.outcomes.failed()
-        try:
-            decision = decide(
-                self.rules.retry,
-                outcome,
-                work.attempts,
-                work.first_ms,
-                int(time() * 1000),
-                may_park=self._may_park(home),
-                random=random(),
-                parked=work.pointer,
-            )
-        except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
-            self.abort(e)
-            return _copy(work)
-        if not home.own and (decision.kind is Kind.DEAD or decision.attempts >= self.rules.retry.park_after):
-            home.refused |= 1 << work.slot  # only the owner parks messages and buries them
-            return self._held(work, replace(decision, seconds=max(decision.seconds, REFUSED)))
-        if decision.kind is Kind.DEAD:
-            return self._dead(work, decision)
-        if decision.kind is Kind.PARK and self._park(work, decision):
-            return None
-        return self._held(work, decision)
-
-    def _may_park(self, home: OpenPartition) -> bool:
-        return self.rules.parks and home.own and self.rules.order is not Order.PARTITION
-
-    def _held(self, work: Work, decision: Decision) -> Work:
-        """Return the work of the next attempt at a message that holds the base."""
-        home = work.home
-        made = _copy(work)
-        made.attempts, made.first_ms = decision.attempts, decision.first_ms
-        made.not_before = monotonic() + decision.seconds
-        if decision.attempts:
-            home.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))
-        home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
-        return made
-
-    def _park(self, work: Work, decision: Decision) -> bool:
-        """Park a message, and what waits behind it. Returns whether there was room."""
-        home, key = work.home, work.key
-        ordered = self.rules.order is Order.KEY and key is not None
-        mark = key_mark(key) if ordered and key is not None else ""
-        pointer = Pointer(
-            work.offset,
-            Fate.PARKED,
-            decision.attempts,
-            decision.due_ms,
-            decision.first_ms,
-            mark,
-            decision.reason,
-        )
-        with self._lock:
-            behind = self.lanes.block(work.lane) if work.lane is not None and mark else []
-            room = home.ledger.point_at([pointer, *(Pointer(one.offset, key=mark) for one in behind)])
-            if not room:
-                home.full_because = NO_ROOM.format(len(home.ledger.pointers))
-                if work.lane is not None and mark not in home.parked:
-                    work.lane.blocked = False
-                return work.pointer
-            if mark:
-                home.parked[mark] = home.parked.get(mark, 0) + len(behind) + (not work.pointer)
-                self.lanes.remove(work.lane, behind)
-            for one in behind:
-                one.open = False
-                self._unread(one)
-        home.failing.pop(work.offset, None)
-        return True
-
-    @staticmethod
-    def _unread(work: Work) -> None:
-        """Count a message as none of its chunk's any more. The caller holds the lock."""
-        chunk = work.chunk
-        if chunk is not None:
-            chunk.unfinished -= 1
-            if not chunk.unfinished:
-                work.home.chunk_finished(chunk)
-        work.message = None  # which refers to the work
-
-    def _pointer_ended(self, work: Work) -> None:
-        """Let the key of a parked message go on if that was the last one. The caller holds the lock."""
-        home, key = work.home, work.key
+    def _pointer_ended(self, work: ReadWork) -> None:
+        """Note that the message of a pointer is no longer in hand. The caller holds the lock."""
         self._pointer_works -= 1
         self.pointer_settled(work)
-        if key is None or self.rules.order is not Order.KEY or work.offset in home.ledger.pointers:
-            return
-        mark = key_mark(key)
-        left = home.parked.get(mark, 1) - 1
-        if left > 0:
-            home.parked[mark] = left
-            return
-        home.parked.pop(mark, None)
-        home.full_because = ""
-        self.lanes.unblock(home.position.tp, key)
+        self.fates.pointer_ended(work)
 
-    def _dead(self, work: Work, decision: Decision) -> Work | None:
-        """Make a dead letter of a message. Returns as :meth:`_replacement`."""
-        home = work.home
-        if self._bury is not None:
-            self._bury(work, decision)
-            return work
-        if not self.rules.parks:
-            return self._stopped(work, decision, f"{decision.reason}; no dead letter can be kept: give dead_letter")
-        mark = key_mark(work.key) if work.key is not None and self.rules.order is Order.KEY else ""
-        pointer = Pointer(work.offset, Fate.DEAD, decision.attempts, 0, decision.first_ms, mark, decision.reason)
-        if home.ledger.point_at([pointer]):
-            home.failing.pop(work.offset, None)
-            return None
-        return self._stopped(work, decision, "no more dead letters can be kept: see `zkconsumer dead`")
-
-    def _stopped(self, work: Work, decision: Decision, why: str) -> Work:
-        """Stop the partition at this message, which stays unfinished."""
-        work.home.stopped = f"{work.home.position.tp} stopped at {work.offset}: {why}"
-        return self._held(work, decision)
-
-    def buried(self, work: Work, decision: Decision, error: BaseException | None) -> None:
+    def buried(self, work: ReadWork, decision: Decision, error: BaseException | None) -> None:
         """Note that a dead letter was delivered, or failed to be. Any thread."""
         again = []
         if error is None:
             work.home.ledger.finish([work.offset])
             work.home.failing.pop(work.offset, None)
         else:
-            again.append(self._stopped(work, decision, f"its dead letter could not be delivered: {error!r:.200}"))
-            work.chunk = None
+            again.append(self.fates.stopped(work, decision, f"no dead letter could be delivered: {error!r:.200}"))
         self._close([work], again)
+        self.look()
 
     def abort(self, error: BaseException) -> None:
         """End the run with this error. Any thread."""
@@ -424,12 +315,21 @@ class Engine:
 
     # ---- the reader
 
-    def push(self, home: OpenPartition, works: Sequence[Work]) -> None:
+    def has_enough(self) -> bool:
+        """Return whether there is enough to begin; if so, the reader is woken when that changes."""
+        if self.lanes.startable < self.enough:
+            return False
+        self.reader_waits = True
+        return self.lanes.startable >= self.enough  # it may have changed before the note
+
+    def push(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages that were read, in order."""
-        chunk = works[0].chunk
+        chunk = works[0].part.chunk
         with self._lock:
             if chunk is not None:
                 chunk.unfinished += len(works)
+            if home.parked:
+                works = self.fates.behind_parked(home, works)
             self.lanes.add(home, works)
             startable = self.lanes.startable
         if self._waiting:
@@ -462,11 +362,11 @@ class Engine:
             home = self._homes.get(work.ledger)
             if home is None or self._ended or home.position.revoked:
                 return False
-            record, position, value = work.message[0], work.message[1], work.message[2]
-            work.home, work.key, work.pointer = home, record.key, True
-            work.message = home.messages((record, position, value, work))
+            record = work.message[0]
+            made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
+            made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
             self._pointer_works += 1
-            self.lanes.put_back(work)
+            self.lanes.put_back(made)
         self._wake(1)
         self.wake_executor()
         return True
@@ -498,10 +398,10 @@ class Engine:
         for _, tell in empty:
             tell()
 
-    def _forget(self, work: Work) -> None:
+    def _forget(self, work: ReadWork) -> None:
         """Forget a message that waits. The caller holds the lock."""
         work.open = False
-        self._unread(work)
+        work.part.passed(1)
         if work.pointer:
             self._pointer_works -= 1
             self.pointer_settled(work)
@@ -509,6 +409,7 @@ class Engine:
     def resume(self, home: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
         with self._lock:
+            home.stopped = ""
             self.lanes.resume(home)
             startable = self.lanes.startable
         self._wake(self.sizes.workers(startable))
@@ -521,13 +422,3 @@ class Engine:
                 self._forget(work)
             home.held_chunks.clear()
             self._homes.pop(home.ledger, None)
-
-
-def _copy(work: Work) -> Work:
-    """Return the work of another attempt at the same message, which answers to the former attempt do not reach."""
-    made = Work(None, work.offset, work.ledger, work.chunk, work.lane)
-    message = work.message
-    made.message = type(message)((message[0], message[1], message[2], made))
-    made.key, made.home, made.serial = work.key, work.home, work.serial
-    made.attempts, made.first_ms, made.pointer, made.slot = work.attempts, work.first_ms, work.pointer, work.slot
-    return made

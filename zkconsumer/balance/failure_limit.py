@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+_RUNS = 1000
+"""Runs of equal outcomes that are kept."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureLimit:
@@ -34,11 +37,14 @@ class FailureCount:
     """The last outcomes of one partition. The runs of successes and failures are kept, not each outcome."""
 
     def __init__(self) -> None:
-        self._runs: deque[tuple[bool, int]] = deque()
-        self._counted = 0
+        self._runs: deque[tuple[bool, int]] = deque(maxlen=_RUNS)
+        self._tripped = False
 
     def succeeded(self, count: int) -> None:
         """Note attempts that did not fail."""
+        if self._tripped:
+            self._tripped = False
+            self._runs.clear()
         self._add(True, count)
 
     def failed(self) -> None:
@@ -53,7 +59,12 @@ class FailureCount:
             runs.append((good, count))
 
     def reached(self, limit: FailureLimit) -> str:
-        """Return why the limit is reached, empty if it is not."""
+        """Return why the limit is reached, empty if it is not. Once reached, it is so until an attempt succeeds."""
+        why = self._reached(limit)
+        self._tripped = self._tripped or bool(why)
+        return why or ("everything has failed since" if self._tripped else "")
+
+    def _reached(self, limit: FailureLimit) -> str:
         runs = self._runs
         if not runs or runs[-1][0]:
             return ""

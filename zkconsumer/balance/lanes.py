@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.work import Work
+from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.model import TopicPartition
 
 WHOLE = b""
@@ -53,14 +53,18 @@ class Lane:
 
     __slots__ = ("blocked", "due", "key", "listed", "out", "table", "works")
 
-    def __init__(self, key: bytes, table: dict[bytes, Lane]) -> None:
+    def __init__(self, key: bytes, table: Table) -> None:
         self.key = key
         self.table = table
-        self.works: deque[Work] = deque()
+        self.works: deque[ReadWork] = deque()
         self.out = 0
         self.due = 0.0
         self.blocked = False
         self.listed = False
+
+
+Table = dict[bytes, "Lane | ReadWork"]
+"""The lanes of one partition by key. A message that is alone stands there itself: most keys have but one at a time."""
 
 
 class Lanes:
@@ -68,16 +72,22 @@ class Lanes:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._tables: dict[TopicPartition, dict[bytes, Lane]] = {}
-        self._fresh: deque[Work | Lane] = deque()  # in the order of their serials
-        self._again: list[tuple[int, int, Work | Lane]] = []  # a heap by serial
-        self._later: list[tuple[float, int, Work | Lane]] = []  # a heap by due time
+        self._tables: dict[TopicPartition, Table] = {}
+        self._fresh: deque[ReadWork | Lane] = deque()  # in the order of their serials
+        self._again: list[tuple[int, int, ReadWork | Lane]] = []  # a heap by serial
+        self._later: list[tuple[float, int, ReadWork | Lane]] = []  # a heap by due time
         self._ties = count()
+        self._lost: list[ReadWork] = []
 
     @property
     def startable(self) -> int:
         """Number of lanes, and of messages without one, that may be startable now."""
         return len(self._fresh) + len(self._again)
+
+    def lost(self) -> list[ReadWork]:
+        """Return the messages that were found to belong to an ended stay since the last call."""
+        found, self._lost = self._lost, []
+        return found
 
     def next_due(self) -> float | None:
         """Return when the next message that waits for its time may begin, None if none waits."""
@@ -85,54 +95,67 @@ class Lanes:
 
     # ---- in
 
-    def add(self, home: OpenPartition, works: Sequence[Work]) -> None:
+    def add(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages of one partition in the order of their offsets. Their serials are the highest so far."""
         fresh = self._fresh
         if self._order is Order.NONE:
             fresh.extend(works)
             return
         table = self._table(home.position.tp)
-        by_key = self._order is Order.KEY
+        if self._order is Order.PARTITION:
+            for work in works:
+                self._behind(table, WHOLE, work)
+            return
         for work in works:
-            key = work.key if by_key else WHOLE
+            key = work.key
             if key is None:
                 fresh.append(work)
-                continue
-            lane = table.get(key)
-            if lane is None:
-                table[key] = lane = Lane(key, table)
-            work.lane = lane
-            lane.works.append(work)
-            if not (lane.listed or lane.out or lane.blocked):
-                lane.listed = True
-                fresh.append(lane)
+            elif key in table:
+                self._behind(table, key, work)
+            else:
+                table[key] = work
+                fresh.append(work)
 
-    def put_back(self, work: Work) -> None:
+    def _behind(self, table: Table, key: bytes, work: ReadWork) -> None:
+        """Add a message behind earlier ones of its key."""
+        lane = self._lane(table, key)
+        work.lane = lane
+        lane.works.append(work)
+        if not (lane.listed or lane.out or lane.blocked):
+            lane.listed = True
+            self._fresh.append(lane)
+
+    def _lane(self, table: Table, key: bytes) -> Lane:
+        """Return the lane of a key. A message that is alone has none until another one comes."""
+        lane = table.get(key)
+        if type(lane) is Lane:
+            return lane
+        table[key] = made = Lane(key, table)
+        if type(lane) is ReadWork:
+            lane.lane = made
+            if lane.taken:
+                made.out = 1
+            else:  # its place in a list now stands for the lane
+                made.works.append(lane)
+                made.listed, made.due = True, lane.not_before
+        return made
+
+    def put_back(self, work: ReadWork) -> None:
         """Add a message that was taken before, or one of a pointer, at its place in its lane."""
-        lane = self._lane_of(work)
-        if lane is None:
-            self._list_again(work, work.not_before, work.serial)
+        key = work.key if self._order is Order.KEY else WHOLE
+        if self._order is Order.NONE or key is None:
+            self._list_again(work, work.not_before, work.part.serial)
             return
+        lane = work.lane = self._lane(self._table(work.part.home.position.tp), key)
         works, at = lane.works, 0
-        while at < len(works) and works[at].home is work.home and works[at].offset < work.offset:
+        while at < len(works) and works[at].part.home is work.part.home and works[at].offset < work.offset:
             at += 1
         works.insert(at, work)
         if at == 0:
             lane.due = work.not_before
         self._relist(lane)
 
-    def _lane_of(self, work: Work) -> Lane | None:
-        key = work.key if self._order is Order.KEY else WHOLE
-        if self._order is Order.NONE or key is None:
-            return None
-        lane: Lane | None = work.lane
-        if lane is None or lane.table.get(key) is not lane:
-            table = self._table(work.home.position.tp)
-            lane = table.setdefault(key, Lane(key, table))
-            work.lane = lane
-        return lane
-
-    def _table(self, tp: TopicPartition) -> dict[bytes, Lane]:
+    def _table(self, tp: TopicPartition) -> Table:
         return self._tables.setdefault(tp, {})
 
     def _relist(self, lane: Lane) -> None:
@@ -146,9 +169,9 @@ class Lanes:
         if lane.blocked and not lane.works[0].pointer:
             return
         lane.listed = True
-        self._list_again(lane, lane.due, lane.works[0].serial)
+        self._list_again(lane, lane.due, lane.works[0].part.serial)
 
-    def _list_again(self, item: Work | Lane, due: float, serial: int) -> None:
+    def _list_again(self, item: ReadWork | Lane, due: float, serial: int) -> None:
         if due:
             heappush(self._later, (due, next(self._ties), item))
         else:
@@ -156,115 +179,127 @@ class Lanes:
 
     # ---- out
 
-    def take(self, most: int, now: float) -> list[Work]:
+    def take(self, most: int, now: float) -> list[ReadWork]:
         """Return startable messages, at most so many, the oldest first. Those of one lane follow each other."""
-        self._now_due(now)
-        found: list[Work] = []
+        if self._later:
+            self._now_due(now)
+        found: list[ReadWork] = []
+        fresh, again = self._fresh, self._again
         while len(found) < most:
-            item = self._oldest()
-            if item is None:
+            if again:
+                item = self._oldest()
+            elif fresh:
+                item = fresh.popleft()
+            else:
                 break
-            if isinstance(item, Work):
-                if not item.home.position.halted and not item.home.stopped:
-                    item.not_before = 0.0
+            if type(item) is ReadWork and item.lane is None:
+                home = item.part.home
+                if not home.position.halted and not home.stopped:
+                    item.taken = True
                     found.append(item)
-                elif not item.home.position.revoked:
-                    item.home.aside.append(item)
-                continue
-            item.listed = False
-            self._take_from(item, most, found)
+                elif home.position.revoked:
+                    self._leave_table(item)
+                    self._lost.append(item)
+                else:
+                    home.aside.append(item)
+            else:
+                self._take_from(_lane_of(item), most, found)
         return found
 
-    def _take_from(self, lane: Lane, most: int, found: list[Work]) -> None:
+    def _take_from(self, lane: Lane, most: int, found: list[ReadWork]) -> None:
+        lane.listed = False
         works = lane.works
-        while works and works[0].home.position.revoked:
-            works.popleft()
+        while works and works[0].part.home.position.revoked:
+            self._lost.append(works.popleft())
             lane.due = 0.0
         if not works:
             self._relist(lane)
             return
-        home = works[0].home
+        first = works[0]
+        home = first.part.home
         if home.position.halted or home.stopped:
             lane.listed = True
             home.aside.append(lane)
             return
+        if lane.blocked and not first.pointer:
+            return  # listed before an earlier message was parked; unblocking lists it again
         lane.due = 0.0
-        if lane.blocked:
-            if not works[0].pointer:
-                return  # listed before an earlier message was parked; unblocking lists it again
-            found.append(works.popleft())
-            lane.out = 1
-            return
-        while works and len(found) < most and works[0].home is home and not works[0].not_before:
+        found.append(works.popleft())
+        lane.out = 1
+        if lane.blocked or first.not_before:
+            return  # a message that failed before goes alone
+        while works and len(found) < most and works[0].part.home is home and not works[0].not_before:
             found.append(works.popleft())
             lane.out += 1
-        if not lane.out:  # its first message waited for its time, which has come
-            works[0].not_before = 0.0
-            found.append(works.popleft())
-            lane.out = 1
 
     def _now_due(self, now: float) -> None:
         later = self._later
         while later and later[0][0] <= now:
             _, _, item = heappop(later)
-            if isinstance(item, Work):
-                heappush(self._again, (item.serial, next(self._ties), item))
-            elif item.works:
-                item.due = 0.0
-                heappush(self._again, (item.works[0].serial, next(self._ties), item))
-            else:
-                item.listed = False
-                self._relist(item)
+            if type(item) is ReadWork and item.lane is None:
+                heappush(self._again, (item.part.serial, next(self._ties), item))
+                continue
+            lane = _lane_of(item)
+            lane.due, lane.listed = 0.0, False
+            self._relist(lane)
 
-    def _oldest(self) -> Work | Lane | None:
+    def _oldest(self) -> ReadWork | Lane:
+        """Return the oldest of both lists, the second of which is not empty."""
         fresh, again = self._fresh, self._again
-        if not again:
-            return fresh.popleft() if fresh else None
         if fresh:
-            first = fresh[0]
-            if not isinstance(first, Work):
-                if not first.works:
-                    fresh.popleft()
-                    return first
-                first = first.works[0]
-            if first.serial <= again[0][0]:
+            item = fresh[0]
+            first = item if type(item) is ReadWork else item.works[0] if item.works else None
+            if first is None or first.part.serial <= again[0][0]:
                 return fresh.popleft()
         return heappop(again)[2]
 
-    def returned(self, work: Work) -> None:
-        """Note that a worker has this message no more: it is finished, or :meth:`put_back` has been called with it."""
-        lane = work.lane
-        if lane is not None:
-            lane.out -= 1
-            if not lane.out:
-                if lane.works and not lane.blocked and not lane.listed:
-                    lane.listed = True
-                    self._list_again(lane, lane.due, lane.works[0].serial)
-                else:
-                    self._relist(lane)
+    def returned(self, works: Iterable[ReadWork]) -> None:
+        """Note that workers have these messages no more: each is finished, or was put back."""
+        for work in works:
+            lane = work.lane
+            if lane is not None:
+                lane.out -= 1
+                if lane.out <= 0:
+                    if lane.works:
+                        self._relist(lane)
+                    elif not lane.blocked:
+                        lane.table.pop(lane.key, None)
+            else:
+                self._leave_table(work)
+
+    def _leave_table(self, work: ReadWork) -> None:
+        """Forget a message that is alone with its key."""
+        if work.key is not None:
+            table = self._tables.get(work.part.home.position.tp)
+            if table is not None and table.get(work.key) is work:
+                del table[work.key]
 
     # ---- parking, pausing, ends
 
-    def block(self, lane: Lane) -> list[Work]:
-        """Let nothing of the lane begin but works of pointers. Returns those that wait, which stay in it."""
-        lane.blocked = True
-        return [work for work in lane.works if not work.pointer]
+    def waiting_behind(self, work: ReadWork) -> list[ReadWork]:
+        """Return what waits behind a message in hand, without works of pointers."""
+        return [] if work.lane is None else [one for one in work.lane.works if not one.pointer]
 
-    def remove(self, lane: Lane, works: Iterable[Work]) -> None:
+    def block(self, work: ReadWork, behind: Sequence[ReadWork]) -> None:
+        """Let nothing of the key of a message in hand begin but works of pointers; ``behind`` are parked as well."""
+        if work.key is not None:
+            lane = self._lane(self._table(work.part.home.position.tp), work.key)
+            lane.blocked = True
+            self.remove(lane, behind)
+
+    def remove(self, lane: Lane, works: Iterable[ReadWork]) -> None:
         """Take waiting messages out of their lane: they are parked."""
         gone = set(works)
         lane.works = deque(work for work in lane.works if work not in gone)
 
     def block_key(self, tp: TopicPartition, key: bytes) -> None:
         """Let messages of this key wait: earlier ones are parked."""
-        table = self._table(tp)
-        lane = table.setdefault(key, Lane(key, table))
-        lane.blocked = True
+        self._lane(self._table(tp), key).blocked = True
 
     def unblock(self, tp: TopicPartition, key: bytes) -> None:
         """Let messages of this key begin again: no parked one is left."""
         lane = self._table(tp).get(key)
-        if lane is not None:
+        if type(lane) is Lane:
             lane.blocked = False
             self._relist(lane)
 
@@ -272,53 +307,64 @@ class Lanes:
         """List again what was found not startable while the partition was paused or stopped."""
         aside, home.aside = home.aside, []
         for item in aside:
-            if isinstance(item, Work):
-                self._list_again(item, item.not_before, item.serial)
+            if type(item) is ReadWork and item.lane is None:
+                self._list_again(item, item.not_before, item.part.serial)
             else:
-                item.listed = False
-                self._relist(item)
+                _lane_of(item).listed = False
+                self._relist(_lane_of(item))
 
-    def remove_slots(self, home: OpenPartition, slots: int) -> list[Work]:
+    def remove_slots(self, home: OpenPartition, slots: int) -> list[ReadWork]:
         """Forget what waits of some slots of a partition. Returns those messages."""
 
-        def goes(work: Work) -> bool:
-            return work.home is home and bool(slots >> work.slot & 1)
+        def goes(work: ReadWork) -> bool:
+            return work.part.home is home and bool(slots >> work.slot & 1)
 
-        gone = [item for item in home.aside if isinstance(item, Work) and goes(item)]
-        home.aside = [item for item in home.aside if item not in gone]
-        loose = [*self._fresh, *(entry[2] for entry in (*self._again, *self._later))]
-        gone += [item for item in loose if isinstance(item, Work) and goes(item)]
+        entries = (*self._fresh, *home.aside, *(entry[2] for entry in (*self._again, *self._later)))
+        gone = [item for item in entries if type(item) is ReadWork and item.lane is None and goes(item)]
         dropped = set(gone)
         self._fresh = deque(item for item in self._fresh if item not in dropped)
+        home.aside = [item for item in home.aside if item not in dropped]
         self._again = [entry for entry in self._again if entry[2] not in dropped]
         self._later = [entry for entry in self._later if entry[2] not in dropped]
         heapify(self._again)
         heapify(self._later)
-        for lane in list(self._table(home.position.tp).values()):
-            leaving = [work for work in lane.works if goes(work)]
-            if leaving:
-                self.remove(lane, leaving)
-                lane.due = lane.works[0].not_before if lane.works else 0.0
-                self._relist(lane)
-                gone += leaving
+        for work in gone:
+            self._leave_table(work)
+        for lane in self._lanes_of(home):
+            gone += self._drop_from(lane, [work for work in lane.works if goes(work)])
         return gone
 
-    def drop(self, home: OpenPartition) -> list[Work]:
-        """Forget what has not begun of a stay that has ended. Returns the messages that lanes have lost by it."""
-        dropped: list[Work] = []
+    def drop(self, home: OpenPartition) -> list[ReadWork]:
+        """Forget what has not begun of a stay that has ended. Returns the messages that lanes have lost by it.
+
+        Those that are alone with their key, or have none, are told by :meth:`lost` when their turn comes.
+        """
+        dropped: list[ReadWork] = []
         for item in home.aside:
-            if isinstance(item, Work):
+            if type(item) is ReadWork and item.lane is None:
+                self._leave_table(item)
                 dropped.append(item)
             else:
-                item.listed = False
+                _lane_of(item).listed = False
         home.aside = []
-        table = self._tables.get(home.position.tp, {})
-        for lane in list(table.values()):
+        for lane in self._lanes_of(home):
             lane.blocked = False
-            gone = [work for work in lane.works if work.home is home]
-            if gone:
-                dropped += gone
-                lane.works = deque(work for work in lane.works if work.home is not home)
-                lane.due = lane.works[0].not_before if lane.works else 0.0
-            self._relist(lane)
+            dropped += self._drop_from(lane, [work for work in lane.works if work.part.home is home])
         return dropped
+
+    def _lanes_of(self, home: OpenPartition) -> list[Lane]:
+        table = self._tables.get(home.position.tp, {})
+        return [lane for lane in table.values() if type(lane) is Lane]
+
+    def _drop_from(self, lane: Lane, works: list[ReadWork]) -> list[ReadWork]:
+        if works:
+            self.remove(lane, works)
+            lane.due = lane.works[0].not_before if lane.works else 0.0
+        self._relist(lane)
+        return works
+
+
+def _lane_of(item: ReadWork | Lane) -> Lane:
+    """Return the lane that an entry of a list stands for."""
+    lane: Lane = item.lane if type(item) is ReadWork else item
+    return lane

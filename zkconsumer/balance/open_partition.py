@@ -40,14 +40,15 @@ class OpenPartition:
     * ``at``: the offset at which reading goes on; ``chunks`` are to be read, the first perhaps in part
     * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
     * ``in_hand``: number of messages that executors have
-    * ``stopped``: why nothing of it may begin now; empty if it may
+    * ``stopped``: why nothing of it may begin before ``retry_at`` (monotonic seconds); empty if it may
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: number of parked messages of each key, by key mark
     * ``held_chunks``: chunks with messages that are not finished
     * ``own``: whether the member owns the partition; otherwise it handles slots of another member's
     * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
-      ``refused`` those that go back to the owner because a message fails, and ``leavers`` wait until nothing of their slots is in hand; ``may_start`` is asked before each handler
+      ``refused`` those that go back to the owner because a message fails, and ``leavers`` wait until nothing of their
+      slots is in hand; ``may_start`` is asked before each handler
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class OpenPartition:
         self.error: ZkConsumerError | None = None
         self.in_hand = 0
         self.stopped = ""
+        self.retry_at = 0.0
         self.full_because = ""
         self.wants_room = False
         self.room_at = 0
@@ -105,7 +107,8 @@ class OpenPartition:
     def chunk_finished(self, chunk: Chunk) -> None:
         """Count a chunk all of whose messages are finished."""
         self.held_chunks.discard(chunk)
-        self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
+        if not self.position.revoked:
+            self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
 
     def __repr__(self) -> str:
         return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"

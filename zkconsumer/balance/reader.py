@@ -23,6 +23,7 @@ from zkconsumer.balance.balanced_message import balanced_class
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
 from zkconsumer.core.message_ledger import MessageLedger
@@ -89,6 +90,7 @@ class Reader:
         wake_fetchers: Callable[[], None],
     ) -> None:
         self._engine = engine
+        self._order = engine.rules.order
         self._limits = limits
         self._streams = streams
         self._positions = positions
@@ -194,6 +196,8 @@ class Reader:
         for stream in (*self._streams(), *(borrowed.stream for borrowed in list(self._borrowed.values()))):
             if not stream.queue.closed:
                 self._take_chunks(stream)
+        if self._engine.has_enough():
+            return False
         read = False
         for home in self.partitions:
             read = self._read(home) or read
@@ -218,7 +222,7 @@ class Reader:
             if home.position.revoked:
                 self._drop(home)
                 self.return_borrowed(home.position)
-            elif home.aside and not home.position.halted and not home.stopped:
+            elif (home.stopped or home.aside) and not home.position.halted and monotonic() >= home.retry_at:
                 self._engine.resume(home)
         for call in self.idle_calls:
             call()
@@ -364,7 +368,7 @@ class Reader:
                 self._end_chunk(home, chunk)
                 return
             home.batch, home.records = batch, iter(batch)
-        works: list[Work] = []
+        works: list[ReadWork] = []
         end = home.at
         self._serial += 1
         try:
@@ -376,20 +380,16 @@ class Reader:
                 end = max(end, works[-1].offset + 1)
             self._give(home, chunk, works, end)
 
-    def _make_works(self, home: OpenPartition, chunk: Chunk, works: list[Work]) -> int:
+    def _make_works(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork]) -> int:
         """Append a work for each of the next records; returns how many records there were."""
-        position, ledger, made, serial = home.position, home.ledger, home.messages, self._serial
         assert home.records is not None
-        for record in islice(home.records, PART):
-            work = Work(None, record.offset, ledger, chunk)
-            work.home = home
-            work.key = record.key
-            work.serial = serial
-            work.message = made((record, position, record.value, work))
-            works.append(work)
+        part = Part(home, chunk, self._serial)
+        records = islice(home.records, PART)
+        # what was read before an error stays in the list
+        works.extend(ReadWork(record, record.offset, record.key, part) for record in records)
         return len(works)
 
-    def _give(self, home: OpenPartition, chunk: Chunk, works: list[Work], end: int) -> None:
+    def _give(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork], end: int) -> None:
         ledger = home.ledger
         wanted = works
         if home.shared or not ledger.plain or home.at < home.attempts_to:
@@ -401,9 +401,9 @@ class Reader:
         if wanted:
             self._engine.push(home, wanted)
 
-    def _wants(self, home: OpenPartition, work: Work) -> bool:
+    def _wants(self, home: OpenPartition, work: ReadWork) -> bool:
         key = work.key
-        by_key = key is not None and self._engine.rules.order is Order.KEY
+        by_key = key is not None and self._order is Order.KEY
         slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
         if not home.ledger.wants(work.offset, slot):
             return False

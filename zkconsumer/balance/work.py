@@ -14,31 +14,18 @@ from zkconsumer.streams.stream_queue import Chunk
 class Work:
     """One message that a handler is to be called with.
 
-    * ``message``: what the handler gets; None once the message is settled, which breaks a cycle
+    * ``message``: what the handler gets
     * ``chunk``: the fetched chunk that the message is read from; None for one that was fetched alone (a pointer's)
     * ``lane``: the lane that keeps its order; None if it has none
     * ``attempts``: the failed attempts so far, the first at ``first_ms`` (milliseconds since 1970; 0: none)
     * ``not_before``: when it may be handed out again (monotonic seconds; 0: at once)
     * ``pointer``: whether it is the message of a pointer
-    * ``key``: the key's bytes, None for none
-    * ``worker``: the native identifier of the thread whose handler has it; 0 for none, and for other executors
-
-    The rest is the engine's own. Most fields are rarely set, so their defaults stand in the class: one of these is made
-    for each message.
     """
 
     attempts = 0
     first_ms = 0
     not_before = 0.0
     pointer = False
-    key: bytes | None = None
-    home: Any = None
-    serial = 0
-    slot = 0
-    open = True
-    pending = False
-    worker = 0
-    answer: Outcome | None = None
 
     def __init__(self, message: Any, offset: int, ledger: MessageLedger, chunk: Chunk | None, lane: Any = None) -> None:
         self.message = message

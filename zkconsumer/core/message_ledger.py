@@ -113,9 +113,12 @@ class MessageLedger:
 
     # ---- outcomes
 
-    def finish(self, offsets: Iterable[int]) -> None:
+    def finish(self, offsets: Collection[int]) -> None:
         """Count these messages as finished. An offset that is not unfinished here is ignored."""
         with self._lock:
+            if not self._pointers and not self._attempts and self._unfinished.finish_together(offsets):
+                self._serial += len(offsets)
+                offsets = ()
             for offset in offsets:
                 known = self._unfinished.finish(offset)
                 if offset in self._pointers:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import islice
+from operator import lt
 from typing import NamedTuple
 
 from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS
@@ -65,13 +67,14 @@ class UnfinishedOffsets:
     Arguments: ``start`` is the first offset that is not finished for certain; ``known`` tells what is finished beyond.
     """
 
-    __slots__ = ("_known", "_lowest", "_unfinished", "highest", "read_to", "slots")
+    __slots__ = ("_known", "_lowest", "_pushed", "_unfinished", "highest", "read_to", "slots")
 
     def __init__(self, start: int, known: Iterable[Finished] = (), slots: int = ALL_SLOTS) -> None:
         self.slots = slots
         self.read_to = self.highest = start
         self._unfinished: set[int] = set()
         self._lowest: list[int] = []  # a heap, which may hold finished offsets as well
+        self._pushed = -1  # the highest offset that was ever in it
         self._known = tuple(rest for one in known if (rest := one.beyond(start)) is not None)
 
     def __len__(self) -> int:
@@ -104,9 +107,15 @@ class UnfinishedOffsets:
 
         The offsets before ``to`` that are not wanted are finished, belong to other slots, or have no message.
         """
-        for offset in wanted:
-            self._unfinished.add(offset)
-            heappush(self._lowest, offset)
+        offsets = list(wanted)
+        self._unfinished.update(offsets)
+        if offsets and offsets[0] > self._pushed and all(map(lt, offsets, islice(offsets, 1, None))):
+            self._lowest.extend(offsets)  # ascending and above all others: it is still a heap
+        else:
+            for offset in offsets:
+                heappush(self._lowest, offset)
+        if offsets:
+            self._pushed = max(self._pushed, *offsets)
         if to > self.read_to:
             self.read_to = to
             if self._known:
@@ -123,6 +132,18 @@ class UnfinishedOffsets:
             self._known = tuple(one.without(offset) for one in self._known)
         elif offset >= self.highest:
             self.highest = offset + 1
+        return True
+
+    def finish_together(self, offsets: Collection[int]) -> bool:
+        """Count messages as finished if each of them is unfinished and was read; returns whether that was so."""
+        unfinished = self._unfinished
+        if not unfinished.issuperset(offsets):
+            return False
+        last = max(offsets, default=-1)
+        if last >= self.read_to:
+            return False
+        unfinished.difference_update(offsets)
+        self.highest = max(self.highest, last + 1)
         return True
 
     def base_without(self, passed: Collection[int]) -> int:

@@ -1,0 +1,86 @@
+"""The works of the engine's own making. Little is stored of each, because one is made for every message."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.outcomes import Outcome
+from zkconsumer.balance.work import Work
+from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.streams.stream_queue import Chunk
+
+
+class Part:
+    """What messages that were read together have in common.
+
+    Their stay ``home``, their ``chunk`` (None for a pointer's message), and a ``serial`` number by age.
+    """
+
+    __slots__ = ("chunk", "home", "serial")
+
+    def __init__(self, home: OpenPartition, chunk: Chunk | None, serial: int) -> None:
+        self.home = home
+        self.chunk = chunk
+        self.serial = serial
+
+    def passed(self, count: int) -> None:
+        """Count so many messages as unfinished ones of their chunk no more. The caller holds the engine's lock."""
+        chunk = self.chunk
+        if chunk is not None and count:
+            chunk.unfinished -= count
+            if not chunk.unfinished:
+                self.home.chunk_finished(chunk)
+
+
+@final
+class ReadWork(Work):
+    """One message of a :class:`Part`, as read from ``record``.
+
+    * ``taken`` once a worker has it; ``open`` until it has its outcome
+    * ``pending`` while only the application knows when it ends; ``answer`` is what it told before that
+    * ``slot`` is set where slots are shared
+
+    A further attempt is another work. So an answer to an earlier attempt finds that one closed, and does nothing.
+    """
+
+    lane: Any = None
+    taken = False
+    open = True
+    pending = False
+    answer: Outcome | None = None
+    slot = 0
+
+    def __init__(self, record: Any, offset: int, key: bytes | None, part: Part) -> None:
+        self.record = record
+        self.offset = offset
+        self.key = key
+        self.part = part
+
+    @property
+    def message(self) -> Any:
+        """A message for the handler, made anew each time: kept, it and the work would refer to each other."""
+        record, home = self.record, self.part.home
+        return home.messages((record, home.position, record.value, self))
+
+    @property
+    def home(self) -> OpenPartition:
+        """The stay at the partition."""
+        return self.part.home
+
+    @property
+    def ledger(self) -> MessageLedger:  # type: ignore[override]
+        """The ledger of the stay."""
+        return self.part.home.ledger
+
+    @property
+    def chunk(self) -> Chunk | None:  # type: ignore[override]
+        """The fetched chunk, None for a pointer's message."""
+        return self.part.chunk
+
+    def again(self) -> ReadWork:
+        """Return the work of another attempt."""
+        made = ReadWork(self.record, self.offset, self.key, self.part)
+        made.lane, made.pointer, made.slot = self.lane, self.pointer, self.slot
+        made.attempts, made.first_ms = self.attempts, self.first_ms
+        return made
