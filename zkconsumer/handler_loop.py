@@ -139,15 +139,13 @@ class RunLoop:
         _check_handler(handler)
         _check_workers(workers, concurrency)
         self._check_run(topics, key_decoder, value_decoder)
-        options = concurrency and BalancedOptions(
-            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, until
-        )
-        if options and self.config.share_partitions:
-            self._advertise_share(options, topics)
+        given = order_named(order), executor, batch, retry or Retry(), failure_limit, until
+        options = concurrency and BalancedOptions(concurrency, *given)
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
             handler = _with_spans(handler, tracer, self.config)
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
+        self._advertise(options or None, topics)
         with guard or nullcontext():
             try:
                 if topics is not None:
@@ -218,8 +216,10 @@ class RunLoop:
             forget=fetching.forget,
         )
 
-    def _advertise_share(self, options: BalancedOptions, topics: object) -> None:
-        """Have the registration say that this member shares. Raises ConfigException if it cannot."""
+    def _advertise(self, options: BalancedOptions | None, topics: object) -> None:
+        """Have the registration say that this member shares, if it is to. Raises ConfigException if it cannot."""
+        if options is None or not self.config.share_partitions:
+            return
         if options.order is Order.PARTITION:
             raise ConfigException("share.partitions", "has no meaning with order='partition': a partition is one lane")
         if topics is None and SHARE_KEY not in self._advertised:

@@ -87,8 +87,7 @@ class OpenPartition:
         self.held_chunks: set[Chunk] = set()
         self.outcomes = FailureCount()
         self.may_start: Callable[[Any], bool] = lambda _: True
-        self.leaving = NO_SLOTS
-        self.refused = NO_SLOTS
+        self.leaving = self.refused = NO_SLOTS
         self.leavers: list[tuple[int, Callable[[], None]]] = []
         self.hand: set[Any] = set()
         self.answers: Any = None
