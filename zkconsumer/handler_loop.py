@@ -26,7 +26,7 @@ from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare
+from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
@@ -67,6 +67,7 @@ class RunLoop:
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
     _advertised: dict[str, object]
+    _registration: Registration
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -207,9 +208,7 @@ class RunLoop:
             session=coordination.session,
             group=coordination.group,
             consumer=self.consumer_id,
-            topics=lambda: (
-                {topic for topic, _, _ in member.delivery.streams() if topic} | {tp.topic for tp in member.positions()}
-            ),
+            topics=lambda: None if self._registration.is_wildcard else self._registration.subscription,
             positions=member.positions,
             stream=member.parts.borrowing_stream,
             fetch=lambda position, sink: fetching.start([(position, sink)]),

@@ -51,6 +51,8 @@ class OpenPartition:
       slots is in hand; ``may_start`` is asked before each handler
     """
 
+    lender = ""
+
     def __init__(
         self,
         position: PartitionPosition,

@@ -45,8 +45,15 @@ class BorrowedPartition:
 
     # ---- the reader's thread
 
-    def obey(self, orders: Sequence[BorrowerOrder], engine: Engine, reader: Reader, wake: Callable[[], None]) -> None:
-        """Do what concerns the ledger and the engine."""
+    def obey(
+        self,
+        orders: Sequence[BorrowerOrder],
+        engine: Engine,
+        reader: Reader,
+        wake: Callable[[], None],
+        lender: str = "",
+    ) -> None:
+        """Do what concerns the ledger and the engine. Arguments: ``lender`` is the owner, for the state."""
         self._reader = reader
         for order in orders:
             if isinstance(order, EndLoan):
@@ -63,6 +70,7 @@ class BorrowedPartition:
         if not self.borrower.held and self.borrower.reports is not None:
             self.end()
             return
+        home.lender = lender
         closing = self.borrower.closing
         if reopened := self._closed & ~closing & ledger.slots:
             reader.read_again(home, reopen(home, ledger, engine, reopened))

@@ -81,6 +81,10 @@ class LoanStore:
     def _deadline(self) -> Deadline:
         return Deadline(self._timeout)
 
+    def owned_topics(self) -> Collection[str]:
+        """Return the topics with owners, for a member whose subscription is a filter. Raises RegistryError."""
+        return self._cache.children(paths.owners(self._group), self._deadline()) or ()
+
     def look(self, topics: Collection[str], lent: Collection[TopicPartition]) -> GroupSight:
         """Return the group. Raises RegistryError.
 

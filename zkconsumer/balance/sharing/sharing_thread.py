@@ -54,14 +54,14 @@ CALL_WITHIN = 10.0
 class SharingAccess:
     """What sharing needs of its member.
 
-    ``streams`` makes a stream of a topic for chunks that no stream of the user gets; ``fetch`` has a position fetched,
-    and ``forget`` stops the fetching of ended ones.
+    ``topics`` are those of the subscription, None for a filter; ``stream`` makes a stream of a topic for chunks that no
+    stream of the user gets; ``fetch`` has a position fetched, and ``forget`` stops the fetching of ended ones.
     """
 
     session: Session
     group: str
     consumer: ConsumerId
-    topics: Callable[[], Collection[str]]
+    topics: Callable[[], Collection[str] | None]
     positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
     stream: Callable[[str], KafkaStream[Any, Any]]
     fetch: Callable[[PartitionPosition, Sink], None]
@@ -183,7 +183,7 @@ class Sharing:
             self._store.refresh()
         positions = self._access.positions()
         self._begin_stays(positions)
-        sight = self._store.look(self._access.topics(), [position.tp for position in self._lent])
+        sight = self._store.look(self._topics(), [position.tp for position in self._lent])
         if session.lease.epoch == epoch:
             self._epoch = epoch
         self._quotas(sight)
@@ -194,11 +194,16 @@ class Sharing:
                 self._lend(lent, sight)
         self._borrow(sight)
 
+    def _topics(self) -> Collection[str]:
+        """Return the topics whose partitions may be lent to us. Raises RegistryError."""
+        topics = self._access.topics()
+        return self._store.owned_topics() if topics is None else topics
+
     # ---- the plan
 
     def _quotas(self, sight: GroupSight) -> None:
         """Compute the plan anew if the group has changed and then stayed the same for a while."""
-        topics = self._access.topics()
+        topics = self._topics()
         members: dict[str, SharingMember] = {}
         for name, registration in sight.registrations.items():
             share = advertised_share(registration)
@@ -228,7 +233,7 @@ class Sharing:
             if borrowed is not None:
                 self._on_reader(borrowed.end)  # before the same slots may be lent on
             self._store.forget(tp)  # our claim is newer than what may be cached
-            sight = self._store.look(self._access.topics(), [tp])
+            sight = self._store.look(self._topics(), [tp])
             owner = sight.owners.get(tp)
             if owner is None or owner.session != session.session_id:
                 continue
@@ -306,7 +311,8 @@ class Sharing:
         )
         orders = one.borrower.step(view)
         one.current = lambda: self._epoch == access.session.lease.epoch
-        self._on_reader(lambda: one.obey(orders, self._engine, self._reader, self.wake))
+        lender = seen.loan.lender if seen is not None and seen.loan is not None else ""
+        self._on_reader(lambda: one.obey(orders, self._engine, self._reader, self.wake, lender))
         if one.begun is not None:
             position, queue = one.begun
             one.begun = None
