@@ -11,6 +11,11 @@ from __future__ import annotations
 
 import logging
 
+from zkconsumer.balance.balance_state import BalanceState
+from zkconsumer.balance.dead_letter_topic import DeadLetterTopic
+from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.outcomes import PENDING, Later, Reject
+from zkconsumer.balance.retry import Retry
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
@@ -39,6 +44,8 @@ refuse_free_threaded_builds()
 __version__ = VERSION
 
 __all__ = [
+    "PENDING",
+    "BalanceState",
     "Blacklist",
     "ConnectorClosedException",
     "ConnectorState",
@@ -46,10 +53,13 @@ __all__ = [
     "ConsumerRebalanceFailedException",
     "ConsumerRebalanceListener",
     "ConsumerTimeoutException",
+    "DeadLetterTopic",
     "DecodeError",
+    "FailureLimit",
     "Health",
     "IntDecoder",
     "KafkaStream",
+    "Later",
     "LongDecoder",
     "MergedStreams",
     "MessageAndMetadata",
@@ -59,6 +69,8 @@ __all__ = [
     "OffsetStore",
     "PartitionNotOwnedError",
     "Phase",
+    "Reject",
+    "Retry",
     "StringDecoder",
     "TopicFilter",
     "TopicPartition",

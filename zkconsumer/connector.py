@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from zkconsumer import fork_guard
+from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
@@ -238,7 +239,8 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
             member = build_member(
                 self.config, self.consumer_id, offset_store=self._offset_store, listener=self._listener
             )
-            member.metrics.gauges(lambda: member_gauges(member))
+            member.parts.balanced = self._balanced
+            member.metrics.gauges(lambda: member_gauges(member, self.balance))
             self._member = member
             self._created = True
             fork_guard.watch(self)
@@ -279,14 +281,22 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
         if state.phase is Phase.CLOSED:
             return state
         detail = "; ".join(filter(None, (state.detail, *member.troubles)))
-        return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances)
+        lines = () if (balance := self.balance) is None else balance.lines()
+        return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances, lines)
+
+    @property
+    def balance(self) -> BalanceState | None:
+        """What a run with ``concurrency`` does at this moment, None while there is none. Any thread."""
+        run = self._running
+        return run.summary() if isinstance(run, ShowsBalance) else None
 
     def health(self) -> Health:
         """Return whether this member is live and ready, and why not; for the probes of a scheduler.
 
         Any thread, also a signal handler: this takes no lock and waits for nothing.
         """
-        return health_of(self._member, self._end, self._forked)
+        run = self._running
+        return health_of(self._member, self._end, self._forked, run.problems() if isinstance(run, ShowsBalance) else ())
 
     # ---- the end ----
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from math import inf
 from time import monotonic
 
+from zkconsumer.balance.balance_state import BalanceState
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.version import VERSION
 from zkconsumer.wiring import GroupMember
@@ -23,8 +24,11 @@ UNKNOWN_LAG = -1
 """``ConsumerLag`` of a partition whose lag is not known, as in the original before its first fetch."""
 
 
-def member_gauges(member: GroupMember) -> _Found:
-    """Yield all gauges of a member with their present values."""
+def member_gauges(member: GroupMember, balance: BalanceState | None = None) -> _Found:
+    """Yield all gauges of a member with their present values.
+
+    Arguments: ``balance`` is what a run with ``concurrency`` does, None if there is none.
+    """
     client = (("clientId", member.config.client_id),)
     group = (*client, ("groupId", member.config.group_id))
     positions = member.positions()
@@ -45,6 +49,8 @@ def member_gauges(member: GroupMember) -> _Found:
     if member.committer is not None and member.committer.tracker.last_commit is not None:
         yield MetricName(*OURS, "LastCommitTime", group), member.committer.tracker.last_commit
     yield MetricName(*OURS, "PausedPartitionsCount", group), sum(p.paused for p in positions.values())
+    if balance is not None:
+        yield from _balance(balance, client)
 
 
 def _streams(member: GroupMember, client: tuple[tuple[str, str], ...]) -> _Found:
@@ -74,3 +80,27 @@ def _lags(member: GroupMember, client: tuple[tuple[str, str], ...]) -> _Found:
     yield MetricName("kafka.consumer", "ConsumerFetcherManager", "MaxLag", client), largest
     leaderless = member.fetching.leaderless & lags.keys()
     yield MetricName(*OURS, "LeaderlessPartitionsCount", client), len(leaderless)
+
+
+def _balance(balance: BalanceState, client: tuple[tuple[str, str], ...]) -> _Found:
+    """Yield what a run with ``concurrency`` does, in all and of each partition."""
+    yield MetricName(*OURS, "Concurrency", client), balance.concurrency
+    yield MetricName(*OURS, "FailedAttempts", client), balance.failed
+    yield MetricName(*OURS, "LateResults", client), balance.late
+    yield MetricName(*OURS, "ZombieHandlers", client), balance.zombies
+    yield MetricName(*OURS, "StoppedPartitionsCount", client), sum(bool(one.stopped) for one in balance.partitions)
+    if balance.handler_times is not None:
+        yield MetricName(*OURS, "HandlerTime", client), balance.handler_times
+    for one in balance.partitions:
+        tags = (*client, ("topic", one.partition.topic), ("partition", str(one.partition.partition)))
+        yield MetricName(*OURS, "UnfinishedCount", tags), one.unfinished
+        yield MetricName(*OURS, "FinishedBeyondCount", tags), one.finished_beyond
+        yield MetricName(*OURS, "HeldTime", tags), one.oldest
+        yield MetricName(*OURS, "InHandCount", tags), one.in_hand
+        yield MetricName(*OURS, "HeldAttempts", tags), 0 if one.held is None else one.held.attempts
+        yield MetricName(*OURS, "SlotsLent", tags), sum(one.lent.values())
+        yield MetricName(*OURS, "SlotsBorrowed", tags), one.borrowed
+        if not one.lender:  # the owner tells these
+            yield MetricName(*OURS, "ParkedCount", tags), one.parked
+            yield MetricName(*OURS, "DeadLetterCount", tags), one.dead
+            yield MetricName(*OURS, "UnnotedCount", tags), one.unnoted

@@ -14,16 +14,21 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
+from zkconsumer.balance.dead_letters import DeadLetterTarget
+from zkconsumer.balance.executors import executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order, order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.sharing.sharing_thread import SharingAccess
+from zkconsumer.balance.until import RunEndRequest, RunEndWatch, find_ends, requested_end
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
@@ -34,8 +39,10 @@ from zkconsumer.errors import ConfigException, ConnectorClosedException, Consume
 from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
+from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.wiring import GroupMember
+from zkconsumer.wiring.member_parts import read_settings
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 
 if TYPE_CHECKING:
@@ -64,6 +71,8 @@ class RunLoop:
     _end: Closing
     _forked: ForkedProcessError | None
     _created: bool
+    _balanced = False
+    """Whether messages are finished in any order: the first run had ``concurrency``."""
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
     _advertised: dict[str, object]
@@ -86,6 +95,8 @@ class RunLoop:
             return self._merge(lambda: chosen, self._timeout_s(), lasting=lambda: False)
         if self._running is not None:
             raise ValueError("run() is reading the streams")
+        if self._balanced:
+            raise ValueError("this connector has been run with concurrency: its streams cannot be read otherwise")
         delivery = self._serving_member().delivery
         if self._merged is None:
             self._merged = self._merge(lambda: [stream for _, _, stream in delivery.streams()], self._timeout_s())
@@ -101,7 +112,7 @@ class RunLoop:
         executor: Literal["threads", "processes", "asyncio"] | Executor = "threads",
         batch: int = 1,
         retry: Retry | None = None,
-        dead_letter: Any = None,
+        dead_letter: DeadLetterTarget = None,
         failure_limit: FailureLimit | None = DEFAULT_LIMIT,
         until: Any = None,
         workers: int = 1,
@@ -127,6 +138,12 @@ class RunLoop:
         When no worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
         ``consumer.timeout.action=end``). The connector lives on, and may be run again.
 
+        With ``until`` (and ``concurrency``) it returns when everything before an end is finished, parked or a dead
+        letter in each partition that this member owns, and commits that. The connector lives on. ``until="end"`` is the
+        log ends as of now; or a mapping from (topic, partition) to offsets, for all partitions of the topics; or a time
+        that is over, as a datetime or in milliseconds since 1970. No message from there on is handled. A member that
+        owns nothing returns when the committed offsets of the group have reached the ends.
+
         Arguments: ``topics``: one, or several, with a stream for each worker; or a mapping to the numbers of streams as
         for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers`` threads
         share the streams; more than there are streams are of no use. Decoders as for ``create_message_streams``.
@@ -137,13 +154,32 @@ class RunLoop:
         :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
         without the extra ``otel``.
         """
-        _check_handler(handler)
-        _check_workers(workers, concurrency)
-        self._check_run(topics, key_decoder, value_decoder)
-        given = order_named(order), executor, batch, retry or Retry(), failure_limit, until
-        options = concurrency and BalancedOptions(concurrency, *given)
+        self._check_run(workers, concurrency, topics, key_decoder, value_decoder)
+        if concurrency is None:
+            _check_handler(handler)
+        elif tracer and executor == "processes":
+            raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
+        end = _run_end(until, concurrency, topics)
         if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
             handler = _with_spans(handler, tracer, self.config)
+        options = concurrency and BalancedOptions(
+            concurrency,
+            order_named(order),
+            executor_named(
+                executor,
+                handler,
+                concurrency,
+                batch,
+                self.config,
+                consumer=self.consumer_id,
+                settings=read_settings(self.config),
+                decoders=(key_decoder, value_decoder),
+            ),
+            batch,
+            retry or Retry(),
+            failure_limit,
+            dead_letter=dead_letter,
+        )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
         self._advertise(options or None, topics)
@@ -151,18 +187,29 @@ class RunLoop:
             try:
                 if topics is not None:
                     self._create_streams(topics, workers, key_decoder, value_decoder)
-                made = self._made_run(handler, workers, options or None)
+                made = self._made_run(handler, workers, options or None, end)
             except ConnectorClosedException:
                 if guard is not None and guard.received is not None:
                     return  # the signal came while the group was joined
                 raise
             self._complete(made)
 
-    def _check_run(self, topics: object, *decoders: object) -> None:
+    def _check_run(self, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
+        _check_workers(workers, concurrency)
         if self._running is not None:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
             raise ValueError("decoders are given where streams are created: here, with topics, or there")
+        balanced = concurrency is not None
+        if balanced != self._balanced and self._created:
+            raise ValueError(
+                "the streams of this connector were created without concurrency: give topics to run(), on another one"
+                if balanced
+                else "this connector has been run with concurrency: run it so again, or make another one"
+            )
+        if topics is None and balanced and not self._created:
+            raise ValueError("there are no streams yet: with concurrency, give topics to run()")
+        self._balanced = balanced
 
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""
@@ -170,22 +217,41 @@ class RunLoop:
         try:
             run.until_the_end()
             self._end.raise_failure()
+            if isinstance(run, BalancedRun) and run.reached_end and self.config.auto_commit_enable:
+                self.commit_offsets()
         except ConsumerTimeoutException as e:
             if getattr(e, "__notes__", None) or self.config.consumer_timeout_action != "end":
                 raise
         finally:
             self._running = None
 
-    def _made_run(self, handler: Handler, workers: int, options: BalancedOptions | None) -> _Run | BalancedRun:
+    def _made_run(
+        self, handler: Handler, workers: int, options: BalancedOptions | None, end: RunEndRequest | None
+    ) -> _Run | BalancedRun:
         member = self._serving_member()
+        member.parts.balanced = self._balanced
         if options is None:
             return _Run(self, handler, member, workers)
+        if end is not None:
+            options = replace(options, until=self._end_watch(end))
         return BalancedRun(self._access(member), handler, options)
+
+    def _end_watch(self, request: RunEndRequest) -> RunEndWatch:
+        """Look up where a run ends. Raises: as :func:`find_ends`."""
+        member = self._serving_member()
+        assert member.committer is not None
+        topics = {topic for topic, _, _ in member.delivery.streams()}
+        if ANY_TOPIC in topics:
+            raise ValueError("until needs topics by name: those that a filter finds later have no end")
+        end = find_ends(request, topics, member.lookup, Deadline(member.request_timeout))
+        return RunEndWatch(end, member.committer.of_group)
 
     def _access(self, member: GroupMember) -> MemberAccess:
         config = self.config
         return MemberAccess(
             consumer=self.consumer_id,
+            group=config.group_id,
+            lookup=member.parts.message_lookup(),
             delivery=member.delivery,
             positions=member.positions,
             wake_fetchers=member.fetching.wake,
@@ -195,8 +261,10 @@ class RunLoop:
             parks=not config.coordinated_by_brokers,
             timeout=self._timeout_s(),
             closing=lambda: self._end.begun,
+            closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
             sharing=self._sharing(member),
+            handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
 
     def _sharing(self, member: GroupMember) -> SharingAccess | None:
@@ -221,10 +289,6 @@ class RunLoop:
             return
         if options.order is Order.PARTITION:
             raise ConfigException("share.partitions", "has no meaning with order='partition': a partition is one lane")
-        if topics is None and SHARE_KEY not in self._advertised:
-            raise ConfigException(
-                "share.partitions", "needs topics for run(): members advertise their concurrency when they join"
-            )
         if topics is not None:
             self._advertised[SHARE_KEY] = str(AdvertisedShare(options.order.value, options.concurrency))
 
@@ -296,6 +360,10 @@ class RunLoop:
         key_decoder: Decoder[K] | None = None,
         value_decoder: Decoder[V] | None = None,
     ) -> list[KafkaStream[K | None, V | None]]:
+        """See the connector."""
+        raise NotImplementedError
+
+    def commit_offsets(self) -> None:
         """See the connector."""
         raise NotImplementedError
 
@@ -459,6 +527,14 @@ class _Run:
             self._stop()
 
 
+def _run_end(until: object, concurrency: int | None, topics: object) -> RunEndRequest | None:
+    if until is None:
+        return None
+    if concurrency is None or isinstance(topics, TopicFilter):
+        raise ValueError("until needs concurrency, and topics by name")
+    return requested_end(until, time_ns() // 1_000_000)
+
+
 def _check_workers(workers: int, concurrency: int | None) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
@@ -475,7 +551,10 @@ def _check_handler(handler: Handler) -> None:
     if not callable(handler):
         raise TypeError(f"the handler must be callable with a message, not {handler!r}")
     if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
-        raise TypeError(f"the handler {handler!r} does nothing when it is only called: a plain function is wanted")
+        raise TypeError(
+            f"the handler {handler!r} does nothing when it is only called: a plain function is wanted; a coroutine"
+            ' function runs with concurrency= and executor="asyncio"'
+        )
 
 
 def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:

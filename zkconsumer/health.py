@@ -11,7 +11,7 @@ The original has nothing of this. Its watcher thread gives up after ``rebalance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
@@ -45,7 +45,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether the member owns what it should, under a valid lease."""
+        """Whether the member owns what it should, under a valid lease, and handles all of it."""
         return not self.not_live and not self.not_ready
 
     @property
@@ -58,15 +58,20 @@ class Health:
         return ": ".join(filter(None, (word, "; ".join(self.reasons))))
 
 
-def health_of(member: GroupMember | None, end: Closing, forked: ForkedProcessError | None) -> Health:
-    """Return the health of a connector with these parts."""
+def health_of(
+    member: GroupMember | None, end: Closing, forked: ForkedProcessError | None, problems: Iterable[str] = ()
+) -> Health:
+    """Return the health of a connector with these parts.
+
+    Arguments: ``problems`` say why a run with ``concurrency`` does not do all of its work.
+    """
     if forked is not None:
         return Health((str(forked),))
     if end.begun:
         return _ending(end)
     if member is None:
         return Health((), ("no streams were created yet",))
-    found = Health(tuple(_failures(member)), tuple(_obstacles(member)))
+    found = Health(tuple(_failures(member)), (*_obstacles(member), *problems))
     # a shutdown that began meanwhile has ended some of the threads
     return _ending(end) if end.begun else found
 

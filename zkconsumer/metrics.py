@@ -203,12 +203,11 @@ class Buckets:
         self._counts = [0] * (len(BOUNDS) + 1)
         self._total = 0.0
 
-    def update_all(self, seconds: Sequence[float]) -> None:
-        """Add durations."""
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Add ``count`` durations that took ``seconds`` each."""
         with self._lock:
-            for each in seconds:
-                self._counts[bisect_left(BOUNDS, each)] += 1
-            self._total += sum(seconds)
+            self._counts[bisect_left(BOUNDS, seconds)] += count
+            self._total += seconds * count
 
     def value(self) -> BucketsValue:
         """Return the present numbers."""

@@ -19,19 +19,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import ref
 
 from zkconsumer.errors import MissingExtraError
-from zkconsumer.metrics import MeterValue, MetricName, TimerValue, Value
+from zkconsumer.metrics import BucketsValue, MeterValue, MetricName, TimerValue, Value
 from zkconsumer.version import VERSION
 
 try:
     from prometheus_client.metrics_core import (
         CounterMetricFamily,
         GaugeMetricFamily,
+        HistogramMetricFamily,
         InfoMetricFamily,
         Metric,
         SummaryMetricFamily,
@@ -78,7 +79,7 @@ _OWNED = _Family("zkconsumer_partition_owned", "1 for each partition that the me
 _COMMITTED = _Family("kafka_consumergroup_current_offset", "The committed offset of an owned partition.", _PARTITION)
 _LAG = _Family(
     "kafka_consumergroup_lag",
-    "Messages between the committed offset and the end of the log, if both are known.",
+    "Messages from the committed offset to the end of the log that are not finished, if both are known.",
     _PARTITION,
 )
 _REBALANCES = _Family("zkconsumer_rebalances", "Rebalances that the member has ended.", kind=CounterMetricFamily)
@@ -89,6 +90,7 @@ _OURS = ("zkconsumer", "Member")
 _LAGS = ("kafka.server", "FetcherLagMetrics", "ConsumerLag")
 _END = (*_OURS, "LogEndOffset")
 _AT = (*_OURS, "CommittedOffset")
+_BEYOND = (*_OURS, "FinishedBeyondCount")
 _ROUNDS = (*_CONNECTOR, "RebalanceRateAndTime")
 
 _PLAIN: Mapping[tuple[str, str, str], _Family] = {
@@ -133,6 +135,50 @@ _PLAIN: Mapping[tuple[str, str, str], _Family] = {
     ),
     (*_CONNECTOR, "KafkaCommitsPerSec"): _Family(
         "zkconsumer_kafka_commits", "Offsets that were written to Kafka.", kind=CounterMetricFamily
+    ),
+    (*_OURS, "HandlerTime"): _Family(
+        "zkconsumer_handler_duration_seconds",
+        "How long handlers took, in a run with concurrency; quick ones are measured several at once.",
+        kind=HistogramMetricFamily,
+    ),
+    (*_OURS, "Concurrency"): _Family("zkconsumer_concurrency", "Handlers that may run at the same time."),
+    (*_OURS, "FailedAttempts"): _Family(
+        "zkconsumer_failed_attempts", "Attempts at messages that failed.", kind=CounterMetricFamily
+    ),
+    (*_OURS, "LateResults"): _Family(
+        "zkconsumer_late_results",
+        "Results of handlers that came after their partition or slot had left.",
+        kind=CounterMetricFamily,
+    ),
+    (*_OURS, "ZombieHandlers"): _Family(
+        "zkconsumer_zombie_handlers", "Handlers that were running when a session ended.", kind=CounterMetricFamily
+    ),
+    (*_OURS, "StoppedPartitionsCount"): _Family(
+        "zkconsumer_stopped_partitions", "Partitions of which nothing is handled until somebody acts."
+    ),
+    (*_OURS, "UnfinishedCount"): _Family(
+        "zkconsumer_unfinished_messages", "Messages that were read and are not finished.", _PARTITION
+    ),
+    _BEYOND: _Family("zkconsumer_finished_beyond_messages", "Messages beyond the base that are finished.", _PARTITION),
+    (*_OURS, "HeldTime"): _Family(
+        "zkconsumer_base_held_seconds", "For how long the same message has held the base.", _PARTITION
+    ),
+    (*_OURS, "HeldAttempts"): _Family(
+        "zkconsumer_base_failed_attempts", "Failed attempts at the message that holds the base.", _PARTITION
+    ),
+    (*_OURS, "InHandCount"): _Family("zkconsumer_in_hand_messages", "Messages whose handlers run.", _PARTITION),
+    (*_OURS, "ParkedCount"): _Family(
+        "zkconsumer_parked_messages", "Messages that the base has passed, and that are tried again.", _PARTITION
+    ),
+    (*_OURS, "DeadLetterCount"): _Family("zkconsumer_dead_letters", "Messages that were given up.", _PARTITION),
+    (*_OURS, "UnnotedCount"): _Family(
+        "zkconsumer_unnoted_results", "Results since the last commit, which a crash would repeat.", _PARTITION
+    ),
+    (*_OURS, "SlotsLent"): _Family(
+        "zkconsumer_slots_lent", "Slots of an owned partition, of 256, that other members have on loan.", _PARTITION
+    ),
+    (*_OURS, "SlotsBorrowed"): _Family(
+        "zkconsumer_slots_borrowed", "Slots of another member's partition that this one handles.", _PARTITION
     ),
     _ROUNDS: _Family("zkconsumer_rebalance_duration_seconds", "How long rebalances took.", kind=SummaryMetricFamily),
     ("kafka.consumer", "FetchRequestAndResponseMetrics", "FetchRequestRateAndTimeMs"): _Family(
@@ -214,6 +260,7 @@ def _samples(connector: ZookeeperConsumerConnector) -> Iterator[tuple[_Family, t
     yield _INFO, (VERSION, config.partition_assignment_strategy, coordination, config.client_id), 1
     ends: dict[tuple[str, ...], Value] = {}
     offsets: dict[tuple[str, ...], Value] = {}
+    beyond: dict[tuple[str, ...], Value] = {}
     for name, value in sorted(connector.metrics().items()):
         key, tags = (name.group, name.type, name.name), _tags(name)
         if key == _LAGS:
@@ -227,10 +274,13 @@ def _samples(connector: ZookeeperConsumerConnector) -> Iterator[tuple[_Family, t
             yield _PLAIN[key], tags, value
             if key == _ROUNDS:
                 yield _REBALANCES, (), value
+            elif key == _BEYOND:
+                beyond[tags] = value
     for tags, offset in offsets.items():
         end = ends.get(tags)
-        if isinstance(end, int) and isinstance(offset, int):
-            yield _LAG, tags, max(0, end - offset)
+        finished = beyond.get(tags, 0)
+        if isinstance(end, int) and isinstance(offset, int) and isinstance(finished, int):
+            yield _LAG, tags, max(0, end - offset - finished)
 
 
 def _tags(name: MetricName) -> tuple[str, ...]:
@@ -243,6 +293,8 @@ def _add(family: Metric, labels: tuple[str, ...], value: Value) -> None:
         case InfoMetricFamily(), _:
             split = len(_OF_MEMBER)
             family.add_metric(labels[:split], dict(zip(_INFO.labels, labels[split:], strict=True)))
+        case HistogramMetricFamily(), BucketsValue():
+            family.add_metric(labels, list(_cumulative(value)), value.total)
         case SummaryMetricFamily(), TimerValue(duration=took):
             family.add_metric(labels, took.count, took.count * took.mean / 1000)
         case CounterMetricFamily(), TimerValue(duration=took):
@@ -251,3 +303,11 @@ def _add(family: Metric, labels: tuple[str, ...], value: Value) -> None:
             family.add_metric(labels, count)
         case ((CounterMetricFamily() | GaugeMetricFamily()), int() | float()) if isfinite(value):
             family.add_metric(labels, value)
+
+
+def _cumulative(value: BucketsValue) -> Iterator[tuple[str, float]]:
+    """Yield each bound as text with the number of durations up to it."""
+    count = 0
+    for bound, more in zip((*value.bounds, inf), value.counts, strict=True):
+        count += more
+        yield "+Inf" if bound == inf else repr(bound), count

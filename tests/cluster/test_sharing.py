@@ -138,5 +138,3 @@ def test_sharing_needs_an_order_that_can_be_shared(connector: Callable[..., Zook
     made = connector("g", **SHARING)
     with pytest.raises(ConfigException, match="order='partition'"):
         made.run(print, "t", concurrency=4, order="partition")
-    with pytest.raises(ConfigException, match="needs topics"):
-        made.run(print, concurrency=4)

@@ -7,14 +7,20 @@ from signal import SIGINT, SIGTERM
 from typing import assert_type
 
 from zkconsumer import (
+    BalanceState,
     ConsumerConfig,
     ConsumerRebalanceListener,
+    DeadLetterTopic,
+    FailureLimit,
     Health,
     IntDecoder,
     KafkaStream,
+    Later,
     LongDecoder,
     MessageAndMetadata,
     Phase,
+    Reject,
+    Retry,
     StringDecoder,
     TopicPartition,
     Whitelist,
@@ -54,6 +60,19 @@ def one_loop(connector: ZookeeperConsumerConnector) -> None:
     connector.run(lambda: None, ["t"])  # type: ignore[arg-type, misc]
     for message in connector.messages(connector.create_message_streams_by_filter(Whitelist("a"), 1, StringDecoder())):
         assert_type(message.key, str | None)
+
+
+def balanced(connector: ZookeeperConsumerConnector, letters: DeadLetterTopic) -> None:
+    def handle(message: MessageAndMetadata[str, bytes]) -> Later | Reject | None:
+        return Later(5) if message.key else Reject("no key")
+
+    retry = Retry(attempts=3, delays=(1.0, 10.0), reject=(KeyError,))
+    connector.run(handle, "t", concurrency=64, key_decoder=StringDecoder())
+    connector.run(handle, "t", concurrency=8, order="none", executor="processes", retry=retry, dead_letter=letters)
+    connector.run(handle, "t", concurrency=8, failure_limit=FailureLimit(consecutive=10), until="end")
+    connector.run(handle, "t", concurrency=8, order="any")  # type: ignore[arg-type]
+    assert_type(connector.balance, BalanceState | None)
+    assert_type(connector.state.balance, tuple[str, ...])
 
 
 def telemetry(connector: ZookeeperConsumerConnector) -> None:

@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.gauges import member_gauges
 from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.metrics import Buckets
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.wiring.member_parts import MemberParts
@@ -22,7 +24,9 @@ def position(partition: int, *, consumed: int | None, log_end: int) -> Partition
     return made
 
 
-def gauges(*positions: PartitionPosition, leaderless: tuple[int, ...] = ()) -> dict[str, Any]:
+def gauges(
+    *positions: PartitionPosition, leaderless: tuple[int, ...] = (), balance: BalanceState | None = None
+) -> dict[str, Any]:
     owned = {p.tp: p for p in positions}
     member: Any = SimpleNamespace(
         config=SimpleNamespace(client_id="c", group_id="g"),
@@ -35,7 +39,7 @@ def gauges(*positions: PartitionPosition, leaderless: tuple[int, ...] = ()) -> d
         delivery=SimpleNamespace(streams=lambda: [(ANY_TOPIC, 3, SimpleNamespace(queue=_Queue()))]),
     )
     member.lags = lambda: MemberParts.lags(cast("MemberParts", member), owned)
-    return {str(name): value for name, value in member_gauges(member)}
+    return {str(name): value for name, value in member_gauges(member, balance)}
 
 
 class _Queue:
@@ -78,3 +82,21 @@ def test_the_streams_of_a_filter_have_no_topic() -> None:
     assert found["kafka.consumer:type=ZookeeperConsumerConnector,name=FetchQueueSize,clientId=c,threadId=3"] == 2
     assert found["zkconsumer:type=Member,name=QueuedBytes,clientId=c"] == 10
     assert found["zkconsumer:type=Member,name=State,clientId=c,groupId=g"] == "owning"
+
+
+def test_a_balanced_run_is_told_by_partition() -> None:
+    own = PartitionBalance(TopicPartition("t", 0), 5, HeldMessage(5, 4), 3, 2, 1, 9.5, 7, 6, 88, {"g_b": 64, "g_c": 1})
+    lent = PartitionBalance(TopicPartition("t", 1), 8, lender="g_b", borrowed=32, stopped="stopped at 8: no room")
+    times = Buckets().value()
+    found = gauges(balance=BalanceState(64, (own, lent), 11, 12, 13, (), times))
+    told = {name.removeprefix("zkconsumer:type=Member,name="): value for name, value in found.items()}
+    names = (
+        *("UnfinishedCount", "FinishedBeyondCount", "HeldTime", "InHandCount", "HeldAttempts", "SlotsLent"),
+        *("SlotsBorrowed", "ParkedCount", "DeadLetterCount", "UnnotedCount"),
+    )
+    place = "clientId=c,topic=t,partition"
+    assert [told[f"{name},{place}=0"] for name in names] == [2, 3, 9.5, 1, 4, 65, 0, 7, 6, 88]
+    assert [told.get(f"{name},{place}=1") for name in names] == [0, 0, 0.0, 0, 0, 0, 32, None, None, None]
+    whole = ("Concurrency", "FailedAttempts", "LateResults", "ZombieHandlers", "StoppedPartitionsCount", "HandlerTime")
+    assert [told[f"{name},clientId=c"] for name in whole] == [64, 11, 12, 13, 1, times]
+    assert not any("Unfinished" in name for name in gauges())

@@ -14,6 +14,7 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.events import LookAgain
+from zkconsumer.shutdown import Closing
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper import node_codecs
 
@@ -62,6 +63,14 @@ def sides(made: ZookeeperConsumerConnector) -> set[str]:
 )
 def test_what_is_not_live_is_not_ready_either(value: Health, live: bool, ready: bool, text: str) -> None:
     assert (value.live, value.ready, str(value)) == (live, ready, text)
+
+
+def test_a_stopped_partition_is_live_and_not_ready(cluster: FakeCluster) -> None:
+    with connector(cluster) as made:
+        made.create_message_streams({"t": 1})
+        becomes_ready(made)
+        problem = "t-1 stopped at 7: no more dead letters can be kept"
+        assert health.health_of(member_of(made), Closing(), None, [problem]) == Health((), (problem,))
 
 
 def test_a_member_is_ready_from_its_first_rebalance_to_its_end(cluster: FakeCluster) -> None:

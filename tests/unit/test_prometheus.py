@@ -19,7 +19,7 @@ from tests.documents import example
 from tests.timing import eventually, scaled
 from zkconsumer import Health, ZookeeperConsumerConnector
 from zkconsumer.errors import MissingExtraError
-from zkconsumer.metrics import MetricName
+from zkconsumer.metrics import Buckets, MetricName, Value
 from zkconsumer.prometheus import Collector
 from zkconsumer.testing import FakeCluster
 
@@ -70,6 +70,36 @@ class Scripted:
         if isinstance(self._metrics, Exception):
             raise self._metrics
         return self._metrics or {}
+
+
+def test_a_balanced_run_is_exported_with_its_handler_times() -> None:
+    times = Buckets()
+    times.add(0.0001, 3)
+    times.add(0.02)
+    place = (("clientId", "c"), ("topic", "t"), ("partition", "0"))
+    values: dict[tuple[str, str, str], Value] = {
+        ("zkconsumer", "Member", "FinishedBeyondCount"): 4,
+        ("zkconsumer", "Member", "ParkedCount"): 2,
+        ("zkconsumer", "Member", "CommittedOffset"): 10,
+        ("zkconsumer", "Member", "LogEndOffset"): 20,
+    }
+    metrics = {MetricName(*name, place): value for name, value in values.items()}
+    metrics[MetricName("zkconsumer", "Member", "HandlerTime", (("clientId", "c"),))] = times.value()
+    metrics[MetricName("zkconsumer", "Member", "LateResults", (("clientId", "c"),))] = 7
+    made = Scripted(metrics)
+    found = scraped(registry_of(made))
+    of = "consumergroup=g,member=0"
+    assert found[f"kafka_consumergroup_lag{{{of},partition=0,topic=t}}"] == 6
+    assert found[f"zkconsumer_finished_beyond_messages{{{of},partition=0,topic=t}}"] == 4
+    assert found[f"zkconsumer_parked_messages{{{of},partition=0,topic=t}}"] == 2
+    assert found[f"zkconsumer_late_results_total{{{of}}}"] == 7
+    buckets = [
+        found[f"zkconsumer_handler_duration_seconds_bucket{{consumergroup=g,le={le},member=0}}"]
+        for le in ("0.0005", "0.025", "+Inf")
+    ]
+    assert buckets == [3, 4, 4]
+    assert found[f"zkconsumer_handler_duration_seconds_count{{{of}}}"] == 4
+    assert found[f"zkconsumer_handler_duration_seconds_sum{{{of}}}"] == pytest.approx(0.0203)
 
 
 def test_a_member_exports_what_it_owns(cluster: FakeCluster) -> None:

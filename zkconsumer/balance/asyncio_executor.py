@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import groupby
+from threading import Event
 from time import monotonic
 from typing import Any
 
@@ -48,6 +49,7 @@ class AsyncioExecutor:
         self._outcomes: list[tuple[Work, Outcome]] = []
         self._settles = False
         self._stopping = False
+        self._drained = Event()
         self._woken = False
 
     def start(self, source: WorkSource) -> None:
@@ -61,6 +63,13 @@ class AsyncioExecutor:
         if not self._woken:  # one call of the loop does for many works
             self._woken = True
             self._bridge.call(self._take)
+
+    def drained(self, deadline: Deadline) -> bool:
+        """Take no more, and wait for coroutines until the deadline. Returns whether all have returned."""
+        self._stopping = True
+        if not self._bridge.call(self._look_for_end):
+            return True
+        return self._drained.wait(deadline.remaining())
 
     def stop(self, deadline: Deadline) -> bool:
         """End; see :class:`zkconsumer.balance.work.Executor`. At the deadline coroutines are cancelled."""
@@ -101,7 +110,12 @@ class AsyncioExecutor:
     def _ended(self, task: asyncio.Task[None]) -> None:
         for work in self._tasks.pop(task):  # those of a task that was cancelled before it began
             self._settle(work, NOT_STARTED)
+        self._look_for_end()
         self._take()
+
+    def _look_for_end(self) -> None:
+        if self._stopping and not self._tasks:
+            self._drained.set()
 
     async def _run(self, works: list[Work]) -> None:
         """Handle a batch, or works of one lane one after the other. Takes those out of the list that have an outcome.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from zkconsumer.metrics import BucketsValue
 from zkconsumer.model import TopicPartition
@@ -18,7 +19,8 @@ class HeldMessage:
 
     ``attempts`` of it have failed, the last one with ``error`` (the name of its class, or a reason). ``next_in`` is
     None unless it waits for its next attempt. ``in_hand`` is for how long its handler has run, None if none runs.
-    ``where`` names the member that has its slot on loan, empty if it is ours.
+    ``where`` names the member that has its slot on loan, empty if it is ours. ``passing``: it was parked or given up,
+    and the next commit stores its pointer and passes it.
     """
 
     offset: int
@@ -27,11 +29,14 @@ class HeldMessage:
     error: str = ""
     in_hand: float | None = None
     where: str = ""
+    passing: bool = False
 
     def __str__(self) -> str:
         said = [f"attempt {self.attempts}"] if self.attempts else []
         if self.where:
             said.append(f"on loan to {self.where}")
+        elif self.passing:
+            said.append("passed by the next commit")
         elif self.in_hand is not None:
             said.append(f"in hand for {self.in_hand:.0f} s")
         elif self.next_in is not None:
@@ -47,12 +52,13 @@ class PartitionBalance:
 
     * ``base``: the lowest unfinished offset; ``held``: the message there, None if everything that was read is finished
     * ``finished_beyond``, ``unfinished``: messages beyond the base that are finished, and that were read and are not
-    * ``in_hand``: messages whose handlers run; ``oldest``: seconds since the oldest unfinished one was read
-    * ``parked``, ``dead``: pointers of each kind; ``note_bytes``: size of the note as last written, 0 without one
+    * ``in_hand``: messages whose handlers run; ``oldest``: for how many seconds the same message has held the base
+    * ``parked``, ``dead``: pointers of each kind; ``unnoted``: outcomes since the last commit, which a crash repeats
     * ``lent``: number of slots on loan, by member; ``lender``: the owner of a partition of which ``borrowed`` slots are
       on loan to this member (empty and 0 for an own one)
     * ``full``: whether so much of it is unfinished that no more is fetched
-    * ``stopped``: why no further message of the partition is handled until somebody acts; empty if all is well
+    * ``stopped``: why no further message of the partition is handled until somebody acts, in words that follow its
+      name; empty if all is well
     """
 
     partition: TopicPartition
@@ -64,7 +70,7 @@ class PartitionBalance:
     oldest: float = 0.0
     parked: int = 0
     dead: int = 0
-    note_bytes: int = 0
+    unnoted: int = 0
     lent: Mapping[str, int] = field(default_factory=dict)
     lender: str = ""
     borrowed: int = 0
@@ -83,7 +89,7 @@ class PartitionBalance:
         if self.full:
             said.append("full")
         if self.stopped:
-            said.append(f"stopped: {self.stopped}")
+            said.append(self.stopped)
         return f"{self.partition}: {', '.join(said)}"
 
 
@@ -113,7 +119,7 @@ class BalanceState:
     @property
     def problems(self) -> tuple[str, ...]:
         """Why the member does not do all of its work, in words; empty if it does."""
-        stopped = (f"{one.partition} has stopped: {one.stopped}" for one in self.partitions if one.stopped)
+        stopped = (f"{one.partition} {one.stopped}" for one in self.partitions if one.stopped)
         return (*stopped, *self.troubles)
 
     def lines(self) -> tuple[str, ...]:
@@ -124,3 +130,14 @@ class BalanceState:
 def _tells(one: PartitionBalance) -> bool:
     counts = (one.unfinished, one.in_hand, one.finished_beyond, one.parked, one.dead, one.lent, one.lender)
     return one.held is not None or any(counts) or bool(one.stopped)
+
+
+@runtime_checkable
+class ShowsBalance(Protocol):
+    """A run with ``concurrency``, as those see it that show what it does. Any thread, also a signal handler."""
+
+    def summary(self) -> BalanceState:
+        """Return what the run does at this moment."""
+
+    def problems(self) -> tuple[str, ...]:
+        """Return :attr:`BalanceState.problems`, without taking a lock."""

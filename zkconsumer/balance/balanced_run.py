@@ -13,13 +13,17 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
+from zkconsumer.balance.balance_state import BalanceState
+from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.message_fates import Bury, EngineRules
+from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
+from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.run_summary import run_summary, stops, troubles
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor
@@ -44,7 +48,10 @@ STOP_WITHIN = 5.0
 
 
 class Until(Protocol):
-    """When a run ends by itself."""
+    """When a run ends by itself; see :class:`zkconsumer.balance.until.RunEndWatch`."""
+
+    def limit(self, tp: TopicPartition) -> int:
+        """Return the offset before which a partition is handled. Any thread."""
 
     def reached(self, positions: Sequence[PartitionPosition]) -> bool:
         """Return whether all of these are where the run ends. Called a few times a second; returns at once."""
@@ -61,18 +68,24 @@ class BalancedOptions:
     retry: Retry = field(default_factory=Retry)
     failure_limit: FailureLimit | None = field(default_factory=FailureLimit)
     until: Until | None = None
-    bury: Bury | None = None
+    dead_letter: DeadLetterTarget = None
+
+    def __post_init__(self) -> None:
+        checked_target(self.dead_letter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAccess:
     """What a run needs of its member.
 
-    ``closing`` says whether the connector is being shut down; ``shut_down`` does so without counting anything as
-    finished that is in hand, and waits; ``parks``: pointers can be kept.
+    ``closing`` says whether the connector is being shut down, ``closed`` whether it has left the group; ``shut_down``
+    does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept;
+    ``handler_timeout`` in seconds, None for none; ``lookup`` reads single messages.
     """
 
     consumer: ConsumerId
+    group: str
+    lookup: MessageReader
     delivery: Delivery
     positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
     wake_fetchers: Callable[[], None]
@@ -82,8 +95,10 @@ class MemberAccess:
     parks: bool
     timeout: float | None
     closing: Callable[[], bool]
+    closed: Callable[[], bool]
     shut_down: Callable[[], None]
     sharing: SharingAccess | None = None
+    handler_timeout: float | None = None
 
 
 class BalancedRun:
@@ -92,13 +107,18 @@ class BalancedRun:
     def __init__(self, member: MemberAccess, handler: Handler, options: BalancedOptions) -> None:
         self._member = member
         self._until = options.until
+        self._concurrency = options.concurrency
         self._events: SimpleQueue[BaseException | None] = SimpleQueue()
         self._hurried = False
+        self.dead_letters = DeadLetters(member.consumer, member.group, options.dead_letter, keeps_pointers=member.parks)
+        self.dead_letters.fatal = self._fatal
+        self.reached_end = False
+        """Whether the run ended because of ``until``."""
         self.engine = Engine(
             member.gate,
             EngineRules(options.order, options.retry, options.failure_limit, member.parks),
             failed=self._events.put,
-            bury=options.bury,
+            dead_letters=self.dead_letters,
         )
         delivery = member.delivery
         self.reader = Reader(
@@ -110,11 +130,22 @@ class BalancedRun:
             stream_of=delivery.stream_of,
             wake_fetchers=member.wake_fetchers,
         )
+        if options.until is not None:
+            self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
         self.sharing: Sharing | None = None
         if member.sharing is not None:
             share = AdvertisedShare(options.order.value, options.concurrency)
             self.sharing = Sharing(member.sharing, self.engine, self.reader, share)
+        self.pointers = PointerReader(
+            member.consumer,
+            lambda: self.reader.partitions,
+            self.engine,
+            member.lookup,
+            most=2 * options.concurrency,
+        )
+        self.engine.pointer_settled = self.pointers.settled
+        self.reader.idle_calls.append(self.dead_letters.tend)
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
         if isinstance(self.executor, ThreadExecutor):
@@ -139,6 +170,9 @@ class BalancedRun:
             self.reader.start()
             if self.sharing is not None:
                 self.sharing.start()
+            self.dead_letters.start()
+            if self._member.parks:
+                self.pointers.start()
             self.executor.start(self.engine)
             error = self._wait()
             self._end(error)
@@ -160,9 +194,11 @@ class BalancedRun:
             if self._hurried or self._member.closing():
                 return None
             if self._until is not None and self._until.reached(list(self._member.positions().values())):
+                self.reached_end = True
                 return None
             engine = self.engine
-            if timeout is not None and not engine.in_hand and monotonic() - engine.active_at >= timeout:
+            # a worker process may be on its way to a message
+            if timeout is not None and not engine.busy and monotonic() - engine.active_at >= timeout:
                 return ConsumerTimeoutException(NOTHING_CAME)
 
     def _end(self, error: BaseException | None) -> None:
@@ -170,8 +206,10 @@ class BalancedRun:
         self.engine.end()
         if error is not None and not isinstance(error, ConsumerTimeoutException):
             self._member.shut_down()
-        while not self.executor.stop(Deadline(SLICE)) and not self._hurried:
-            pass
+        while not self.executor.drained(Deadline(SLICE)) and not self._hurried:
+            if self._member.closed():  # other members may have the messages now: end what can be ended
+                self.executor.stop(Deadline(0.0))
+        self.executor.stop(Deadline(0.0))
         self._stop_reader()
         self._tell_of_late_handlers()
 
@@ -183,10 +221,17 @@ class BalancedRun:
         self._stop_reader()
         self._tell_of_late_handlers()
 
+    def _fatal(self, error: BaseException) -> None:
+        self.engine.abort(error)
+
     def _stop_reader(self) -> None:
         self.give_back()
         if self.sharing is not None:
             self.sharing.stop(Deadline(STOP_WITHIN))
+        deadline = Deadline(STOP_WITHIN)
+        self.pointers.close(deadline)
+        if not self.dead_letters.close(deadline):
+            log.warning("a dead letter is being delivered still; its message comes again")
         self.reader.stop()
         if self.reader.thread.ident is not None:
             self.reader.thread.join(STOP_WITHIN)
@@ -201,6 +246,15 @@ class BalancedRun:
         """Give back what is on loan from other members, once the messages of it in hand are finished; waits a while."""
         if self.sharing is not None:
             self.sharing.leave(Deadline(0.0 if self._hurried else LEAVE_WITHIN))
+
+    def summary(self) -> BalanceState:
+        """Return what the run does at this moment. Any thread, also a signal handler."""
+        limit = self._member.handler_timeout
+        return run_summary(self.engine, self.reader.partitions, self.executor, self._concurrency, limit)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""
+        return (*stops(self.reader.partitions), *troubles(self.executor, self._member.handler_timeout))
 
     def hurry(self) -> None:
         """Wait for no handler any more. Any thread, also a signal handler."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from zkconsumer.metrics import Buckets
+
 MOST = 256
 """Messages that a worker takes at most."""
 SECONDS = 0.002
@@ -25,10 +27,13 @@ class BatchSize:
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=_LOOK_BACK)
         self.size = 1
+        self.times = Buckets()
+        """The durations of handlers; those of quick ones as the mean of several."""
 
     def note(self, messages: int, seconds: float) -> None:
         """Note how long some handlers took, one after the other. Any thread: each step is atomic."""
         self._last.append(seconds / messages)
+        self.times.add(seconds / messages, messages)
         each = min(self._last.copy())
         wanted = MOST if each <= 0 else int(SECONDS / each)
         self.size = max(1, min(wanted, 2 * self.size, MOST))

@@ -18,8 +18,8 @@ from threading import Lock, Thread
 from typing import Any
 
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
-from zkconsumer.balance.retry import reason_of
-from zkconsumer.balance.work import Work
+from zkconsumer.balance.read_work import ReadWork
+from zkconsumer.balance.retry import Decision, reason_of
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer
 from zkconsumer.deadline import Deadline
@@ -49,7 +49,7 @@ _NO_POINTERS = (
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    work: Work
+    work: ReadWork
     failure: Failure
     pointer: Pointer
     failures: int = 0
@@ -73,10 +73,10 @@ class DeadLetters:
     """The dead letters of one run.
 
     Arguments: ``name`` of the consumer; ``group`` is the ``group.id``; ``target`` is a checked ``dead_letter``
-    argument; ``ended`` is called, from the thread here, for each work that waited, once it was delivered or its
-    partition has left; ``fatal`` is called with an exception of a function that ends the run (not an ``Exception``);
-    ``keeps_pointers`` says whether the group can keep pointers; ``monotonic`` is the time of back-offs.
+    argument; ``keeps_pointers`` says whether the group can keep pointers; ``monotonic`` is the time of back-offs.
 
+    * ``ended`` is called, from the thread here, for each work that waited, once it was delivered or its partition has
+      left; ``fatal`` with an exception of a function that ends the run (not an ``Exception``)
     * ``delivered``, ``failed``: numbers of dead letters that were delivered, and of tries that failed
     """
 
@@ -86,17 +86,15 @@ class DeadLetters:
         group: str,
         target: DeadLetterTarget,
         *,
-        ended: Callable[[Work], None],
-        fatal: Callable[[BaseException], None],
         keeps_pointers: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.ended: Callable[[ReadWork], None] = lambda _: None
+        self.fatal: Callable[[BaseException], None] = lambda _: None
         self.delivered = 0
         self.failed = 0
         self._group = group
         self._target = target
-        self._ended = ended
-        self._fatal = fatal
         self._keeps_pointers = keeps_pointers
         self._monotonic = monotonic
         self._lock = Lock()
@@ -112,19 +110,18 @@ class DeadLetters:
         """Start the thread."""
         self._thread.start()
 
-    def add(
-        self, work: Work, reason: str, attempts: int, first_ms: int, error: BaseException | None = None, key: str = ""
-    ) -> bool:
+    def bury(self, work: ReadWork, decision: Decision, key: str = "") -> bool:
         """Make a message a dead letter.
 
         Returns True if that is done: its pointer is in the ledger. Otherwise the message waits, its partition's base
         holds, and ``ended`` is called later. Arguments: ``key`` is its ``key_mark``, empty if order does not matter.
         """
+        reason, attempts, first_ms = decision.reason, decision.attempts, decision.first_ms
         pointer = Pointer(work.offset, Fate.DEAD, attempts, 0, first_ms, key, reason)
-        waiting = _Waiting(work, Failure(reason, attempts, first_ms, self._group, error), pointer)
         if self._target is None and self._keeps_pointers and work.ledger.point_at([pointer]):
             self.delivered += 1
             return True
+        waiting = _Waiting(work, Failure(reason, attempts, first_ms, self._group, decision.error), pointer)
         with self._lock:
             self._waiting.append(waiting)
             if self._target is None:
@@ -147,9 +144,10 @@ class DeadLetters:
         """Number of dead letters that are not delivered yet."""
         return len(self._waiting)
 
-    def wake(self) -> None:
-        """Have the thread look now, for instance because a partition has left. It tries nothing before it is due."""
-        self._wake.set()
+    def tend(self) -> None:
+        """Have the thread look if something waits: a partition may have left. It tries nothing before it is due."""
+        if self._waiting:
+            self._wake.set()
 
     def close(self, deadline: Deadline) -> bool:
         """End. Returns whether the thread has ended by the deadline. What was not delivered comes again."""
@@ -157,7 +155,10 @@ class DeadLetters:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(deadline.bounded(_CLOSE_WITHIN))
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self._remove(list(self._waiting))
+        return True
 
     # ---- the thread
 
@@ -166,7 +167,7 @@ class DeadLetters:
             try:
                 pause = self.look()
             except BaseException as error:  # noqa: BLE001 (whatever it is ends the run, which says so)
-                self._fatal(error)
+                self.fatal(error)
                 return
             self._wake.wait(pause)
 
@@ -205,6 +206,7 @@ class DeadLetters:
         if tp not in self._stopped:
             log.error("%s is stopped: %s", tp, text)
         self._stopped[tp] = text
+        one.work.home.stopped = text
 
     def _remove(self, ended: Sequence[_Waiting]) -> None:
         """Take dead letters out that do not wait any more, and have their partitions go on."""
@@ -215,10 +217,17 @@ class DeadLetters:
             self._waiting = [one for one in self._waiting if one not in removed]
             still = {one.work.ledger.position.tp for one in self._waiting if one.failures}
             for tp in [tp for tp in self._stopped if tp not in still]:
-                del self._stopped[tp]
-                log.info("%s goes on: its dead letters are delivered", tp)
+                self._go_on(tp, self._stopped.pop(tp), ended)
         for one in ended:
-            self._ended(one.work)
+            self.ended(one.work)
+
+    @staticmethod
+    def _go_on(tp: TopicPartition, text: str, ended: Sequence[_Waiting]) -> None:
+        """Let the partition go on, unless it was stopped for another reason. The lock is held."""
+        log.info("%s goes on: its dead letters are delivered", tp)
+        for one in ended:
+            if one.work.home.position.tp == tp and one.work.home.stopped == text:
+                one.work.home.stopped = ""  # the reader's thread lets its messages begin again
 
     def _deliver(self, due: Sequence[_Waiting]) -> list[str]:
         """Try to deliver. Returns the error of each, empty for one that was delivered."""

@@ -15,12 +15,12 @@ from threading import Lock
 from time import monotonic
 
 from zkconsumer.balance.batch_size import BatchSize
+from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.lanes import Lanes
-from zkconsumer.balance.message_fates import Bury, EngineRules, MessageFates
+from zkconsumer.balance.message_fates import EngineRules, MessageFates
 from zkconsumer.balance.open_partition import HELD, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending
 from zkconsumer.balance.read_work import Part, ReadWork
-from zkconsumer.balance.retry import Decision
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import NOTHING_HELD
@@ -29,8 +29,6 @@ from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
-MOST_POINTER_WORKS = 1000
-"""Messages of pointers that may wait or be in hand."""
 ENOUGH = 2048
 """Startable messages, or keys, after which no more is read: many live objects make Python's garbage collector slow."""
 LOOK = 0.1
@@ -41,8 +39,8 @@ class Engine:
     """The messages of one run: a :class:`~zkconsumer.balance.work.WorkSource`.
 
     Arguments: ``gate`` says whether a handler may begin (the lease, perhaps with a rate limit); ``rules`` of the run;
-    ``wake_reader`` is called when there is room again; ``failed`` gets what ends the run; ``bury`` is told of dead
-    letters (None: they become pointers).
+    ``wake_reader`` is called when there is room again; ``failed`` gets what ends the run; ``dead_letters`` takes what
+    is given up (None: pointers).
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class Engine:
         *,
         wake_reader: Callable[[], None] = lambda: None,
         failed: Callable[[BaseException], None] = lambda _: None,
-        bury: Bury | None = None,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         self._pace = gate if isinstance(gate, RateLimitedLease) else None
         self._lease = gate.lease if isinstance(gate, RateLimitedLease) else gate
@@ -62,20 +60,28 @@ class Engine:
         self.wake_executor: Callable[[], None] = lambda: None
         self._failed = failed
         self._lock = Lock()
-        self.fates = MessageFates(rules, self.lanes, self._lock, bury, self.abort)
+        self.fates = MessageFates(rules, self.lanes, self._lock, dead_letters, self.abort)
+        self.fates.dead_letters.ended = self.dead_letter_ended
         self._waiting: deque[WakeFlag] = deque()
         self.sizes = BatchSize()
         self._homes: dict[MessageLedger, OpenPartition] = {}
-        self._pointer_works = 0
         self.pointer_settled: Callable[[Work], None] = lambda _: None
-        """Told of each message of a pointer that has an outcome or was dropped; it returns at once, under the lock."""
+        """Told of each message of a pointer that was settled for good or dropped; it must return at once."""
         self.enough = ENOUGH
         self.reader_waits = False
         """The reader has stopped because there is enough to begin."""
         self._ended = False
         self.in_hand = 0
+        self.zombies = 0
+        """Handlers that ended when the session's lease was no longer valid."""
         self.active_at = monotonic()
         """When a message was last handed out or settled (monotonic seconds)."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message is in hand, or may begin now."""
+        due = self.lanes.next_due()
+        return bool(self.in_hand or self.lanes.startable or (due is not None and due <= monotonic()))
 
     # ---- executors
 
@@ -188,6 +194,8 @@ class Engine:
                     done.append(work)
                 else:
                     self._sort(work, outcome, done, others)
+            if not self._lease.valid:
+                self.zombies += sum(outcome is not NOT_STARTED for _, outcome in outcomes)
         # first: a revocation that sees nothing in hand commits what is finished by then
         self._finish(done)
         again = []
@@ -249,10 +257,17 @@ class Engine:
                 self._left_hand(home, works)
             startable = self.lanes.startable
             self.active_at = monotonic()
+        self._settle_pointers(works, again)
         for home in homes:
             self._tell_of(home)
         if startable and self._waiting:
             self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
+
+    def _settle_pointers(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
+        """Tell of the messages of pointers that do not come again by themselves."""
+        for work in works:
+            if work.pointer and not any(one.part is work.part for one in again):
+                self.pointer_settled(work)
 
     def _put_back(self, work: ReadWork) -> None:
         home = work.part.home
@@ -267,10 +282,8 @@ class Engine:
             home.position.held_until = NOTHING_HELD
         if home.shared:
             home.hand.difference_update(works)
-        if self._pointer_works:
-            for work in works:
-                if work.pointer and work.part.home is home:
-                    self._pointer_ended(work)
+        if any(work.pointer for work in works):
+            self.fates.parking.refresh(home)
 
     def _tell_of(self, home: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
@@ -291,21 +304,11 @@ class Engine:
 
     # ---- messages that are not done
 
-    def _pointer_ended(self, work: ReadWork) -> None:
-        """Note that the message of a pointer is no longer in hand. The caller holds the lock."""
-        self._pointer_works -= 1
-        self.pointer_settled(work)
-        self.fates.pointer_ended(work)
-
-    def buried(self, work: ReadWork, decision: Decision, error: BaseException | None) -> None:
-        """Note that a dead letter was delivered, or failed to be. Any thread."""
-        again = []
-        if error is None:
-            work.home.ledger.finish([work.offset])
-            work.home.failing.pop(work.offset, None)
-        else:
-            again.append(self.fates.stopped(work, decision, f"no dead letter could be delivered: {error!r:.200}"))
-        self._close([work], again)
+    def dead_letter_ended(self, work: Work) -> None:
+        """Note that a dead letter that waited was delivered, or that its partition has left. Any thread."""
+        assert type(work) is ReadWork
+        work.home.failing.pop(work.offset, None)
+        self._close([work], [])
         self.look()
 
     def abort(self, error: BaseException) -> None:
@@ -326,10 +329,9 @@ class Engine:
         """Add messages that were read, in order."""
         chunk = works[0].part.chunk
         with self._lock:
+            works = self.fates.parking.behind_parked(home, works)
             if chunk is not None:
                 chunk.unfinished += len(works)
-            if home.parked:
-                works = self.fates.behind_parked(home, works)
             self.lanes.add(home, works)
             startable = self.lanes.startable
         if self._waiting:
@@ -348,28 +350,29 @@ class Engine:
         with self._lock:
             self._homes[home.ledger] = home
 
-    def pointer_room(self) -> int:
-        """Return how many more messages of pointers may be added now. Any thread."""
-        return 0 if self._ended else max(0, MOST_POINTER_WORKS - self._pointer_works)
-
     def add_pointer_work(self, work: Work) -> bool:
-        """Take the message of a pointer, which goes before later ones of its key. Any thread.
+        """Add the record of a pointer, ``work.message``, which goes before later messages of its key. Any thread.
 
-        Returns False if it is not wanted any more; otherwise ``pointer_settled`` is called once when it has an outcome,
-        or is dropped.
+        Returns False if its stay has ended.
         """
         with self._lock:
             home = self._homes.get(work.ledger)
-            if home is None or self._ended or home.position.revoked:
+            if home is None or home.position.revoked:
                 return False
-            record = work.message[0]
+            record = work.message
             made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
             made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
-            self._pointer_works += 1
             self.lanes.put_back(made)
-        self._wake(1)
-        self.wake_executor()
+        self.look()
         return True
+
+    def refresh_parked(self, home: OpenPartition) -> None:
+        """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
+        with self._lock:
+            self.fates.parking.refresh(home)
+            startable = self.lanes.startable
+        if startable and self._waiting:
+            self._wake(self.sizes.workers(startable))
 
     def give_up(self, home: OpenPartition, slots: int, empty: Callable[[], None]) -> list[int]:
         """Begin no more messages of these slots, and forget those that wait. Any thread.
@@ -403,13 +406,11 @@ class Engine:
         work.open = False
         work.part.passed(1)
         if work.pointer:
-            self._pointer_works -= 1
             self.pointer_settled(work)
 
     def resume(self, home: OpenPartition) -> None:
         """Let messages of a partition begin again that was paused or stopped."""
         with self._lock:
-            home.stopped = ""
             self.lanes.resume(home)
             startable = self.lanes.startable
         self._wake(self.sizes.workers(startable))

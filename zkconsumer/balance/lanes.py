@@ -20,6 +20,7 @@ from itertools import count
 
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.read_work import ReadWork
+from zkconsumer.core.message_pointers import key_mark
 from zkconsumer.model import TopicPartition
 
 WHOLE = b""
@@ -278,7 +279,8 @@ class Lanes:
 
     def waiting_behind(self, work: ReadWork) -> list[ReadWork]:
         """Return what waits behind a message in hand, without works of pointers."""
-        return [] if work.lane is None else [one for one in work.lane.works if not one.pointer]
+        home = work.part.home
+        return [] if work.lane is None else [o for o in work.lane.works if not o.pointer and o.part.home is home]
 
     def block(self, work: ReadWork, behind: Sequence[ReadWork]) -> None:
         """Let nothing of the key of a message in hand begin but works of pointers; ``behind`` are parked as well."""
@@ -296,12 +298,12 @@ class Lanes:
         """Let messages of this key wait: earlier ones are parked."""
         self._lane(self._table(tp), key).blocked = True
 
-    def unblock(self, tp: TopicPartition, key: bytes) -> None:
-        """Let messages of this key begin again: no parked one is left."""
-        lane = self._table(tp).get(key)
-        if type(lane) is Lane:
-            lane.blocked = False
-            self._relist(lane)
+    def unblock_others(self, home: OpenPartition) -> None:
+        """Let messages begin again whose keys have no parked ones any more."""
+        for lane in self._lanes_of(home):
+            if lane.blocked and key_mark(lane.key) not in home.parked:
+                lane.blocked = False
+                self._relist(lane)
 
     def resume(self, home: OpenPartition) -> None:
         """List again what was found not startable while the partition was paused or stopped."""

@@ -22,6 +22,9 @@ from zkconsumer.streams.stream_queue import Chunk, StreamQueue
 HELD = 1 << 62
 """``held_until`` of a position while some of its messages are in hand."""
 
+NO_LIMIT = 1 << 63
+"""The ``limit`` of a partition that is read without end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failing:
@@ -38,20 +41,24 @@ class OpenPartition:
     * ``position``, ``ledger``, ``queue``: what the messages belong to, and the queue that their chunks come through
     * ``messages``: the class of its messages
     * ``at``: the offset at which reading goes on; ``chunks`` are to be read, the first perhaps in part
+    * ``limit``: the offset before which the run ends
     * ``records``: the rest of the batch that is being read; ``batches``: the rest of the chunk
     * ``in_hand``: number of messages that executors have
     * ``stopped``: why nothing of it may begin before ``retry_at`` (monotonic seconds); empty if it may
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
-    * ``parked``: number of parked messages of each key, by key mark
+    * ``parked``: the keys with parked messages, by their marks
     * ``held_chunks``: chunks with messages that are not finished
-    * ``own``: whether the member owns the partition; otherwise it handles slots of another member's
+    * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
+    * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
     * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
       ``refused`` those that go back to the owner because a message fails, and ``leavers`` wait until nothing of their
       slots is in hand; ``may_start`` is asked before each handler
     """
 
     lender = ""
+    held_base = -1
+    held_since = 0.0
 
     def __init__(
         self,
@@ -71,6 +78,7 @@ class OpenPartition:
         self.own = own
         self.shared = not own
         self.at = position.consumed or 0
+        self.limit = NO_LIMIT
         self.chunks: deque[Chunk] = deque()
         self.batches: Iterator[RecordBatch] | None = None
         self.batch: RecordBatch | None = None
@@ -84,7 +92,7 @@ class OpenPartition:
         self.room_at = 0
         self.attempts_to = 0
         self.failing: dict[int, Failing] = {}
-        self.parked: dict[str, int] = {}
+        self.parked: set[str] = set()
         self.aside: list[Any] = []
         self.held_chunks: set[Chunk] = set()
         self.outcomes = FailureCount()

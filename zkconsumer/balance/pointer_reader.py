@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock, Thread
 from typing import Any, Protocol
 
 from zkconsumer.balance.due_pointers import due_pointers
+from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.work import Work
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.message_lookup import MessageAt
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.model import TopicPartition
-from zkconsumer.streams import MessageAndMetadata
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +34,8 @@ LOST = "no longer in the log"
 """Beginning of the reason of a pointer whose message is gone."""
 AT_ONCE = 64
 """Messages of one partition that are read at once."""
-MOST_BYTES = 4 * 1024 * 1024
-"""Bytes of messages of one partition that are read at once; a single message may be larger."""
+MOST_BYTES = 16 * 1024 * 1024
+"""Bytes of the messages that are in hand at the same time; a single message may be larger."""
 READ_WITHIN = 5.0
 """Seconds for reading from one partition. Those of other brokers wait as long."""
 LONGEST_PAUSE = 1.0
@@ -50,14 +49,15 @@ BELIEVED_AFTER = 60.0
 class PointerSink(Protocol):
     """The engine, as the reader of parked messages sees it. Any thread; no call waits."""
 
-    def pointer_room(self) -> int:
-        """Return how many more messages of pointers may be added now."""
-
     def add_pointer_work(self, work: Work) -> bool:
-        """Take the message of a pointer, ahead of what is parked behind it; False if it is not wanted any more.
+        """Take the message of a pointer, ahead of what is parked behind it; False if its stay has ended.
 
-        The engine calls :meth:`PointerReader.settled` once for each work that it took.
+        The ``message`` of the work is the record.
+        :meth:`PointerReader.settled` is called once for each work that was taken.
         """
+
+    def refresh_parked(self, home: OpenPartition) -> None:
+        """Look again at which keys have parked messages."""
 
 
 class MessageReader(Protocol):
@@ -75,9 +75,9 @@ class MessageReader(Protocol):
 class PointerReader:
     """Hands parked messages to the engine when they are due.
 
-    Arguments: ``name`` of the consumer; ``positions`` returns the owned positions; ``sink`` is the engine; ``lookup``
-    reads messages; ``message_class`` returns the class of a topic's messages; ``now_ms`` is the time in milliseconds
-    since 1970, ``monotonic`` that of deadlines.
+    Arguments: ``name`` of the consumer; ``homes`` returns the partitions that are read; ``sink`` is the engine;
+    ``lookup`` reads messages; ``most`` messages of pointers are in hand at the same time; ``now_ms`` is the time in
+    milliseconds since 1970, ``monotonic`` that of deadlines.
 
     * ``lost``: number of messages that were no longer in the log
     * ``trouble``: why the messages of a partition cannot be read at present
@@ -86,23 +86,23 @@ class PointerReader:
     def __init__(
         self,
         name: str,
-        positions: Callable[[], Iterable[PartitionPosition]],
+        homes: Callable[[], Iterable[OpenPartition]],
         sink: PointerSink,
         lookup: MessageReader,
-        message_class: Callable[[str], type[MessageAndMetadata[Any, Any]]] = lambda _: MessageAndMetadata,
+        most: int = AT_ONCE,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lost = 0
         self.trouble: dict[TopicPartition, str] = {}
-        self._positions = positions
+        self._homes = homes
         self._sink = sink
         self._lookup = lookup
-        self._message_class = message_class
+        self._most = most
         self._now_ms = now_ms
         self._monotonic = monotonic
         self._lock = Lock()
-        self._in_hand: dict[MessageLedger, set[int]] = {}
+        self._in_hand: dict[MessageLedger, dict[int, int]] = {}  # the bytes of each, by its offset
         self._failures: dict[TopicPartition, tuple[int, float]] = {}
         self._doubtful: dict[tuple[TopicPartition, int], float] = {}
         self._wake = WakeFlag()
@@ -128,7 +128,7 @@ class PointerReader:
         with self._lock:
             offsets = self._in_hand.get(work.ledger)
             if offsets is not None:
-                offsets.discard(work.offset)
+                offsets.pop(work.offset, None)
                 if not offsets:
                     del self._in_hand[work.ledger]
 
@@ -156,13 +156,16 @@ class PointerReader:
         """Hand out what is due, of every owned partition. Returns the seconds until the next look."""
         pause = LONGEST_PAUSE
         owned = set()
-        for position in list(self._positions()):
-            ledger = position.ledger
-            if self._ending or ledger is None or position.revoked:
+        for home in list(self._homes()):
+            position = home.position
+            if self._ending or position.revoked or not home.own:
                 continue
             owned.add(position.tp)
-            if not position.paused:
-                pause = min(pause, self._look_at(position, ledger))
+            pointers = home.ledger.pointers
+            if pointers or home.parked or home.full_because:
+                self._sink.refresh_parked(home)
+            if not position.halted:
+                pause = min(pause, self._look_at(home, pointers))
         for known in (self.trouble, self._failures):
             for tp in [tp for tp in known if tp not in owned]:
                 del known[tp]
@@ -171,12 +174,18 @@ class PointerReader:
             self._in_hand = {ledger: had for ledger, had in self._in_hand.items() if not ledger.position.revoked}
         return pause
 
-    def _look_at(self, position: PartitionPosition, ledger: MessageLedger) -> float:
-        """Hand out what is due of one partition. Returns the seconds until something of it may be due."""
-        tp, now_ms = position.tp, self._now_ms()
+    def _room(self) -> tuple[int, int]:
+        """Return how many more messages, and how many bytes of them, may be in hand."""
         with self._lock:
-            in_hand = frozenset(self._in_hand.get(ledger, ()))
-        due, next_ms = due_pointers(ledger.pointers.values(), in_hand, now_ms)
+            sizes = [size for had in self._in_hand.values() for size in had.values()]
+        return min(self._most - len(sizes), AT_ONCE), MOST_BYTES - sum(sizes)
+
+    def _look_at(self, home: OpenPartition, pointers: Mapping[int, Pointer]) -> float:
+        """Hand out what is due of one partition. Returns the seconds until something of it may be due."""
+        tp, now_ms = home.position.tp, self._now_ms()
+        with self._lock:
+            in_hand = frozenset(self._in_hand.get(home.ledger, ()))
+        due, next_ms = due_pointers(pointers.values(), in_hand, now_ms)
         pause = LONGEST_PAUSE if next_ms is None else max(0.0, (next_ms - now_ms) / 1000)
         if not due:
             self._worked(tp)
@@ -185,16 +194,16 @@ class PointerReader:
         wait = retry_at - self._monotonic()
         if wait > 0:
             return min(pause, wait)
-        most = min(self._sink.pointer_room(), AT_ONCE)
-        if most <= 0:
-            return pause  # the engine wakes this thread when there is room
+        most, size = self._room()
+        if most <= 0 or size <= 0:
+            return pause  # this thread is woken when a message is settled
         try:
-            trouble = self._hand_out(position, ledger, due[:most])
+            trouble = self._hand_out(home, due[:most], size)
         except BrokerError as error:
             trouble = str(error)
         if not trouble:
             self._worked(tp)
-            return 0.0 if len(due) > most and self._sink.pointer_room() > 0 else pause
+            return pause
         if self.trouble.get(tp) != trouble:
             log.warning("%s: parked messages have to wait: %s", tp, trouble)
         self.trouble[tp] = trouble
@@ -206,37 +215,37 @@ class PointerReader:
         self.trouble.pop(tp, None)
         self._failures.pop(tp, None)
 
-    def _hand_out(self, position: PartitionPosition, ledger: MessageLedger, due: Sequence[Pointer]) -> str:
+    def _hand_out(self, home: OpenPartition, due: Sequence[Pointer], size: int) -> str:
         """Read and hand out. Returns why some have to wait, or an empty text. Raises BrokerError."""
-        tp = position.tp
-        found = self._lookup.read(tp, [p.offset for p in due], Deadline(READ_WITHIN), MOST_BYTES)
+        position, ledger, tp = home.position, home.ledger, home.position.tp
+        found = self._lookup.read(tp, [p.offset for p in due], Deadline(READ_WITHIN), size)
+        present = ledger.pointers
         trouble = ""
         for pointer in due:
-            one = found.get(pointer.offset)
+            one, now = found.get(pointer.offset), present.get(pointer.offset)
             if position.revoked or self._ending:
                 return ""
+            if now is None or now.fate is not Fate.PARKED:
+                continue  # an operator dropped it in the meantime
             if one is None:
                 self._wake.set()  # the limit of bytes: it comes with the next look
                 continue
-            now = ledger.pointers.get(pointer.offset)
-            if now is None or now.fate is not Fate.PARKED:
-                continue  # an operator dropped it in the meantime
             problem = one.problem or _other_message(pointer, one.record)
             if not problem:
                 self._doubtful.pop((tp, pointer.offset), None)
-                self._add(position, ledger, now, one.record)
+                self._add(home, now, one.record)
             elif one.certain or self._believed(tp, pointer.offset):
                 trouble = self._bury(tp, ledger, now, problem) or trouble
             else:
                 trouble = f"offset {pointer.offset}: {problem}"
         return trouble
 
-    def _add(self, position: PartitionPosition, ledger: MessageLedger, pointer: Pointer, record: Any) -> None:
-        message = self._message_class(position.topic)((record, position, record.value))
-        work = Work(message, pointer.offset, ledger, None)
+    def _add(self, home: OpenPartition, pointer: Pointer, record: Any) -> None:
+        work = Work(record, pointer.offset, home.ledger, None)
         work.attempts, work.first_ms, work.pointer = pointer.attempts, pointer.first_ms, True
+        size = len(record.key or b"") + len(record.value or b"")
         with self._lock:
-            self._in_hand.setdefault(ledger, set()).add(pointer.offset)  # before: it may be settled at once
+            self._in_hand.setdefault(home.ledger, {})[pointer.offset] = size  # before: it may be settled at once
         if not self._sink.add_pointer_work(work):
             self._forget(work)  # it comes with a later look; to wake this thread now would ask without a pause
 

@@ -58,6 +58,9 @@ _MOST_WORKS = 256
 _BEHIND = 0.5
 """Seconds after which works that wait behind a running handler go to other workers."""
 _END_WITHIN = 1.0
+_KILLED_WITHIN = 3.0
+"""Seconds that a worker's thread may take beyond the deadline: to kill its process and to see it gone."""
+_FOREVER = 1_000_000.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 
 
@@ -132,11 +135,18 @@ class ProcessExecutor:
     def wake(self) -> None:
         """Do nothing: workers wait for work in ``source.take``."""
 
+    def drained(self, deadline: Deadline) -> bool:
+        """Take no more, and wait for handlers until the deadline. Returns whether all have returned."""
+        for worker in self._workers:
+            worker.drain()
+        returned = [worker.join(deadline.remaining()) for worker in self._workers]
+        return all(returned)
+
     def stop(self, deadline: Deadline) -> bool:
         """End; see :class:`zkconsumer.balance.work.Executor`. Handlers that are running at the deadline are killed."""
         for worker in self._workers:
             worker.stop(deadline)
-        returned = [worker.join(deadline) for worker in self._workers]
+        returned = [worker.join(deadline.bounded(_FOREVER) + _KILLED_WITHIN) for worker in self._workers]
         return all(returned)
 
     @property
@@ -177,15 +187,17 @@ class _Worker:
         self._source = source
         self._thread.start()
 
+    def drain(self) -> None:
+        self._ended.set()
+
     def stop(self, deadline: Deadline) -> None:
         self._deadline = deadline
         self._ended.set()
 
-    def join(self, deadline: Deadline) -> bool:
-        """Return whether all handlers returned by themselves, once the thread has ended."""
-        left = deadline.remaining()
+    def join(self, seconds: float | None) -> bool:
+        """Wait for the thread. Returns whether it has ended, and no handler was ended before it returned."""
         if self._thread.ident is not None:
-            self._thread.join(None if left is None else left + 2 * _END_WITHIN + _SLICE)
+            self._thread.join(seconds)
         return self._all_returned and not self._thread.is_alive()
 
     def view(self) -> WorkerProcessView:
@@ -210,7 +222,7 @@ class _Worker:
             self._trouble = repr(error)
             self._tell_first(error)
         finally:
-            self._tell_first(WorkerDiedError("the run ended before a worker process was ready"))
+            self._tell_first(None)  # the run may have ended before a process was ready, which is no error
             self._give_back(self._pending)
 
     @property

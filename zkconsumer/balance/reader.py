@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import RLock, Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
 from zkconsumer.balance.balanced_message import balanced_class
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.open_partition import NO_LIMIT, OpenPartition
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
@@ -107,6 +107,8 @@ class Reader:
         self._stopping = False
         self._tended = 0.0
         self._serial = 0
+        self.limit: Callable[[TopicPartition], int] = lambda _: NO_LIMIT
+        """Returns the offset at which reading of a partition ends; see ``balance.until``."""
         self.idle_calls: list[Callable[[], None]] = []
         """Called at each look, on this thread; they must return at once."""
         self.thread = Thread(target=self._run, name=f"{name}-reader", daemon=True)
@@ -219,10 +221,15 @@ class Reader:
             if not known and position.consumed is not None and not position.revoked:
                 self._open(position)
         for home in self.partitions:
+            if home.held_base != home.ledger.base:
+                home.held_base, home.held_since = home.ledger.base, self._tended
             if home.position.revoked:
                 self._drop(home)
                 self.return_borrowed(home.position)
-            elif (home.stopped or home.aside) and not home.position.halted and monotonic() >= home.retry_at:
+            elif home.retry_at and monotonic() >= home.retry_at:
+                home.stopped, home.retry_at = "", 0.0
+                self._engine.resume(home)
+            elif home.aside and not home.position.halted and not home.stopped:
                 self._engine.resume(home)
         for call in self.idle_calls:
             call()
@@ -273,7 +280,7 @@ class Reader:
             if former is not None and not pointers:
                 pointers = former.pointers  # after a seek: they stand whatever is read
             note = None if jumps else position.known_note
-            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=Lock())
+            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=RLock())
         elif again:
             position.ledger.begin_again()
         assert position.ledger is not None
@@ -281,6 +288,7 @@ class Reader:
         home.answers = self._engine
         home.at = position.consumed or 0
         home.shared = self.lends is not None
+        home.limit = self.limit(position.tp)
         self._note_pointers(home)
         self._homes[position.tp] = home
         self._engine.open(home)
@@ -304,7 +312,7 @@ class Reader:
     def _note_pointers(self, home: OpenPartition) -> None:
         for pointer in home.ledger.pointers.values():
             if pointer.key and pointer.fate is Fate.PARKED:
-                home.parked[pointer.key] = home.parked.get(pointer.key, 0) + 1
+                home.parked.add(pointer.key)
         note = home.position.known_note
         if note is not None and note.attempts:
             home.attempts_to = max(note.attempts) + 1
@@ -329,6 +337,7 @@ class Reader:
         limits, ledger = self._limits, home.ledger
         unfinished = ledger.unfinished
         room = unfinished < limits.window and home.at - ledger.base < RANGE * limits.window and not home.full_because
+        room = room and home.at < home.limit
         if room and unfinished:
             room = home.held_bytes < max(0, limits.budget.free()) // SHARE
         home.wants_room = not room
@@ -392,6 +401,9 @@ class Reader:
     def _give(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork], end: int) -> None:
         ledger = home.ledger
         wanted = works
+        if end > home.limit:  # the run ends before it: what is beyond must not count as read
+            end, wanted = home.limit, [work for work in works if work.offset < home.limit]
+            works = wanted
         if home.shared or not ledger.plain or home.at < home.attempts_to:
             wanted = [work for work in works if self._wants(home, work)]
         ledger.read([work.offset for work in wanted], end)
@@ -439,9 +451,10 @@ class Reader:
     def _end_chunk(self, home: OpenPartition, chunk: Chunk) -> None:
         home.chunks.popleft()
         home.batches = home.records = home.batch = None
-        if chunk.next_offset > home.at:  # the rest was compacted away
-            home.ledger.read((), chunk.next_offset)
-            home.at = chunk.next_offset
+        end = min(chunk.next_offset, home.limit)
+        if end > home.at:  # the rest was compacted away
+            home.ledger.read((), end)
+            home.at = end
         self._engine.chunk_read(home, chunk)
         self._note_room(home)
 
@@ -469,6 +482,8 @@ class Reader:
     # ---- unreadable places
 
     def _unreadable(self, home: OpenPartition, error: UnreadableMessageError) -> None:
+        if home.at >= home.limit:
+            return
         chunk = home.chunks[0]
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__

@@ -6,7 +6,7 @@ The delays are those of RocketMQ's consumers, from its third level on, and its n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
 
@@ -116,6 +116,7 @@ class Decision:
     * ``attempts``: the attempts that have failed
     * ``first_ms``: time at which the message first did not end, in milliseconds since 1970; 0 if it never began
     * ``reason``: why it failed or was rejected, empty if it did not
+    * ``error``: the exception of the last attempt, None if there is none
     """
 
     kind: Kind
@@ -124,6 +125,7 @@ class Decision:
     attempts: int
     first_ms: int
     reason: str = ""
+    error: BaseException | None = field(default=None, compare=False)
 
 
 def decide(
@@ -151,21 +153,21 @@ def decide(
     first = first_ms or now_ms
     if isinstance(outcome, Reject):
         return Decision(Kind.DEAD, 0.0, 0, attempts + 1, first, _shortened(outcome.reason or "rejected"))
-    reason = ""
+    reason, error = "", None
     if isinstance(outcome, Later):
         seconds = min(outcome.seconds, MOST_SECONDS)
     elif isinstance(outcome, Failed):
         attempts += 1
-        reason = reason_of(outcome.error)
+        reason, error = reason_of(outcome.error), outcome.error
         if attempts >= retry.attempts or _rejected(retry, outcome):
-            return Decision(Kind.DEAD, 0.0, 0, attempts, first, reason)
+            return Decision(Kind.DEAD, 0.0, 0, attempts, first, reason, error)
         seconds = retry.delay(attempts) * (1 + retry.jitter * (2 * random - 1))
     else:
         raise ValueError(f"{outcome!r} needs no decision")
     due = now_ms + round(seconds * 1000)
     held_too_long = attempts >= retry.park_after or due - first > retry.park_seconds * 1000
     kind = Kind.PARK if may_park and (parked or held_too_long) else Kind.AGAIN
-    return Decision(kind, seconds, due, attempts, first, reason)
+    return Decision(kind, seconds, due, attempts, first, reason, error)
 
 
 def _rejected(retry: Retry, failed: Failed) -> bool:

@@ -29,12 +29,16 @@ SLOW = 0.01
 
 
 class _Worker:
-    """What one thread has: ``hand`` is not begun, ``current`` is in the handler since ``began`` (0: nothing is)."""
+    """What one thread has: ``hand`` is not begun, ``current`` is in the handler since ``began`` (0: nothing is).
 
-    __slots__ = ("began", "current", "hand", "native", "thread")
+    ``outcomes`` of finished handlers are settled several at once, by whichever thread takes them out first.
+    """
+
+    __slots__ = ("began", "current", "hand", "native", "outcomes", "thread")
 
     def __init__(self) -> None:
         self.hand: deque[Work] = deque()
+        self.outcomes: deque[tuple[Work, Outcome]] = deque()
         self.current: Sequence[Work] = ()
         self.began = 0.0
         self.native = 0
@@ -70,6 +74,10 @@ class ThreadExecutor:
     def wake(self) -> None:
         """Return at once: workers wait in the engine."""
 
+    def drained(self, deadline: Deadline) -> bool:
+        """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
+        return self.stop(deadline)
+
     def stop(self, deadline: Deadline) -> bool:
         """Wait for the handlers until the deadline. Returns whether all have returned; the source has ended."""
         alive = False
@@ -84,6 +92,10 @@ class ThreadExecutor:
         """The names of threads whose handlers have not returned."""
         return [w.thread.name for w in self._workers if w.thread is not None and w.thread.is_alive()]
 
+    def running(self) -> list[tuple[Work, float]]:
+        """Return the works in handlers now, each with the time at which its handler began. Any thread."""
+        return [(work, worker.began) for worker in self._workers if worker.began for work in tuple(worker.current)]
+
     def in_hand_of(self, thread: int) -> Sequence[Work]:
         """Return the messages in the handler that this thread (native identifier) runs."""
         for worker in self._workers:
@@ -92,12 +104,16 @@ class ThreadExecutor:
         return ()
 
     def reclaim(self, thread: int | None = None) -> None:
-        """Take back what workers with slow handlers, or this thread, have not begun."""
+        """Take back what workers with slow handlers, or this thread, have not begun, and settle what they finished.
+
+        Otherwise a handler that does not return would hold back the outcomes of the messages before it.
+        """
         before = monotonic() - SLOW
         for worker in self._workers:
             slow = worker.began and worker.began < before
-            if worker.hand and (slow if thread is None else worker.native == thread):
+            if (worker.hand or worker.outcomes) and (slow if thread is None else worker.native == thread):
                 self._take_back(worker.hand)
+                self._settle_finished(worker)
 
     def _take_back(self, hand: deque[Work]) -> None:
         returned: list[tuple[Work, Outcome]] = []
@@ -108,6 +124,18 @@ class ThreadExecutor:
             pass
         if returned and self._source is not None:
             self._source.settle(returned)
+
+    def _settle_finished(self, worker: _Worker) -> int:
+        """Settle the outcomes of a worker; returns how many they were."""
+        found: list[tuple[Work, Outcome]] = []
+        try:
+            while True:
+                found.append(worker.outcomes.popleft())
+        except IndexError:
+            pass
+        if found and self._source is not None:
+            self._source.settle(found)
+        return len(found)
 
     # ---- a worker's thread
 
@@ -122,7 +150,7 @@ class ThreadExecutor:
 
     def _one_by_one(self, source: WorkSource, worker: _Worker) -> None:
         handler, hand, may_start = self._handler, worker.hand, source.may_start
-        outcomes: list[tuple[Work, Outcome]] = []
+        outcomes, finished = worker.outcomes, 0
         broken: set[Any] = set()
         outcome: Outcome
         last = monotonic()
@@ -141,21 +169,20 @@ class ThreadExecutor:
                 except BaseException as e:  # noqa: BLE001 (the engine decides)
                     outcome = Failed(e)
             outcomes.append((work, outcome))
+            finished += 1
             if outcome is not DONE and work.lane is not None:
                 broken.add(work.lane)
             now = monotonic()
             if now - last > SECONDS:
-                self._settle(source, worker, outcomes, now - last)
-                outcomes, last = [], now
-        if outcomes:
-            self._settle(source, worker, outcomes, monotonic() - last)
+                self._settle(worker, finished, now - last)
+                finished, last = 0, now
+        if finished:
+            self._settle(worker, finished, monotonic() - last)
 
-    def _settle(
-        self, source: WorkSource, worker: _Worker, outcomes: list[tuple[Work, Outcome]], seconds: float
-    ) -> None:
+    def _settle(self, worker: _Worker, finished: int, seconds: float) -> None:
         worker.began = 0.0
-        self._sizes.note(len(outcomes), seconds)
-        source.settle(outcomes)
+        self._sizes.note(finished, seconds)
+        self._settle_finished(worker)
         worker.current = ()
 
     def _in_batches(self, source: WorkSource, worker: _Worker) -> None:
@@ -182,7 +209,8 @@ class ThreadExecutor:
                 worker.current = works
                 outcomes = self._of_batch(works)
                 broken |= {work.lane for work, outcome in outcomes if outcome is not DONE and work.lane is not None}
-                self._settle(source, worker, outcomes, monotonic() - began)
+                worker.outcomes.extend(outcomes)
+                self._settle(worker, len(outcomes), monotonic() - began)
 
     def _of_batch(self, works: Sequence[Work]) -> list[tuple[Work, Outcome]]:
         try:

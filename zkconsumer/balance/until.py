@@ -8,14 +8,16 @@ count as passed: their pointers are stored, and the next run of any member has t
 partitions of other members are their own matter. A member that owns nothing ends when the committed offsets of the
 whole group have reached the ends, since it may be given a partition, or work of another member, until then.
 
-Everything but :func:`find_ends` is pure.
+:class:`RunEnd` and :func:`requested_end` are pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.core.partition_position import PartitionPosition
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from zkconsumer.fetch.offset_lookup import OffsetLookup
 
 END = "end"
+GROUP_LOOK = 1.0
+"""Seconds between two looks at the committed offsets of the group."""
 _LOG_END = -1
 _LARGEST = (1 << 63) - 1
 _FORMS = (
@@ -49,9 +53,7 @@ class RunEnd:
 
         False without partitions: see :meth:`reached_by_group`.
         """
-        return bool(positions) and all(
-            position.consumed is not None and position.consumed >= self.limit(tp) for tp, position in positions.items()
-        )
+        return bool(positions) and all(_base(position) >= self.limit(tp) for tp, position in positions.items())
 
     def reached_by_group(self, stored: Mapping[TopicPartition, int]) -> bool:
         """Return whether the committed offsets of the group have reached the ends.
@@ -59,6 +61,41 @@ class RunEnd:
         Arguments: ``stored`` has no entry, or a negative one, for a partition without a committed offset.
         """
         return all(stored.get(tp, -1) >= end for tp, end in self.ends.items() if end > 0)
+
+
+class RunEndWatch:
+    """Looks whether a run has reached its end. Used by the thread that waits for the run.
+
+    Arguments: ``of_group`` asks for the committed offsets of the whole group, and returns at once.
+    """
+
+    def __init__(
+        self, end: RunEnd, of_group: Callable[[Collection[TopicPartition]], Future[Mapping[TopicPartition, int]]]
+    ) -> None:
+        self._end = end
+        self._of_group = of_group
+        self._asked = 0.0
+        self._answer: Future[Mapping[TopicPartition, int]] | None = None
+
+    def limit(self, tp: TopicPartition) -> int:
+        """Return the offset before which a partition is handled. Any thread."""
+        return self._end.limit(tp)
+
+    def reached(self, positions: Sequence[PartitionPosition]) -> bool:
+        """Return whether all of these have reached their end; without any, whether the group has. Returns at once."""
+        if positions:
+            self._answer = None
+            return self._end.reached({position.tp: position for position in positions})
+        now = monotonic()
+        if self._answer is None:
+            if now - self._asked >= GROUP_LOOK:
+                self._asked, self._answer = now, self._of_group(self._end.ends.keys())
+            return False
+        if not self._answer.done():
+            return False
+        answer, self._answer = self._answer, None
+        # what could not be read is asked again: the committer tells the user of a store that fails
+        return answer.exception() is None and self._end.reached_by_group(answer.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +130,14 @@ def requested_end(until: Any, now_ms: int) -> RunEndRequest:
         reason = "not over yet, so that the messages before it are not known" if time > now_ms else "before 1970"
         raise ValueError(f"until is a time that is {reason}: {until!r}")
     return RunEndRequest(None, time)
+
+
+def _base(position: PartitionPosition) -> int:
+    """Return the base as it will be once all pointers are stored, -1 if it is unknown."""
+    ledger = position.ledger
+    if position.consumed is None or ledger is None or not ledger.pointers:
+        return -1 if position.consumed is None else position.consumed
+    return max(position.consumed, ledger.point(pointers=ledger.may_park).offset)
 
 
 def _offset_of(partition: Any, offset: Any) -> tuple[TopicPartition, int]:

@@ -20,12 +20,14 @@ class Work:
     * ``attempts``: the failed attempts so far, the first at ``first_ms`` (milliseconds since 1970; 0: none)
     * ``not_before``: when it may be handed out again (monotonic seconds; 0: at once)
     * ``pointer``: whether it is the message of a pointer
+    * ``home``: the stay at the partition, as the engine sees it
     """
 
     attempts = 0
     first_ms = 0
     not_before = 0.0
     pointer = False
+    home: Any = None
 
     def __init__(self, message: Any, offset: int, ledger: MessageLedger, chunk: Chunk | None, lane: Any = None) -> None:
         self.message = message
@@ -67,6 +69,9 @@ class Executor(Protocol):
 
     def wake(self) -> None:
         """There may be work to take. Any thread; returns at once."""
+
+    def drained(self, deadline: Deadline) -> bool:
+        """Take no more, and wait for handlers until the deadline; end none. Returns whether all have returned."""
 
     def stop(self, deadline: Deadline) -> bool:
         """End: take no more, wait for handlers until the deadline. Returns whether all have returned.

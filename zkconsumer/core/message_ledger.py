@@ -69,6 +69,7 @@ class MessageLedger:
         self._changes: dict[int, Pointer | None] = {}
         self._pointer_serial = 0
         self._passing: set[int] = set()
+        self._ahead: set[int] = set()  # messages of pointers that were finished before the log is read to them
         self._serial = 0
         self._stored = 0
         self._lent: dict[str, FinishedNote] = {}
@@ -81,7 +82,9 @@ class MessageLedger:
         with self._lock:
             pointer = self._pointers.get(offset)
             # A dead letter is read again: its topic may have been made anew, and then it is another message.
-            return (pointer is None or pointer.fate is Fate.DEAD) and self._unfinished.wants(offset, slot)
+            if offset in self._ahead or (pointer is not None and pointer.fate is Fate.PARKED):
+                return False
+            return self._unfinished.wants(offset, slot)
 
     def read(self, wanted: Iterable[int], to: int) -> None:
         """Count these messages as read and unfinished; ``to`` is the offset after what was read."""
@@ -89,12 +92,14 @@ class MessageLedger:
             if self._passing:  # read again before their pointers are stored: nothing may pass them until then
                 wanted = [*wanted, *(offset for offset in self._passing if self._unfinished.read_to <= offset < to)]
             self._unfinished.read(wanted, to)
+            if self._ahead:
+                self._ahead = {offset for offset in self._ahead if offset >= to}
             self._moved()
 
     @property
     def plain(self) -> bool:
         """Whether :meth:`wants` is true of every message that is read next."""
-        return self._unfinished.plain and not self._pointers
+        return self._unfinished.plain and not self._pointers and not self._ahead
 
     def begin_again(self) -> int:
         """Forget what was read and is not finished, so that it is read again. Returns the offset to read from."""
@@ -125,6 +130,8 @@ class MessageLedger:
                     del self._pointers[offset]
                     self._changes[offset] = None
                     self._passing.discard(offset)
+                    if offset >= self._unfinished.read_to:
+                        self._ahead.add(offset)
                 elif not known:
                     continue
                 self._attempts.pop(offset, None)
@@ -237,15 +244,13 @@ class MessageLedger:
 
         The base waits for the borrower. The slots must be free: no message of them is in hand.
 
-        Arguments: ``offsets`` are the unfinished messages of the slots. Those that wait for their pointers stay here.
+        Arguments: ``offsets`` are the unfinished messages of the slots. Those that wait for their pointers stay here as
+        well: so do not lend their slots, or the borrower repeats them.
         """
         with self._lock:
-            waiting = self._passing & self._pointers.keys()
             base = self._unfinished.base
-            given = [offset for offset in offsets if offset not in waiting]
+            given = [offset for offset in offsets if offset not in self._passing]
             pieces = self._unfinished.give_up(slots, given)
-            for offset in waiting:
-                pieces = tuple(one.without(offset) for one in pieces)
             attempts = {o: self._attempts.pop(o) for o in given if o in self._attempts}
             note = FinishedNote(base, pieces, attempts)
             had, had_slots = (self._lent.get(borrower), self._lent_slots.get(borrower, NO_SLOTS))
@@ -299,6 +304,21 @@ class MessageLedger:
         """The pointers there are now (a copy)."""
         with self._lock:
             return dict(self._pointers)
+
+    @property
+    def slots(self) -> int:
+        """The slots whose messages are handled here."""
+        return self._unfinished.slots
+
+    @property
+    def lent_slots(self) -> Mapping[str, int]:
+        """The slots on loan, by borrower (a copy)."""
+        return dict(self._lent_slots)
+
+    @property
+    def lent_bases(self) -> Mapping[str, int]:
+        """For each borrower the lowest offset that it has not finished, as it last reported (a copy)."""
+        return {name: note.base for name, note in list(self._lent.items())}
 
     @property
     def unfinished(self) -> int:

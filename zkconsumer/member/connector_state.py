@@ -27,7 +27,8 @@ class ConnectorState:
     """The state of a connector.
 
     ``owned`` of ``wanted`` partitions are ours; ``blocked`` names the holder of each other one. ``detail`` is the last
-    trouble in words. ``rebalances`` counts rebalances since the start.
+    trouble in words. ``rebalances`` counts rebalances since the start. ``balance`` has a line for each partition of a
+    run with ``concurrency`` that has anything unfinished, parked, dead, lent or borrowed.
     """
 
     phase: Phase
@@ -36,6 +37,7 @@ class ConnectorState:
     blocked: Mapping[TopicPartition, str] = field(default_factory=dict)
     detail: str = ""
     rebalances: int = 0
+    balance: tuple[str, ...] = ()
 
     def beside(self, trouble: str) -> ConnectorState:
         """Return this state with another trouble added, unless the member is closed."""
@@ -53,4 +55,8 @@ class ConnectorState:
             text += f"; waiting for {tp}, held by {owner}"
         if len(self.blocked) > 3:
             text += f" and for {len(self.blocked) - 3} more"
+        for line in self.balance[:3]:
+            text += f"; {line}"
+        if len(self.balance) > 3:
+            text += f"; and {len(self.balance) - 3} more partitions at work"
         return text + (f"; {self.detail}" if self.detail else "")

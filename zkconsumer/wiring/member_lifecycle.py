@@ -340,8 +340,10 @@ class GroupMember:
 def _not_committed(position: PartitionPosition) -> str:
     """Describe finished or held messages that are not committed after the end; empty if there are none."""
     finished, committed = position.finished(including_held=False), position.committed
-    if finished is None or committed == position.finished(including_held=True):
+    held = position.held
+    in_hand = held and position.ledger is not None  # one of several: what is finished does not count it
+    if finished is None or (committed == position.finished(including_held=True) and not in_hand):
         return ""
-    if position.held:
+    if held:
         return f"{position.tp} at {finished} (it was still in hand when time was up)"
     return "" if finished == committed else f"{position.tp} at {finished if committed is None else committed}"

@@ -22,6 +22,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
+from zkconsumer.fetch.message_lookup import MessageLookup
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
@@ -173,7 +174,15 @@ class MemberParts:
         rate = config.consumed_max_per_second
         self.gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
         self.lookup = OffsetLookup(settings, brokers)
+        self._settings = settings
         self.listener = None if listener is None else ListenerThread(listener, consumer, self._listener_returned)
+
+    def message_lookup(self) -> MessageLookup:
+        """Return what reads single messages, with connections of its own."""
+        config = self.config
+        return MessageLookup(
+            self._settings, self.brokers, check_crc=config.check_crcs, expanded=config.batch_expanded_max_bytes
+        )
 
     def _listener_returned(self) -> None:
         self.events.put(ListenerReturned())
@@ -236,12 +245,7 @@ class MemberParts:
         self, name: str, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]
     ) -> KafkaStream[Any, Any]:
         config = self.config
-        settings = ReadSettings(
-            check_crc=config.check_crcs,
-            read_committed=config.isolation_level == "read_committed",
-            skip_corrupt=config.corrupt_message_policy == "skip",
-            largest_batch=config.batch_expanded_max_bytes,
-        )
+        settings = read_settings(config)
         queue = StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget)
         return KafkaStream(
             ChunkReader(name, queue, self.gate, settings, self._count),
@@ -322,6 +326,16 @@ def reachable(brokers: Iterable[BrokerNode], config: ConsumerConfig) -> list[End
     if not found and unreachable is not None:
         raise unreachable
     return found
+
+
+def read_settings(config: ConsumerConfig) -> ReadSettings:
+    """Return how records are read."""
+    return ReadSettings(
+        check_crc=config.check_crcs,
+        read_committed=config.isolation_level == "read_committed",
+        skip_corrupt=config.corrupt_message_policy == "skip",
+        largest_batch=config.batch_expanded_max_bytes,
+    )
 
 
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:

@@ -27,7 +27,12 @@ class OddError(Exception):
 
 def by_value(message: Message) -> object:
     """Do what the value says."""
-    word, _, rest = bytes(message.value).decode().partition(" ")
+    value = message.value
+    word, _, rest = (value if isinstance(value, str) else bytes(value).decode()).partition(" ")
+    if word == "dieonce":
+        Path(rest).write_text(str(message.attempt))  # type: ignore[attr-defined]
+        if message.attempt == 1:  # type: ignore[attr-defined]
+            os._exit(1)
     if word in RESULTS:
         return RESULTS[word](rest)
     if word == "append":
@@ -47,6 +52,20 @@ def _raise_local(text: str) -> None:
     raise LocalError(text)
 
 
+def _mark(name: str) -> None:
+    """Write a file, and do not return."""
+    Path(name).write_text("begun")
+    time.sleep(600)
+
+
+def _leave(seconds: str) -> None:
+    """Die, and leave a child that lives on."""
+    if os.fork():
+        os._exit(9)
+    time.sleep(float(seconds))
+    os._exit(0)
+
+
 RESULTS: dict[str, Callable[[str], object]] = {
     "later": lambda rest: Later(float(rest)),
     "reject": Reject,
@@ -58,6 +77,8 @@ RESULTS: dict[str, Callable[[str], object]] = {
     "exit": lambda _: sys.exit(3),
     "die": lambda _: os._exit(7),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "leave": _leave,
+    "mark": _mark,
     "sleep": lambda rest: time.sleep(float(rest)),
 }
 
@@ -87,3 +108,17 @@ def reads_key(message: Message) -> None:
 def returns_outcomes(messages: list[Message]) -> list[object]:
     """The first is done, the others have failed."""
     return [DONE, *(Failed(ValueError("given back")) for _ in messages[1:])]
+
+
+class Unloadable:
+    """A handler that only one process can unpickle."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def __call__(self, message: Message) -> None: ...
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        if state["pid"] != os.getpid():
+            raise ImportError("not in this process")
+        self.__dict__.update(state)

@@ -10,7 +10,8 @@ import pytest
 from tests.timing import eventually
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.dead_letters import FIRST_BACKOFF, DeadLetters, checked_target
-from zkconsumer.balance.work import Work
+from zkconsumer.balance.read_work import Part, ReadWork
+from zkconsumer.balance.retry import Decision, Kind
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer
 from zkconsumer.core.partition_position import PartitionPosition
@@ -31,19 +32,24 @@ class Fixture:
         stored = {offset: Pointer(offset, Fate.DEAD) for offset in range(1000, 1000 + pointers)}
         self.ledger = MessageLedger(self.position, 10, pointers=stored)
         self.ledger.read(range(10, 14), 14)
+        self.home: Any = SimpleNamespace(
+            position=self.position, ledger=self.ledger, stopped="", messages=lambda fields: fields[0]
+        )
         self.letters = DeadLetters(
             "g_c",
             "g",
             checked_target(target),
-            ended=lambda work: self.ended.append(work.offset),
-            fatal=self.fatal.append,
             monotonic=lambda: self.clock,
             **options,
         )
+        self.letters.ended = lambda work: self.ended.append(work.offset)
+        self.letters.fatal = self.fatal.append
 
     def bury(self, offset: int) -> bool:
-        work = Work(SimpleNamespace(offset=offset), offset, self.ledger, None)
-        return self.letters.add(work, "ValueError: bad", 16, 5, ValueError("bad"), "mark")
+        record = SimpleNamespace(offset=offset, value=b"")
+        work = ReadWork(record, offset, b"k", Part(self.home, None, 0))
+        decision = Decision(Kind.DEAD, 0.0, 0, 16, 5, "ValueError: bad", ValueError("bad"))
+        return self.letters.bury(work, decision, "mark")
 
     def stored_base(self) -> int:
         """Commit. Return the base that was written."""
@@ -64,13 +70,14 @@ def test_full_node_stops_the_partition_until_there_is_room() -> None:
     this = Fixture(pointers=MOST_POINTERS)
     assert not this.bury(10)
     assert "no room for more" in this.letters.stopped(WHERE)
+    assert this.home.stopped == this.letters.stopped(WHERE)
     assert this.stored_base() == 10
     this.ledger.pointers_read({})
     assert 0 < this.letters.look() <= FIRST_BACKOFF
     assert this.letters.stopped(WHERE)
     this.clock += FIRST_BACKOFF
     this.letters.look()
-    assert this.letters.stopped(WHERE) == ""
+    assert (this.letters.stopped(WHERE), this.home.stopped) == ("", "")
     assert this.ended == [10]
     assert this.ledger.pointers[10].fate is Fate.DEAD
 

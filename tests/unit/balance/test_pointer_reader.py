@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.timing import eventually
+from zkconsumer.balance import pointer_reader
 from zkconsumer.balance.due_pointers import due_pointers
 from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, LONGEST_PAUSE, LOST, PointerReader
 from zkconsumer.balance.work import Work
@@ -55,7 +57,6 @@ class Fixture:
     """A reader without its thread, an engine with room, and one partition with these pointers."""
 
     def __init__(self, *pointers: Pointer) -> None:
-        self.room = 100
         self.works: list[Work] = []
         self.log = Log()
         self.now_ms = NOW
@@ -63,16 +64,20 @@ class Fixture:
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 100)
         self.ledger = MessageLedger(self.position, 100, pointers={p.offset: p for p in pointers})
         self.position.ledger = self.ledger
+        self.home: Any = SimpleNamespace(
+            position=self.position, ledger=self.ledger, own=True, parked=(), full_because=""
+        )
+        self.refreshed = 0
         self.reader = PointerReader(
-            "g_c", lambda: [self.position], self, self.log, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
+            "g_c", lambda: [self.home], self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
         )
 
-    def pointer_room(self) -> int:
-        return self.room
+    def refresh_parked(self, home: Any) -> None:
+        self.refreshed += 1
 
     def add_pointer_work(self, work: Work) -> bool:
         self.works.append(work)
-        return self.room > 0
+        return True
 
     def looked(self) -> list[int]:
         """Look once. Return the offsets that the engine got."""
@@ -89,7 +94,7 @@ def test_due_message_is_handed_out_with_its_attempts() -> None:
     assert this.looked() == [7]
     (work,) = this.works
     assert (work.attempts, work.first_ms, work.pointer, work.ledger) == (3, 5, True, this.ledger)
-    assert (work.message.value, work.message.topic, work.message.partition) == (b"7", "t", 0)
+    assert work.message.value == b"7"
     assert this.looked() == []
     this.now_ms += 1
     assert this.looked() == [8]
@@ -114,13 +119,36 @@ def test_successors_of_a_key_wait_for_the_first() -> None:
     assert this.looked() == [5]
 
 
-def test_engine_without_room_gets_nothing() -> None:
-    this = Fixture(Pointer(3), Pointer(4))
-    this.room = 1
-    assert this.looked() == [3]
-    this.room = 0
+def test_so_many_messages_are_in_hand_at_most() -> None:
+    this = Fixture(*(Pointer(offset) for offset in range(3, 9)))
+    assert this.looked() == [3, 4, 5]
+    first = this.works[0]
     assert this.looked() == []
-    assert this.log.asked == [[3]]
+    this.ledger.finish([3])
+    this.reader.settled(first)
+    assert this.looked() == [6]
+    assert this.log.asked == [[3, 4, 5], [6]]
+
+
+def test_so_many_bytes_are_in_hand_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pointer_reader, "MOST_BYTES", 3)
+    this = Fixture(Pointer(3), Pointer(4))
+    assert this.looked() == [3, 4]
+    this.ledger.point_at([Pointer(5)])
+    assert this.looked() == []
+
+
+def test_borrowed_partition_is_left_to_its_owner() -> None:
+    this = Fixture(Pointer(3))
+    this.home.own = False
+    assert this.looked() == []
+
+
+def test_keys_of_pointers_are_looked_at_each_time() -> None:
+    this = Fixture(Pointer(3, due_ms=NOW + 9))
+    this.looked()
+    this.looked()
+    assert this.refreshed == 2
 
 
 def test_refused_message_is_offered_again() -> None:
@@ -133,9 +161,9 @@ def test_refused_message_is_offered_again() -> None:
 
 def test_paused_and_revoked_partitions_wait() -> None:
     this = Fixture(Pointer(3))
-    this.position.paused = True
+    this.position.halted = True
     assert this.looked() == []
-    this.position.paused = False
+    this.position.halted = False
     this.position.revoked = True
     assert this.looked() == []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Lock
+from threading import RLock
 from time import time
 from typing import Any
 
@@ -89,7 +89,7 @@ class BorrowedPartition:
             return
         base = order.note.base
         position = PartitionPosition(self.tp, ThreadId("borrowed-0"), base)
-        ledger = SharedLedger(position, base, order.note, slots=order.slots, lock=Lock())
+        ledger = SharedLedger(position, base, order.note, slots=order.slots, lock=RLock())
         position.ledger = self._ledger = ledger
         stream = self._stream = self._make_stream(self.tp.topic)
         self.home = reader.borrow(Borrowed(position, ledger, stream, lambda _: self.current()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from threading import Lock
+from threading import RLock
 
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.open_partition import OpenPartition
@@ -53,7 +53,7 @@ class LentPartition:
             FinishedNote(start, pieces, attempts),
             position.known_pointers,
             beginning.slots,
-            Lock(),
+            RLock(),
         )
         self.ledger.begin(beginning, dict(lender.lent))
         self.ready = False

@@ -2,6 +2,7 @@
 in an environment of its own.
 
 - ``scenario`` directs the steps, and ``shared_group`` directs step 8, where a Spark query is a member of a group.
+- ``balanced_scenario`` directs the steps of ``--balance``, with ``balanced_member`` and ``balanced_account``.
 - ``flights`` is the data and its producer; ``message_account`` counts lost and repeated messages.
 - ``member_process`` and ``spark_process`` are the processes that consume.
 - ``group_view`` reads the owners from ZooKeeper; ``screen`` and ``report`` show the results.
@@ -39,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--flights", type=_count, metavar="N", help="only the first N flights")
     parser.add_argument("--no-spark", action="store_true", help="leave the steps with Spark out")
     parser.add_argument(
+        "--balance",
+        action="store_true",
+        help="show message balance instead: 8 workers on 2 partitions, failures and dead letters",
+    )
+    parser.add_argument(
         "--plot",
         type=Path,
         default=Path(tempfile.gettempdir()) / "flights-by-week.png",
@@ -61,12 +67,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise MissingExtraError("the demo", "demo")
     from zkconsumer.cli.demo.scenario import DemoSettings, play
 
-    return play(
-        DemoSettings(
-            flights=arguments.flights,
-            keep=arguments.keep,
-            spark=not arguments.no_spark,
-            report=arguments.report,
-            plot=arguments.plot,
-        )
+    settings = DemoSettings(
+        flights=arguments.flights,
+        keep=arguments.keep,
+        spark=not arguments.no_spark,
+        report=arguments.report,
+        plot=arguments.plot,
     )
+    if arguments.balance:
+        from zkconsumer.cli.demo import balanced_scenario
+
+        return balanced_scenario.play(settings)
+    return play(settings)

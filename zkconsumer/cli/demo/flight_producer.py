@@ -14,7 +14,7 @@ import importlib.util
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -107,19 +107,33 @@ def airlines() -> dict[str, str]:
 class FlightProducer:
     """The producer of the flights, with the carrier as key and JSON as value."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, limit: int | None, total: int, seconds: float) -> None:
-        """Arguments: ``limit`` of flights (None: all); ``total``, their number; ``seconds``, the time to take."""
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        limit: int | None,
+        total: int,
+        seconds: float,
+        damaged: Collection[int] = (),
+    ) -> None:
+        """Arguments: ``limit`` of flights (None: all); ``total``, their number; ``seconds``, the time to take.
+
+        ``damaged`` flights, by their numbers from 0 on, get a value that is cut off in the middle.
+        """
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "log_level": 0})
         self._topic = topic
         self._limit = limit
         self._total = total
         self._pace = total / seconds
+        self._damaged = damaged
         self._account: MessageAccount | None = None
         self._may_finish = Event()
         self._stop = Event()
         self._failure: str | None = None
         self._thread = Thread(target=self._run, name="demo-producer", daemon=True)
         self.totals = FlightTotals()
+        self.damaged: set[int] = set()
+        """The checksums of the damaged values so far."""
 
     def start(self, account: MessageAccount) -> None:
         """Start to write. Acknowledged messages are added to the account."""
@@ -166,6 +180,9 @@ class FlightProducer:
                     allowed = min(allowed, int(self._total * (1 - _HELD_BACK)))
                 if number >= allowed:
                     self._producer.poll(_SLICE_S)
+            if number in self._damaged:
+                flight = flight._replace(json=flight.json[: len(flight.json) // 2])
+                self.damaged.add(crc32(flight.json))
             self._produce(flight)
             self.totals.add(flight)
             if number % _POLL_EVERY == 0:

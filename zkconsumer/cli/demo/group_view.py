@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Self
 
+from zkconsumer.core.message_pointers import Pointer, decode_pointers
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
@@ -89,4 +90,18 @@ class GroupInZooKeeper:
             partition.partition: node_codecs.decode_offset(node.data, path)
             for partition, path, node in zip(self._partitions, where, nodes, strict=True)
             if node is not None
+        }
+
+    def pointers(self) -> dict[tuple[int, int], Pointer]:
+        """Return the pointers to parked messages and dead letters, by partition and offset.
+
+        Raises: RegistryError; ValueError for a node that cannot be understood.
+        """
+        where = [paths.pointers(self._group, partition) for partition in self._partitions]
+        nodes = self._session.read(where, Deadline(_ANSWER_S))
+        return {
+            (partition.partition, offset): pointer
+            for partition, node in zip(self._partitions, nodes, strict=True)
+            if node is not None
+            for offset, pointer in decode_pointers(node.data).items()
         }

@@ -88,6 +88,11 @@ class MessageAccount:
         """Return the number of different processed messages of a partition."""
         return self._by_partition[partition]
 
+    def produced_checksums(self) -> dict[MessagePosition, int]:
+        """Return the checksums of all acknowledged messages."""
+        with self._lock:
+            return dict(self._produced)
+
     def ends(self) -> dict[int, int]:
         """Return the next offset after the last produced message of each partition."""
         with self._lock:

@@ -69,12 +69,12 @@ def play(settings: DemoSettings) -> int:
     """Run the demo. Return the exit code, 0 only if all numbers agree. Raises: ZkConsumerError."""
     began = monotonic()
     with ExitStack() as stack:
-        stack.enter_context(_calm_end())
+        stack.enter_context(calm_end())
         folder = Path(tempfile.mkdtemp(prefix="zkconsumer-demo-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         screen = stack.enter_context(Screen())
         screen.title("zkconsumer demo: a consumer group, a crash and Spark, on a real Kafka")
-        place, kept = _cluster(settings, screen, stack)
+        place, kept = start_cluster(settings, screen, stack)
         totals, delays, committed = GroupSteps(settings, place, screen, folder).play()
         good = report.show_account(screen, totals, committed, settings.total)
         rows: dict[str, CarrierReport] | None = None
@@ -96,7 +96,7 @@ def play(settings: DemoSettings) -> int:
 
 
 @contextlib.contextmanager
-def _calm_end() -> Iterator[None]:
+def calm_end() -> Iterator[None]:
     """Treat SIGTERM as Ctrl-C, and ignore both during the clean-up."""
     interrupted = Event()
 
@@ -121,7 +121,9 @@ def _calm_end() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _cluster(settings: DemoSettings, screen: Screen, stack: ExitStack) -> tuple[DemoTopic, ExitStack | None]:
+def start_cluster(
+    settings: DemoSettings, screen: Screen, stack: ExitStack, partitions: int = PARTITIONS
+) -> tuple[DemoTopic, ExitStack | None]:
     """Start the cluster and create the topic. The ``stack`` stops it at the end.
 
     With ``--keep``, also return the part of the stack that stops the cluster, so that the caller can drop it.
@@ -144,10 +146,10 @@ def _cluster(settings: DemoSettings, screen: Screen, stack: ExitStack) -> tuple[
         there = admin.topics()
         suffix = next(text for text in ["", *(f"-{n}" for n in range(2, 10_000))] if f"flights{text}" not in there)
         place = DemoTopic(zookeeper, bootstrap, f"flights{suffix}", f"demo{suffix}")
-        admin.create_topic(place.topic, PARTITIONS)
+        admin.create_topic(place.topic, partitions)
     screen.settle()
     screen.say(f"zookeeper.connect={zookeeper}   Kafka at {bootstrap}   ({monotonic() - began:.1f} s)")
-    screen.say(f'topic "{place.topic}" with {PARTITIONS} partitions')
+    screen.say(f'topic "{place.topic}" with {partitions} partitions')
     return place, kept
 
 

@@ -108,6 +108,14 @@ class Screen:
             self._last_count = monotonic()
             self.say(f"so far  {_produced(account):,} flights produced, {account.consumed_count:,} consumed")
 
+    def count(self, text: str) -> None:
+        """Show a count that grows: in place in a terminal, every few seconds elsewhere."""
+        if self._lively:
+            self._update(Text(f"{' ' * _INDENT}{text}", "dim"))
+        elif monotonic() - self._last_count >= _QUIET_S:
+            self._last_count = monotonic()
+            self.say(text)
+
     def owners(self, view: GroupOwners) -> None:
         """Show the present owners."""
         text = str(view)

@@ -1,0 +1,189 @@
+"""``run`` with worker processes and with coroutines, on a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from tests.timing import eventually, scaled
+from tests.unit.balance import handlers
+from zkconsumer import ConsumerTimeoutException, StringDecoder, ZookeeperConsumerConnector
+from zkconsumer.balance.outcomes import PENDING
+from zkconsumer.balance.retry import Retry
+from zkconsumer.testing import FakeCluster
+
+EACH = 40
+Join = Callable[..., ZookeeperConsumerConnector]
+AT_ONCE = Retry(delays=(0.0,), attempts=3, park_after=10)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        made.create_topic("events", 2)
+        yield made
+
+
+@pytest.fixture
+def join(cluster: FakeCluster) -> Iterator[Join]:
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(**properties: Any) -> ZookeeperConsumerConnector:
+        base = {
+            "zookeeper.connect": cluster.zookeeper_connect,
+            "group.id": "g",
+            "auto.offset.reset": "smallest",
+            "consumer.timeout.ms": int(scaled(0.6) * 1000),
+        }
+        made.append(ZookeeperConsumerConnector(base | properties))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def committed(cluster: FakeCluster) -> list[int]:
+    tree = cluster.zookeeper.tree("/consumers/g/offsets/events")
+    return [int(tree[f"/consumers/g/offsets/events/{partition}"]) for partition in range(2)]
+
+
+def test_processes_handle_and_commit_every_message(cluster: FakeCluster, join: Join, tmp_path: Path) -> None:
+    """One message of each partition kills its process once, and is handled by the next one."""
+    out = tmp_path / "out"
+    fine = b"append %s" % str(out).encode()
+    for partition in range(2):
+        values = [fine] * EACH
+        values[7] = b"dieonce %s" % str(tmp_path / f"died-{partition}").encode()
+        cluster.append("events", partition, values, [b"%d" % (n % 5) for n in range(EACH)])
+    connector = join()
+    with pytest.raises(ConsumerTimeoutException):
+        connector.run(
+            handlers.by_value,
+            "events",
+            concurrency=2,
+            executor="processes",
+            retry=AT_ONCE,
+            value_decoder=StringDecoder(),
+        )
+    connector.shutdown()
+    seen = Counter(line.rsplit(" ", 1)[0] for line in out.read_text().splitlines())
+    assert set(seen) == {f"events-{p} {n}" for p in range(2) for n in range(EACH) if n != 7}
+    assert {path.read_text() for path in tmp_path.glob("died-*")} == {"2"}
+    assert committed(cluster) == [EACH] * 2
+
+
+def test_coroutines_handle_and_commit_every_message(cluster: FakeCluster, join: Join) -> None:
+    """Some are finished elsewhere, and some fail once."""
+    for partition in range(2):
+        cluster.append("events", partition, [b"%d" % n for n in range(EACH)], [b"%d" % (n % 5) for n in range(EACH)])
+    seen: dict[tuple[int, int], list[int]] = {}
+
+    async def handler(message: Any) -> object:
+        await asyncio.sleep(0)
+        seen.setdefault((message.partition, message.offset), []).append(message.attempt)
+        if message.offset % 10 == 3 and message.attempt == 1:
+            raise ValueError
+        if message.offset % 10 == 4:
+            threading.Timer(0.01, message.ack).start()
+            return PENDING
+        return None
+
+    connector = join()
+    with pytest.raises(ConsumerTimeoutException):
+        connector.run(handler, "events", concurrency=16, executor="asyncio", retry=AT_ONCE)
+    connector.shutdown()
+    assert seen == {(p, n): [1, 2] if n % 10 == 3 else [1] for p in range(2) for n in range(EACH)}
+    assert committed(cluster) == [EACH] * 2
+
+
+class Run(threading.Thread):
+    """A run in a thread of its own, and all errors of it and of the shutdown."""
+
+    def __init__(self, connector: ZookeeperConsumerConnector, handler: Any, **keywords: Any) -> None:
+        super().__init__()
+        self._connector = connector
+        self._call = partial(connector.run, handler, "events", **keywords)
+        self.failures: list[BaseException] = []
+        self.start()
+
+    def run(self) -> None:
+        self._try(self._call)
+
+    def _try(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            self.failures.append(error)
+
+    def shut_down(self) -> None:
+        """Shut down, and wait for the end of the run."""
+        self._try(partial(self._connector.shutdown, 0.5))
+        self.join(scaled(20))
+        assert not self.is_alive()
+
+
+def test_a_shutdown_cancels_coroutines_that_do_not_return(cluster: FakeCluster, join: Join) -> None:
+    cluster.append("events", 0, [b"a", b"b"])
+    cluster.append("events", 1, [b"a"])
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def handler(message: Any) -> None:
+        if (message.partition, message.offset) == (0, 1):
+            begun.set()
+            try:
+                await asyncio.sleep(600)
+            finally:
+                cancelled.set()
+
+    run = Run(join(**{"consumer.timeout.ms": -1}), handler, concurrency=4, executor="asyncio")
+    assert begun.wait(scaled(20))
+    run.shut_down()
+    assert cancelled.is_set()
+    assert committed(cluster) == [1, 1]
+    assert [str(error).partition("events-0 at 1 ")[1] for error in run.failures] == ["events-0 at 1 "]
+
+
+def test_a_handler_that_does_not_fit_joins_no_group(cluster: FakeCluster, join: Join) -> None:
+    async def coroutine(message: Any) -> None: ...
+
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        join().run(lambda message: None, "events", concurrency=2, executor="processes")
+    with pytest.raises(TypeError, match="wants a coroutine function"):
+        join().run(handlers.by_value, "events", concurrency=2, executor="asyncio")
+    executors: list[Literal["threads", "processes"]] = ["threads", "processes"]
+    for executor in executors:
+        with pytest.raises(TypeError, match=r'coroutine function: give executor="asyncio"'):
+            join().run(coroutine, "events", concurrency=2, executor=executor)
+    with pytest.raises(TypeError, match=r'concurrency= and executor="asyncio"'):
+        join().run(coroutine, "events")
+    with pytest.raises(ValueError, match="executor must be one of 'threads', 'processes', 'asyncio', not 'fibres'"):
+        join().run(handlers.by_value, "events", concurrency=2, executor="fibres")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a worker process has no tracer"):
+        join().run(handlers.by_value, "events", concurrency=2, executor="processes", tracer=True)
+    assert "/consumers/g/ids" not in cluster.zookeeper.tree("/")
+
+
+def test_a_hanging_process_is_ended_by_a_shutdown(cluster: FakeCluster, join: Join, tmp_path: Path) -> None:
+    mark = tmp_path / "begun"
+    cluster.append("events", 0, [b"fine", b"mark %s" % str(mark).encode()])
+    cluster.append("events", 1, [b"fine"])
+    run = Run(join(**{"consumer.timeout.ms": -1}), handlers.by_value, concurrency=2, executor="processes")
+    eventually(mark.exists, 20, "the handler's begin")
+    run.shut_down()
+    assert committed(cluster) == [1, 1]
+    assert [str(error).partition("events-0 at 1 ")[1] for error in run.failures] == ["events-0 at 1 "]
+
+
+def test_a_shutdown_while_processes_start_is_no_error(cluster: FakeCluster, join: Join) -> None:
+    run = Run(join(**{"consumer.timeout.ms": -1}), handlers.by_value, concurrency=1, executor="processes")
+    eventually(lambda: any("-process-0" in other.name for other in threading.enumerate()), 20, "a worker's thread")
+    run.shut_down()
+    assert run.failures == []

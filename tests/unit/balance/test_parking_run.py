@@ -1,0 +1,160 @@
+"""Runs that park messages and bury them, over a ZooKeeper and a broker in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer import ZookeeperConsumerConnector, cli
+from zkconsumer.balance.outcomes import Reject
+from zkconsumer.balance.retry import Retry
+from zkconsumer.core.message_pointers import Fate, Pointer, decode_pointers
+from zkconsumer.testing import FakeCluster
+
+MESSAGES = 30
+SOON = Retry(delays=[0.05], jitter=0, park_after=1, attempts=4)
+MUCH_LATER = Retry(delays=[3600], jitter=0)
+
+
+class World:
+    """One partition ``t-0`` whose messages have the keys a, b and c in turn, and a group."""
+
+    def __init__(self, cluster: FakeCluster, group: str) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.handled: list[tuple[int, int]] = []
+        self.fails: Callable[[Any], object] = lambda _: None
+        self.errors: list[BaseException] = []
+
+    def handler(self, message: Any) -> object:
+        self.handled.append((message.offset, message.attempt))
+        return self.fails(message)
+
+    @contextmanager
+    def running(self, retry: Retry, **options: Any) -> Iterator[None]:
+        properties = {
+            "zookeeper.connect": self.cluster.zookeeper_connect,
+            "group.id": self.group,
+            "auto.offset.reset": "smallest",
+            "auto.commit.interval.ms": "100",
+        }
+        with ZookeeperConsumerConnector(properties) as connector:
+
+            def run() -> None:
+                try:
+                    connector.run(self.handler, "t", concurrency=4, retry=retry, failure_limit=None, **options)
+                except BaseException as error:
+                    self.errors.append(error)
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            try:
+                yield
+            finally:
+                connector.shutdown()
+                thread.join(scaled(30))
+                assert not thread.is_alive()
+                if self.errors:
+                    raise self.errors[0]
+
+    def committed(self) -> int:
+        node = self.cluster.zookeeper.node(f"/consumers/{self.group}/offsets/t/0")
+        return int(node.data) if node is not None else -1
+
+    def pointers(self) -> dict[int, Pointer]:
+        node = self.cluster.zookeeper.node(f"/consumers/{self.group}/parked/t/0")
+        return decode_pointers(node.data) if node is not None else {}
+
+    def fates(self) -> dict[int, Fate]:
+        return {offset: one.fate for offset, one in self.pointers().items()}
+
+    def dead(self, verb: str, *arguments: str) -> int:
+        where = ["--zookeeper", self.cluster.zookeeper_connect, "--timeout", str(int(scaled(10) * 1000))]
+        return cli.main(["dead", verb, self.group, *arguments, *where])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        made.create_topic("t", 1)
+        made.append("t", 0, [b"%d" % n for n in range(MESSAGES)], [b"abc"[n % 3 :][:1] for n in range(MESSAGES)])
+        yield made
+
+
+@pytest.fixture
+def world(cluster: FakeCluster, request: pytest.FixtureRequest) -> World:
+    return World(cluster, f"g-{request.node.name}"[:60])
+
+
+def failing(offset: int, times: int) -> Callable[[Any], None]:
+    """Return a handler that fails so many times at one message."""
+
+    def handler(message: Any) -> None:
+        if message.offset == offset and message.attempt <= times:
+            raise TimeoutError("the server is away")
+
+    return handler
+
+
+def test_parked_message_comes_again_before_its_key_goes_on(world: World) -> None:
+    world.fails = failing(4, 3)
+    with world.running(SOON):
+        eventually(lambda: world.committed() == MESSAGES and not world.pointers(), 10, "all messages")
+    assert [attempt for offset, attempt in world.handled if offset == 4] == [1, 2, 3, 4]
+    done = [offset for offset, attempt in world.handled if offset != 4 or attempt == 4]
+    assert sorted(done) == list(range(MESSAGES))
+    for key in range(3):
+        of_key = [offset for offset in done if offset % 3 == key]
+        assert of_key == sorted(of_key)
+
+
+def test_base_passes_parked_messages_and_their_key(world: World) -> None:
+    world.fails = failing(4, 1)
+    with world.running(Retry(delays=[3600], jitter=0)):
+        eventually(lambda: world.committed() == MESSAGES, 10, "the base to pass what is parked")
+        assert world.fates() == dict.fromkeys(range(4, MESSAGES, 3), Fate.PARKED)
+    parked = world.pointers()
+    assert (parked[4].attempts, parked[4].reason) == (1, "TimeoutError: the server is away")
+    assert (parked[7].attempts, parked[7].due_ms) == (0, 0)
+    assert len({one.key for one in parked.values()}) == 1
+
+
+def test_next_owner_goes_on_with_parked_messages(world: World) -> None:
+    world.fails = failing(4, 1)
+    with world.running(MUCH_LATER):
+        eventually(lambda: len(world.fates()) == 9 and world.committed() == MESSAGES, 10, "the parked messages")
+    world.handled.clear()
+    with world.running(MUCH_LATER):
+        assert world.dead("replay", "--all", "--parked", "--execute") == 0
+        eventually(lambda: not world.pointers(), 10, "the parked messages to be finished")
+    assert world.handled == [(4, 2), *((offset, 1) for offset in range(7, MESSAGES, 3))]
+
+
+def test_exhausted_message_frees_its_key(world: World) -> None:
+    world.fails = failing(4, 99)
+    with world.running(SOON):
+        eventually(lambda: world.fates() == {4: Fate.DEAD} and len(world.handled) >= MESSAGES + 3, 10, "its end")
+    assert world.pointers()[4].attempts == 4
+    assert {offset for offset, _ in world.handled} == set(range(MESSAGES))
+
+
+def test_dead_letter_goes_to_a_function_before_the_base_moves(world: World) -> None:
+    bases: list[tuple[int, int]] = []
+    answers = [OSError("disk full")]
+
+    def write(message: Any, failure: Any) -> None:
+        bases.append((message.offset, world.committed()))
+        if answers:
+            raise answers.pop()
+
+    world.fails = lambda message: Reject("no") if message.offset == 5 else None
+    with world.running(SOON, dead_letter=write):
+        eventually(lambda: world.committed() == MESSAGES, 10, "the base")
+    assert [offset for offset, _ in bases] == [5, 5]
+    assert all(base <= 5 for _, base in bases)
+    assert world.pointers() == {}

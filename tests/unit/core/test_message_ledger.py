@@ -1,0 +1,285 @@
+"""A ledger against plain sets: whatever ends, dies or is lent, no message is passed that nobody handled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zkconsumer.core.finished_note import Attempts, FinishedNote, decode_note, encode_note
+from zkconsumer.core.message_ledger import MessageLedger, applied
+from zkconsumer.core.message_pointers import Fate, Pointer
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.unfinished_offsets import Finished
+from zkconsumer.model import ThreadId, TopicPartition
+
+END = 48
+LOG = [offset for offset in range(END) if offset % 7 != 3]
+"""The offsets that have messages; the others are holes."""
+
+
+def slot_of(offset: int) -> int:
+    return offset * 5 % 4
+
+
+def ledger(start: int, note: FinishedNote | None = None, **more: object) -> MessageLedger:
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("c-0"), start)
+    position.may_park = True
+    return MessageLedger(position, start, note, **more)  # type: ignore[arg-type]
+
+
+class Side:
+    """A member that reads the log by a ledger: the owner, or a borrower of some slots."""
+
+    def __init__(self, made: MessageLedger, start: int) -> None:
+        self.ledger = made
+        self.at = start
+        self.in_hand: set[int] = set()
+        self.done: set[int] = set()
+        """What this side knows to be handled since it began, so that it must not come again."""
+
+    def read(self, count: int) -> None:
+        end = min(END, self.at + count)
+        wanted = [o for o in LOG if self.at <= o < end and self.ledger.wants(o, slot_of(o))]
+        assert not self.in_hand.intersection(wanted), "it is in hand"
+        assert not self.done.intersection(wanted), "it is handled"
+        self.ledger.read(wanted, end)
+        self.in_hand.update(wanted)
+        self.at = max(self.at, end)
+
+    def pick(self, number: int) -> int | None:
+        return sorted(self.in_hand)[number % len(self.in_hand)] if self.in_hand else None
+
+    def finish(self, offset: int) -> None:
+        self.in_hand.discard(offset)
+        self.done.add(offset)
+        self.ledger.finish([offset, offset, 1000])
+
+
+class World:
+    """One partition: what is stored of it, its owner, and a borrower; ``handled`` is the truth."""
+
+    def __init__(self) -> None:
+        self.handled: set[int] = set()
+        self.base = 0
+        self.note: FinishedNote | None = None
+        self.pointers: dict[int, Pointer] = {}
+        self.borrower: Side | None = None
+        self.lent = 0
+        self.pointed: set[int] = set()
+        """Messages that ever had a pointer: a borrower may repeat them."""
+        self.owner = Side(ledger(0), 0)
+
+    # ---- steps, each with a number to choose by
+
+    def read(self, number: int) -> None:
+        self.owner.read(number % 9 + 1)
+
+    def finish(self, number: int) -> None:
+        offset = self.owner.pick(number)
+        if offset is not None:
+            self.handled.add(offset)
+            self.owner.finish(offset)
+
+    def fail(self, number: int) -> None:
+        offset = self.owner.pick(number)
+        if offset is not None:
+            self.owner.ledger.failed(offset, Attempts(number % 3 + 1, 5))
+
+    def park(self, number: int) -> None:
+        offset = self.owner.pick(number)
+        if offset is not None:
+            self.owner.in_hand.remove(offset)
+            self.pointed.add(offset)
+            fate = Fate.DEAD if number % 5 == 0 else Fate.PARKED
+            assert self.owner.ledger.point_at([Pointer(offset, fate, attempts=3)])
+
+    def finish_parked(self, number: int) -> None:
+        parked = sorted(self.owner.ledger.pointers)
+        if parked:
+            offset = parked[number % len(parked)]
+            if offset not in self.owner.in_hand:
+                self.handled.add(offset)
+                self.owner.finish(offset)
+
+    def replay(self, number: int) -> None:
+        """A tool changes a stored pointer."""
+        if self.pointers:
+            offset = sorted(self.pointers)[number % len(self.pointers)]
+            self.pointers[offset] = Pointer(offset, Fate.PARKED, due_ms=number)
+            self.owner.ledger.pointers_read(self.pointers)
+
+    def commit(self, number: int) -> None:
+        """Store a point; each third time its answer is lost, and each fifth time pointers cannot be stored."""
+        point = self.owner.ledger.point(pointers=number % 5 != 0)
+        assert point.offset == point.note.base
+        assert number % 5 != 0 or not point.changes
+        if number % 7 == 0:
+            return
+        self.base = point.offset
+        self.note = decode_note(encode_note(point.note, limit=None if number % 4 else 60))
+        self.pointers = applied(self.pointers, point.changes)
+        self.check()
+        if number % 3:
+            self.owner.ledger.stored(point)
+            assert not point.changes or not self.owner.ledger.point().changes
+
+    def restart(self, _: int) -> None:
+        """Another member owns the partition, and takes the slots on loan back from what is noted of them."""
+        self.borrower, self.lent = None, 0
+        made = ledger(self.base, self.note, pointers=self.pointers)
+        self.owner = Side(made, self.base)
+
+    def overwritten(self, number: int) -> None:
+        """Somebody writes an earlier offset."""
+        self.base, self.note = min(self.base, number % END), None
+        self.restart(0)
+
+    def lend(self, number: int) -> None:
+        if self.borrower is not None:
+            return
+        slots = number % 14 + 1
+        offsets = [o for o in self.owner.in_hand if slots >> slot_of(o) & 1]
+        given = self.owner.ledger.lend("b", slots, offsets)
+        self.owner.in_hand.difference_update(offsets)
+        note = decode_note(encode_note(given))
+        assert note == given
+        self.borrower = Side(ledger(given.base, note, slots=slots), given.base)
+        self.borrower.done |= self.owner.done - self.pointed
+        self.lent = slots
+
+    def borrow(self, number: int) -> None:
+        if self.borrower is not None:
+            self.borrower.read(number % 9 + 1)
+            offset = self.borrower.pick(number)
+            if offset is not None:
+                assert self.lent >> slot_of(offset) & 1
+                assert offset not in self.owner.in_hand
+                self.handled.add(offset)
+                self.borrower.finish(offset)
+
+    def report(self, _: int) -> None:
+        if self.borrower is not None:
+            self.owner.done |= self.borrower.done - self.pointed
+            self.owner.ledger.report("b", self.borrower.ledger.point().note)
+
+    def take_back(self, number: int) -> None:
+        """All slots, or some; a borrower that is gone has reported nothing of late."""
+        if self.borrower is None:
+            return
+        slots = self.lent if number % 2 else self.lent & number
+        if not slots:
+            return
+        keeps = self.lent & ~slots
+        if keeps:
+            dropped = [o for o in self.borrower.in_hand if slots >> slot_of(o) & 1]
+            self.borrower.in_hand.difference_update(dropped)
+            self.report(0)
+            self.borrower.ledger._unfinished.give_up(slots, dropped)
+        self.owner.at = self.owner.ledger.take_back("b", slots, keeps=keeps)
+        self.lent = keeps
+        self.borrower = self.borrower if keeps else None
+
+    # ---- what must be so
+
+    def check(self) -> None:
+        """Nothing is stored as finished that nobody handled, unless a pointer to it is stored."""
+        for offset in LOG:
+            noted = self.note is not None and self.note.covers(offset, slot_of(offset))
+            if offset < self.base or noted:
+                assert offset in self.handled or offset in self.pointers, (offset, self.base, self.note)
+
+    def end(self) -> None:
+        """A last owner finishes all."""
+        self.restart(0)
+        self.owner.read(END)
+        for offset in list(self.owner.in_hand):
+            self.finish(offset)
+        self.handled |= self.owner.ledger.pointers.keys()
+        assert self.handled.issuperset(LOG)
+        assert self.owner.ledger.base == END
+
+
+STEPS: list[Callable[[World, int], None]] = [
+    *(4 * [World.read]),
+    *(6 * [World.finish]),
+    *(3 * [World.commit]),
+    World.fail,
+    World.park,
+    World.finish_parked,
+    World.replay,
+    World.restart,
+    World.overwritten,
+    *(3 * [World.lend]),
+    *(4 * [World.borrow]),
+    *(2 * [World.report]),
+    *(3 * [World.take_back]),
+]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 500)), min_size=25, max_size=80))
+def test_nothing_is_lost_in_any_order(steps: list[tuple[Callable[[World, int], None], int]]) -> None:
+    world = World()
+    for step, number in steps:
+        step(world, number)
+    world.end()
+
+
+@settings(max_examples=30)
+@given(st.integers(0, END), st.sets(st.integers(0, END - 1)), st.sets(st.integers(0, END - 1), max_size=4))
+def test_the_next_owner_repeats_nothing_that_is_noted(to: int, done: set[int], parked: set[int]) -> None:
+    world = World()
+    world.owner.read(to)
+    left = world.owner.in_hand - done
+    world.owner.ledger.finish(done)
+    world.owner.ledger.point_at([Pointer(offset) for offset in parked & left])
+    world.handled |= done
+    world.commit(1)
+    world.restart(0)
+    world.owner.read(END)
+    assert world.owner.in_hand == left.difference(parked).union(o for o in LOG if o >= to)
+
+
+def test_a_base_during_reading_again_is_not_guessed() -> None:
+    """Slots come back from before what is in hand: their messages were not read, and must not be passed."""
+    owner = ledger(0)
+    owner.read([], 4)
+    note = owner.lend("b", 0b10, [])
+    owner.read([10, 11], 12)
+    assert owner.take_back("b", 0b10) == note.base == 4
+    owner.point_at([Pointer(10)])
+    assert owner.point().offset == 4
+
+
+def test_a_message_read_again_waits_for_its_pointer() -> None:
+    owner = ledger(0)
+    owner.read([0, 1], 2)
+    owner.point_at([Pointer(0)])
+    assert owner.point(pointers=False).offset == 0
+    assert owner.point().offset == 1
+
+
+def test_pointer_changes_tell_what_others_wrote() -> None:
+    owner = ledger(0, pointers={1: Pointer(1, Fate.DEAD)})
+    number, changes = owner.pointer_changes(0)
+    assert changes is None
+    owner.pointers_read({1: Pointer(1, Fate.DEAD)})
+    assert owner.pointer_changes(number) == (number, None)
+    owner.pointers_read({1: Pointer(1)})
+    assert not owner.dirty, "nothing is to be written"
+    now, changes = owner.pointer_changes(number)
+    assert changes == {1: Pointer(1)}
+    assert owner.pointer_changes(now) == (now, None)
+
+
+def test_lag_counts_what_is_finished_beyond_the_base() -> None:
+    owner = ledger(100, FinishedNote(100, (Finished(100, 110, (100, 105)),)))
+    assert owner.finished_beyond == 8
+    owner.position.ledger, owner.position.log_end = owner, 120
+    assert owner.position.lag == 12
+    owner.read([100, 105, 110], 111)
+    assert owner.finished_beyond == 8
+    owner.finish([110])
+    assert owner.finished_beyond == 9

@@ -1,0 +1,52 @@
+"""The executors that ``run`` knows by name. They are made before the group is joined, so that a handler that does not
+fit its executor joins no group.
+"""
+
+from __future__ import annotations
+
+from zkconsumer.balance.asyncio_executor import AsyncioExecutor
+from zkconsumer.balance.handler_check import Handler, check_plain_handler
+from zkconsumer.balance.process_executor import ProcessExecutor
+from zkconsumer.balance.work import Executor
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.decoders import Decoder
+from zkconsumer.streams.chunk_reader import ReadSettings
+
+NAMES = ("threads", "processes", "asyncio")
+
+Decoders = tuple[Decoder[object] | None, Decoder[object] | None]
+
+
+def executor_named(
+    executor: str | Executor,
+    handler: Handler,
+    concurrency: int,
+    batch: int,
+    config: ConsumerConfig,
+    *,
+    consumer: str,
+    settings: ReadSettings,
+    decoders: Decoders,
+) -> str | Executor:
+    """Return a new executor of this name; "threads", and what is no name, as they are.
+
+    Arguments: ``settings`` and ``decoders`` are those of the streams; ``consumer`` is the consumer id.
+    Raises: TypeError for a handler or decoder that does not fit; ValueError for an unknown name.
+    """
+    timeout = config.handler_timeout_ms / 1000 if config.handler_timeout_ms >= 0 else None
+    if executor == "processes":
+        return ProcessExecutor(
+            handler,
+            concurrency,
+            name=consumer,
+            batch=batch,
+            handler_timeout=timeout,
+            settings=settings,
+            decoders=decoders,
+        )
+    if executor == "asyncio":
+        return AsyncioExecutor(handler, concurrency, name=consumer, batch=batch, handler_timeout=timeout)
+    check_plain_handler(handler)
+    if isinstance(executor, str) and executor not in NAMES:
+        raise ValueError(f"executor must be one of {', '.join(map(repr, NAMES))}, not {executor!r}")
+    return executor

@@ -1,0 +1,98 @@
+"""Parks messages, and what must not overtake them: with ``order=key`` the later messages of the same key.
+
+Threads: the engine calls it, with its lock held. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zkconsumer.balance.lanes import Lanes, Order
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.read_work import ReadWork
+from zkconsumer.balance.retry import Decision
+from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
+
+NO_ROOM = "no more messages can be parked: {} pointers are there already"
+
+
+class Parking:
+    """The parked messages of one run, as its lanes see them."""
+
+    def __init__(self, lanes: Lanes, order: Order) -> None:
+        self._lanes = lanes
+        self._by_key = order is Order.KEY
+
+    def mark(self, work: ReadWork) -> str:
+        """Return the mark of the work's key, empty if order does not matter to it."""
+        return key_mark(work.key) if self._by_key and work.key is not None else ""
+
+    def park(self, work: ReadWork, decision: Decision) -> list[ReadWork] | None:
+        """Park a message, and what waits behind it in its lane.
+
+        If only the message itself has room, its successors wait in their lane, and nothing more of the partition is
+        read. Returns the parked successors; None if there was no room at all.
+        """
+        home, mark = work.home, self.mark(work)
+        pointer = Pointer(
+            work.offset,
+            Fate.PARKED,
+            decision.attempts,
+            decision.due_ms,
+            decision.first_ms,
+            mark,
+            decision.reason,
+        )
+        behind = self._lanes.waiting_behind(work) if mark else []
+        if not home.ledger.point_at([pointer, *(Pointer(one.offset, key=mark) for one in behind)]):
+            behind = []
+            self._full(home)
+            if not home.ledger.point_at([pointer]):
+                return None
+        if mark:
+            home.parked.add(mark)
+            self._lanes.block(work, behind)
+        for one in behind:
+            one.open = False
+            one.part.passed(1)
+        return behind
+
+    def behind_parked(self, home: OpenPartition, works: Sequence[ReadWork]) -> Sequence[ReadWork]:
+        """Park messages that were just read, and whose key has parked ones.
+
+        Returns those that are not parked. Where there is no room they wait in their lane.
+        """
+        if not home.parked or not self._by_key:
+            return works
+        marks: dict[bytes, str] = {}
+        rest: list[ReadWork] = []
+        behind: list[ReadWork] = []
+        for work in works:
+            key = work.key
+            if key is not None and key not in marks:
+                marks[key] = key_mark(key)
+            (behind if key is not None and marks[key] in home.parked else rest).append(work)
+        if not behind:
+            return works
+        if not home.ledger.point_at([Pointer(one.offset, key=self.mark(one)) for one in behind]):
+            self._full(home)
+            for one in behind:
+                self._lanes.block_key(home.position.tp, one.key or b"")
+            return works
+        for one in behind:
+            one.open = False
+        return rest
+
+    def refresh(self, home: OpenPartition) -> None:
+        """Take the keys with parked messages from the ledger, and let the other keys go on.
+
+        A message of a pointer may have ended, and an operator may have dropped or replayed some.
+        """
+        pointers = home.ledger.pointers.values()
+        home.parked = {one.key for one in pointers if one.key and one.fate is Fate.PARKED}
+        home.full_because = ""  # if there is no room still, the next message finds that
+        self._lanes.unblock_others(home)
+
+    @staticmethod
+    def _full(home: OpenPartition) -> None:
+        home.full_because = NO_ROOM.format(len(home.ledger.pointers))

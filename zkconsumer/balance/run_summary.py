@@ -1,0 +1,112 @@
+"""Makes the :class:`~zkconsumer.balance.balance_state.BalanceState` of a run, from what its parts show.
+
+Any thread may call, also a signal handler: what is read are single attributes, and copies that one step of the
+interpreter makes. So the numbers of one partition may be a moment apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import monotonic
+
+from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
+from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.work import Executor, Work
+from zkconsumer.core.message_pointers import Fate
+
+Running = Mapping[tuple[int, int], float]
+"""When the handlers began (monotonic seconds), by the identity of the ledger and the offset."""
+BLOCKED = 5.0
+"""Seconds for which a handler may block an event loop before that is a trouble."""
+
+
+def run_summary(
+    engine: Engine, homes: Sequence[OpenPartition], executor: Executor, concurrency: int, limit: float | None = None
+) -> BalanceState:
+    """Return what a run does now.
+
+    Arguments: ``homes`` are the partitions that it reads; ``limit`` is ``handler.timeout.ms`` in seconds, None for
+    none.
+    """
+    now = monotonic()
+    running = {(id(work.ledger), work.offset): began for work, began in running_works(executor)}
+    return BalanceState(
+        concurrency,
+        tuple(_partition(home, running, now) for home in sorted(homes, key=lambda one: one.position.tp)),
+        engine.fates.failed,
+        engine.fates.late,
+        engine.zombies,
+        tuple(troubles(executor, limit)),
+        engine.sizes.times.value(),
+    )
+
+
+def running_works(executor: Executor) -> Sequence[tuple[Work, float]]:
+    """Return the works in handlers, each with the time at which its handler began; none if the executor cannot tell."""
+    tell = getattr(executor, "running", None)
+    return tell() if tell is not None else ()
+
+
+def stops(homes: Iterable[OpenPartition]) -> Iterator[str]:
+    """Yield why partitions stand still, in words that begin with the partition."""
+    for home in homes:
+        if why := _stopped(home):
+            yield f"{home.position.tp} {why}"
+
+
+def troubles(executor: Executor, limit: float | None) -> Iterator[str]:
+    """Yield what keeps a run from its work, beside partitions that stand still."""
+    now = monotonic()
+    if limit is not None:
+        for work, began in running_works(executor):
+            if now - began > limit:
+                where = f"{work.ledger.position.tp} at offset {work.offset}"
+                yield f"the handler of {where} has run for {now - began:.0f} s: its key waits"
+    behind = getattr(executor, "lag", 0.0)
+    if behind > BLOCKED:
+        yield f"a handler blocks the event loop for {behind:.0f} s: nothing else runs"
+
+
+def _stopped(home: OpenPartition) -> str:
+    if home.stopped:
+        return home.stopped.removeprefix(f"{home.position.tp} ")
+    return f"reads no more: {home.full_because}" if home.full_because else ""
+
+
+def _partition(home: OpenPartition, running: Running, now: float) -> PartitionBalance:
+    ledger, base = home.ledger, home.ledger.base
+    pointers = ledger.pointers
+    fates = [one.fate for one in pointers.values()]
+    return PartitionBalance(
+        home.position.tp,
+        base,
+        _held(home, base, running, now, passing=base in pointers) if base < home.at else None,
+        ledger.finished_beyond,
+        ledger.unfinished,
+        home.in_hand,
+        max(0.0, now - home.held_since) if base < home.at and home.held_base == base else 0.0,
+        fates.count(Fate.PARKED),
+        fates.count(Fate.DEAD),
+        ledger.unnoted,
+        {name: slots.bit_count() for name, slots in ledger.lent_slots.items()},
+        home.lender,
+        0 if home.own else ledger.slots.bit_count(),
+        home.position.full,
+        _stopped(home),
+    )
+
+
+def _held(home: OpenPartition, base: int, running: Running, now: float, *, passing: bool) -> HeldMessage:
+    failing, began = home.failing.get(base), running.get((id(home.ledger), base))
+    borrower = next((name for name, start in home.ledger.lent_bases.items() if start == base), "")
+    where = borrower if failing is None and began is None else ""
+    return HeldMessage(
+        base,
+        0 if failing is None else failing.attempts,
+        None if failing is None else max(0.0, failing.due - now),
+        "" if failing is None else failing.reason.partition(":")[0][:80],
+        None if began is None else now - began,
+        where,
+        passing and began is None,
+    )
