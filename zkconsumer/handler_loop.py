@@ -10,7 +10,6 @@ The original leaves threads to the application; what was always written around i
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,27 +22,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
 from zkconsumer.balance.dead_letters import DeadLetterTarget
-from zkconsumer.balance.executors import executor_named
+from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.lanes import Order, order_named
+from zkconsumer.balance.handler_check import check_handler, check_workers
+from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
-from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.balance.until import RunEndRequest, RunEndWatch, find_ends, requested_end
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
+from zkconsumer.core.registration import SHARE_KEY, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
-from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException, ForkedProcessError
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ForkedProcessError
 from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.wiring import GroupMember
-from zkconsumer.wiring.member_parts import read_settings
-from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
+from zkconsumer.wiring.sharing_access import share_to_advertise, sharing_access
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -155,26 +153,13 @@ class RunLoop:
         without the extra ``otel``.
         """
         self._check_run(workers, concurrency, topics, key_decoder, value_decoder)
-        if concurrency is None:
-            _check_handler(handler)
-        elif tracer and executor == "processes":
-            raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
         end = _run_end(until, concurrency, topics)
-        if tracer is not None and tracer is not False:  # here, so that the loop has no branch for it
-            handler = _with_spans(handler, tracer, self.config)
+        decoders = (key_decoder, value_decoder)
+        handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
             concurrency,
             order_named(order),
-            executor_named(
-                executor,
-                handler,
-                concurrency,
-                batch,
-                self.config,
-                consumer=self.consumer_id,
-                settings=read_settings(self.config),
-                decoders=(key_decoder, value_decoder),
-            ),
+            executor,
             batch,
             retry or Retry(),
             failure_limit,
@@ -182,7 +167,7 @@ class RunLoop:
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
-        self._advertise(options or None, topics)
+        self._advertise(options or None)
         with guard or nullcontext():
             try:
                 if topics is not None:
@@ -195,7 +180,7 @@ class RunLoop:
             self._complete(made)
 
     def _check_run(self, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
-        _check_workers(workers, concurrency)
+        check_workers(workers, concurrency)
         if self._running is not None:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
@@ -210,6 +195,19 @@ class RunLoop:
         if topics is None and balanced and not self._created:
             raise ValueError("there are no streams yet: with concurrency, give topics to run()")
         self._balanced = balanced
+
+    def _fitting(
+        self, handler: Handler, executor: Any, concurrency: int | None, batch: int, decoders: Decoders, tracer: Any
+    ) -> tuple[Handler, Any]:
+        """Return the handler to call and its executor. Raises TypeError and ValueError for what does not fit."""
+        traced = tracer is not None and tracer is not False
+        check_handler(handler, concurrency, executor, traced=traced)
+        if traced:  # here, so that the loop has no branch for it
+            handler = _with_spans(handler, tracer, self.config)
+        if concurrency is None:
+            return handler, executor
+        made = executor_named(executor, handler, concurrency, batch, self.config, self.consumer_id, decoders)
+        return handler, made
 
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""
@@ -263,34 +261,15 @@ class RunLoop:
             closing=lambda: self._end.begun,
             closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
-            sharing=self._sharing(member),
+            sharing=sharing_access(member, lambda: self._registration) if SHARE_KEY in self._advertised else None,
             handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
 
-    def _sharing(self, member: GroupMember) -> SharingAccess | None:
-        """Return what sharing needs; None unless this member advertises that it shares."""
-        coordination, fetching = member.coordination, member.fetching
-        if SHARE_KEY not in self._advertised or not isinstance(coordination, ZooKeeperCoordination):
-            return None
-        return SharingAccess(
-            session=coordination.session,
-            group=coordination.group,
-            consumer=self.consumer_id,
-            topics=lambda: None if self._registration.is_wildcard else self._registration.subscription,
-            positions=member.positions,
-            stream=member.parts.borrowing_stream,
-            fetch=lambda position, sink: fetching.start([(position, sink)]),
-            forget=fetching.forget,
-        )
-
-    def _advertise(self, options: BalancedOptions | None, topics: object) -> None:
-        """Have the registration say that this member shares, if it is to. Raises ConfigException if it cannot."""
-        if options is None or not self.config.share_partitions:
-            return
-        if options.order is Order.PARTITION:
-            raise ConfigException("share.partitions", "has no meaning with order='partition': a partition is one lane")
-        if topics is not None:
-            self._advertised[SHARE_KEY] = str(AdvertisedShare(options.order.value, options.concurrency))
+    def _advertise(self, options: BalancedOptions | None) -> None:
+        """Have the registration say that this member shares, if it does. Raises ConfigException if it cannot."""
+        share = options and share_to_advertise(self.config, options.order, options.concurrency)
+        if share and not self._created:
+            self._advertised[SHARE_KEY] = str(share)
 
     def _give_back(self) -> None:
         """Give back what a run has on loan from other members, within a short time."""
@@ -533,28 +512,6 @@ def _run_end(until: object, concurrency: int | None, topics: object) -> RunEndRe
     if concurrency is None or isinstance(topics, TopicFilter):
         raise ValueError("until needs concurrency, and topics by name")
     return requested_end(until, time_ns() // 1_000_000)
-
-
-def _check_workers(workers: int, concurrency: int | None) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-    if concurrency is None:
-        return
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
-    if workers != 1:
-        raise ValueError("give workers or concurrency, not both")
-
-
-def _check_handler(handler: Handler) -> None:
-    """Raise TypeError for anything that is no function of a message."""
-    if not callable(handler):
-        raise TypeError(f"the handler must be callable with a message, not {handler!r}")
-    if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
-        raise TypeError(
-            f"the handler {handler!r} does nothing when it is only called: a plain function is wanted; a coroutine"
-            ' function runs with concurrency= and executor="asyncio"'
-        )
 
 
 def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:

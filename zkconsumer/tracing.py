@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+from zkconsumer.balance.handler_check import is_coroutine_function
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.streams import MessageAndMetadata
@@ -70,13 +71,20 @@ class ProcessSpans:
         self._reported = False
 
     def around(self, handler: Handler) -> Handler:
-        """Return a handler that does the same within a span."""
+        """Return a handler that does the same within a span: of a message, or of a list of them."""
 
-        def traced(message: MessageAndMetadata[Any, Any]) -> object:
-            with self.of_message(message):
-                return handler(message)
+        def traced(given: Any) -> object:
+            with self._of(given):
+                return handler(given)
 
-        return traced
+        async def traced_coroutine(given: Any) -> object:
+            with self._of(given):
+                return await handler(given)  # type: ignore[misc]
+
+        return traced_coroutine if is_coroutine_function(handler) else traced
+
+    def _of(self, given: Any) -> _OpenSpan:
+        return self.of_batch(given) if isinstance(given, list) else self.of_message(given)
 
     def of_message(self, message: MessageAndMetadata[Any, Any]) -> _OpenSpan:
         """Return a context manager with the span of one message; its trace context is the parent."""

@@ -57,43 +57,29 @@ _TURN_S = 20.0
 _SLOW_S = 7.0
 _PER_SECOND = 20_000
 _FAILING_PER_SECOND = 2_000
+_DELAYS = (1.0, 5.0)
 WAYS = {
     OURS: Way("balanced", "wait", _BY_KEY, _SHARED),
     CONFLUENT: Way("confluent", "wait", {"workers": WORKERS}),
     PLAIN: Way("plain", "wait", {"workers": WORKERS}),
 }
-SHARE = "share_of_ideal"
+SHARE, CPU = "share_of_ideal", "cpu_ms_per_message"
 COLUMNS = (
     Column(RATE, "msg/s", digits=0),
     Column(SHARE, "of ideal"),
     Column("repeated", "repeated", digits=0),
+    Column(CPU, "CPU ms"),
 )
 
 
 def run(plan: Plan) -> dict[str, Any]:
     """Measures and prints. Returns: everything, for the JSON file."""
     with DevCluster() as cluster:
-        cases = [
-            _waiting(cluster, plan),
-            _skewed(cluster, plan),
-            _computing(cluster, plan),
-            _empty(cluster, plan),
-        ]
+        cases = [_waiting(cluster, plan), _skewed(cluster, plan), _computing(cluster, plan), _empty(cluster, plan)]
         requests = _requests(cluster, plan)
         notes = _notes(cluster, plan)
-    settings = {
-        "partitions": PARTITIONS,
-        "processes": PROCESSES,
-        "workers_of_each": WORKERS,
-        "wait_seconds": WAIT_S,
-    }
-    return {
-        "scenario": NAME,
-        "cases": cases,
-        **settings,
-        "zookeeper_requests": requests,
-        "notes": notes,
-    }
+    settings = {"partitions": PARTITIONS, "processes": PROCESSES, "workers_of_each": WORKERS, "wait_seconds": WAIT_S}
+    return {"scenario": NAME, "cases": cases, **settings, "zookeeper_requests": requests, "notes": notes}
 
 
 # ---- handlers that record what they did
@@ -130,13 +116,7 @@ def _computing(cluster: DevCluster, plan: Plan) -> dict[str, Any]:
 
 
 def _contest(
-    cluster: DevCluster,
-    plan: Plan,
-    case: str,
-    keys: list[bytes],
-    ways: Mapping[str, Way],
-    workers: int,
-    each: float,
+    cluster: DevCluster, plan: Plan, case: str, keys: list[bytes], ways: Mapping[str, Way], workers: int, each: float
 ) -> dict[str, Any]:
     """Have each way handle messages with these keys in turns. ``each`` takes so many seconds of a worker."""
     ideal = len(keys) / ideal_seconds(keys, workers, each)
@@ -146,18 +126,16 @@ def _contest(
         def handle(turn: int) -> Measures:
             with group_of(cluster, f"bench-{case}-{number}-{turn}", way) as group:
                 produce(cluster.bootstrap_servers, group.topic, keys)
-                group.wait_handled(len(keys), _SLOW_S if way.kind == "plain" else _TURN_S)
+                before = group.cpu_seconds
+                handled = group.wait_handled(len(keys), _SLOW_S if way.kind == "plain" else _TURN_S)
+                cpu = (group.cpu_seconds - before) * 1000 / max(1, len(handled))
                 rate, repeated = _recorded_rate(group, each)
-            return {RATE: rate, SHARE: rate / ideal, "repeated": repeated}
+            return {RATE: rate, SHARE: rate / ideal, "repeated": repeated, CPU: cpu}
 
         return handle
 
     contestants = {name: contestant(number, way) for number, (name, way) in enumerate(ways.items())}
-    return {
-        **in_turns(f"{case}", contestants, plan.turns, COLUMNS),
-        "messages": len(keys),
-        "ideal": ideal,
-    }
+    return {**in_turns(f"{case}", contestants, plan.turns, COLUMNS), "messages": len(keys), "ideal": ideal}
 
 
 def _recorded_rate(group: Group, each: float) -> tuple[float, int]:
@@ -185,27 +163,16 @@ def _empty(cluster: DevCluster, plan: Plan) -> dict[str, Any]:
     def contestant(number: int, way: Way) -> Callable[[int], Measures]:
         def count(turn: int) -> Measures:
             name = f"bench-empty-{number}-{turn}"
-            with group_of(
-                cluster,
-                name,
-                way,
-                lambda topic: produce(cluster.bootstrap_servers, topic, keys),
-            ) as group:
+            with group_of(cluster, name, way, lambda topic: produce(cluster.bootstrap_servers, topic, keys)) as group:
                 (member,) = group.members
-                group.wait(
-                    lambda: bool(member.counted) and member.counted[-1][1] >= len(keys),
-                    _TURN_S,
-                )
+                group.wait(lambda: bool(member.counted) and member.counted[-1][1] >= len(keys), _TURN_S)
                 return {RATE: middle_rate(member.counted)}
 
         return count
 
     contestants = {name: contestant(number, way) for number, (name, way) in enumerate(ways.items())}
     columns = (Column(RATE, "k msg/s", 1e-3, 0),)
-    return {
-        **in_turns("empty", contestants, plan.turns, columns),
-        "messages": len(keys),
-    }
+    return {**in_turns("empty", contestants, plan.turns, columns), "messages": len(keys)}
 
 
 def middle_rate(counted: Sequence[tuple[float, int]]) -> float:
@@ -227,10 +194,7 @@ def middle_rate(counted: Sequence[tuple[float, int]]) -> float:
 def _requests(cluster: DevCluster, plan: Plan) -> dict[str, Any]:
     """Measure the packets that ZooKeeper receives in a second, at a steady rate of messages and while none come."""
     seconds = plan.seconds(8.0, 2.0)
-    ways = {
-        OURS: Way("balanced", "count", _BY_KEY, _SHARED),
-        PLAIN: Way("plain", "count", {"workers": WORKERS}),
-    }
+    ways = {OURS: Way("balanced", "count", _BY_KEY, _SHARED), PLAIN: Way("plain", "count", {"workers": WORKERS})}
     found = {}
     for number, (name, way) in enumerate(ways.items()):
         found[name] = row = _requests_of(cluster, f"bench-requests-{number}", way, seconds)
@@ -271,23 +235,14 @@ def _packets(cluster: DevCluster) -> int:
 
 def _notes(cluster: DevCluster, plan: Plan) -> dict[str, Any]:
     """Look at the sizes of the note and of the pointers while one message in a hundred fails twice."""
-    way = Way(
-        "balanced",
-        "fail_twice",
-        {"run": {"concurrency": 64, "order": "key"}},
-        processes=1,
-    )
+    way = Way("balanced", "fail_twice", {"run": {"concurrency": 64, "order": "key", "delays": _DELAYS}}, processes=1)
     seconds = plan.seconds(24.0, 4.0)
     samples: list[dict[str, float]] = []
     session = Session(cluster.zookeeper_connect, timeout=10.0, on_change=lambda _: None)
     session.open(Deadline(10.0))
     try:
         with group_of(cluster, "bench-notes", way) as group:
-            pace: dict[str, Any] = {
-                "partitions": PARTITIONS,
-                "per_second": _FAILING_PER_SECOND,
-                "keys": 10**9,
-            }
+            pace: dict[str, Any] = {"partitions": PARTITIONS, "per_second": _FAILING_PER_SECOND, "keys": 10**9}
             with paced(cluster.bootstrap_servers, group.topic, 10_000_000, **pace):
                 began = monotonic()
                 while (passed := monotonic() - began) < seconds:
@@ -310,8 +265,9 @@ def _sizes(session: Session, group: Group) -> dict[str, float]:
 
 
 def _print_notes(samples: Sequence[Mapping[str, float]]) -> None:
-    print(f"One message in {FAILING} of {_FAILING_PER_SECOND:,} a second fails {FAILURES} times; the largest node of a")
-    print("partition, in bytes:\n")
+    delays = " and ".join(f"{seconds:.0f} s" for seconds in _DELAYS)
+    print(f"One message in {FAILING} of {_FAILING_PER_SECOND:,} a second fails {FAILURES} times, and comes again after")
+    print(f"{delays}. The largest node of a partition, in bytes:\n")
     print(f"{'seconds':>8}{'handled':>12}{'note':>8}{'pointers':>10}")
     for sample in samples:
         cells = (sample["handled"], sample["note_bytes"], sample["pointer_bytes"])

@@ -20,6 +20,7 @@ from random import Random
 from threading import Event
 from typing import Any, NamedTuple
 
+from tests.bench import machine
 from tests.bench.balance_handlers import RECORD_FILE, Handled, recorded
 from tests.bench.peers import READY_S
 from tests.bench.producing import Failures
@@ -56,11 +57,7 @@ class BalanceMember(MemberProcess):
         self.arguments = {}
         self.counted: list[tuple[float, int]] = []
         """What the process said of its handler's calls: (CLOCK_MONOTONIC in seconds, number so far)."""
-        properties = {
-            "auto.offset.reset": "smallest",
-            "auto.commit.interval.ms": "1000",
-            **way.properties,
-        }
+        properties = {"auto.offset.reset": "smallest", "auto.commit.interval.ms": "1000", **way.properties}
         self._task = json.dumps(
             {
                 "kind": way.kind,
@@ -91,16 +88,18 @@ class Group(NamedTuple):
     members: Sequence[BalanceMember]
     record: Path
 
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that the members, and the processes that they started, have used so far."""
+        return sum(machine.tree(member.pid).cpu_seconds for member in self.members if member.pid is not None)
+
     def handled(self) -> list[Handled]:
         """Return what handlers recorded so far."""
         return recorded(self.record)
 
     def wait_handled(self, many: int, seconds: float) -> list[Handled]:
         """Wait until so many messages were recorded, or until the time is over. Returns all of them."""
-        self.wait(
-            lambda: len({(one.partition, one.offset) for one in self.handled()}) >= many,
-            seconds,
-        )
+        self.wait(lambda: len({(one.partition, one.offset) for one in self.handled()}) >= many, seconds)
         return self.handled()
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -125,10 +124,7 @@ class Group(NamedTuple):
 
 @contextmanager
 def group_of(
-    cluster: DevCluster,
-    name: str,
-    way: Way,
-    before: Callable[[str], object] = lambda _: None,
+    cluster: DevCluster, name: str, way: Way, before: Callable[[str], object] = lambda _: None
 ) -> Iterator[Group]:
     """A new topic and a group whose members are ready and have settled. They are ended with the block.
 
@@ -136,10 +132,7 @@ def group_of(
     """
     cluster.create_topic(name, PARTITIONS)
     before(name)
-    with (
-        tempfile.TemporaryDirectory(prefix="zkconsumer-bench-") as folder,
-        ExitStack() as ending,
-    ):
+    with tempfile.TemporaryDirectory(prefix="zkconsumer-bench-") as folder, ExitStack() as ending:
         record = Path(folder) / "handled"
         os.environ[RECORD_FILE] = str(record)  # its processes, and those that they start, inherit it
         members = [BalanceMember(cluster, name, name, way) for _ in range(way.processes)]
@@ -180,12 +173,7 @@ def produce(bootstrap: str, topic: str, keys: Sequence[bytes]) -> None:
 
     failures = Failures()
     producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "linger.ms": 5,
-            "acks": 1,
-            "queue.buffering.max.messages": 500_000,
-        }
+        {"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": 1, "queue.buffering.max.messages": 500_000}
     )
     for key in keys:
         while True:

@@ -31,10 +31,7 @@ def main() -> None:
     """Does the task given as the one argument: ``kind`` and what its function takes."""
     task = json.loads(sys.argv[1])
     kind = task.pop("kind")
-    if HANDLERS[task["handler"]] in (
-        balance_handlers.count,
-        balance_handlers.fail_twice,
-    ):
+    if HANDLERS[task["handler"]] in (balance_handlers.count, balance_handlers.fail_twice):
         threading.Thread(target=_tell_counted, name="teller", daemon=True).start()
     kinds: dict[str, Callable[..., None]] = {"balanced": balanced, "plain": plain, "confluent": confluent}
     kinds[kind](**task)
@@ -52,39 +49,23 @@ def _tell_counted() -> None:
 
 
 def balanced(
-    zookeeper: str,
-    group: str,
-    topic: str,
-    properties: dict[str, Any],
-    handler: str,
-    run: dict[str, Any],
-    **_: Any,
+    zookeeper: str, group: str, topic: str, properties: dict[str, Any], handler: str, run: dict[str, Any], **_: Any
 ) -> None:
-    """Our connector with ``concurrency``; ``run`` are arguments of ``run``."""
-    _run(zookeeper, group, topic, properties, handler, run)
+    """Our connector with ``concurrency``; ``run`` are arguments of ``run``, and "delays" those of its retries."""
+    from zkconsumer.balance.retry import DELAYS, Retry
+
+    retry = Retry(delays=tuple(run.pop("delays", DELAYS)))
+    _run(zookeeper, group, topic, properties, handler, {**run, "retry": retry})
 
 
 def plain(
-    zookeeper: str,
-    group: str,
-    topic: str,
-    properties: dict[str, Any],
-    handler: str,
-    workers: int,
-    **_: Any,
+    zookeeper: str, group: str, topic: str, properties: dict[str, Any], handler: str, workers: int, **_: Any
 ) -> None:
     """Our connector with ``workers``, of which each partition keeps one busy at most."""
     _run(zookeeper, group, topic, properties, handler, {"workers": workers})
 
 
-def _run(
-    zookeeper: str,
-    group: str,
-    topic: str,
-    properties: dict[str, Any],
-    handler: str,
-    run: dict[str, Any],
-) -> None:
+def _run(zookeeper: str, group: str, topic: str, properties: dict[str, Any], handler: str, run: dict[str, Any]) -> None:
     from zkconsumer import ZookeeperConsumerConnector
 
     connector = ZookeeperConsumerConnector({"zookeeper.connect": zookeeper, "group.id": group, **properties})
@@ -156,7 +137,7 @@ class _Pool:
             return {p: min(self._unfinished.get(p) or {following}) for p, following in self._next.items()}
 
     def revoke(self, partitions: list[int]) -> None:
-        """Drop what has not begun, wait for what has, commit, and forget the partitions."""
+        """Drop messages that have not begun, wait for the others, commit, and forget the partitions."""
         from confluent_kafka import TopicPartition
 
         with self._lock:
@@ -176,7 +157,7 @@ class _Pool:
 
 
 class _Message:
-    """What a handler reads of a message."""
+    """The fields of a message that handlers read."""
 
     __slots__ = ("offset", "partition")
 
@@ -188,11 +169,7 @@ def confluent(bootstrap: str, group: str, topic: str, handler: str, workers: int
     """confluent-kafka with a pool of threads written by hand."""
     from confluent_kafka import Consumer, TopicPartition
 
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "group.id": group,
-        "auto.offset.reset": "earliest",
-    }
+    settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "enable.auto.commit": False, "fetch.queue.backoff.ms": 2})
     pool = _Pool(consumer, topic, HANDLERS[handler], workers)
     stop = threading.Event()
@@ -220,10 +197,7 @@ def confluent(bootstrap: str, group: str, topic: str, handler: str, workers: int
             due = monotonic() + _COMMIT_S
             changed = {p: offset for p, offset in pool.offsets().items() if committed.get(p) != offset}
             if changed:
-                consumer.commit(
-                    offsets=[TopicPartition(topic, *one) for one in changed.items()],
-                    asynchronous=True,
-                )
+                consumer.commit(offsets=[TopicPartition(topic, *one) for one in changed.items()], asynchronous=True)
                 committed |= changed
     consumer.close()
 

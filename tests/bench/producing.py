@@ -112,14 +112,14 @@ def main() -> None:
         wait = began + number * step - monotonic()
         if wait > 0:
             sleep(wait)
-        value = monotonic_ns().to_bytes(STAMP, "big") + rest
-        producer.produce(
-            task["topic"],
-            value,
-            b"%d" % (number % task["keys"]) if task["keys"] else None,
-            partition=number % task["partitions"],
-            on_delivery=failures,
-        )
+        key = b"%d" % (number % task["keys"]) if task["keys"] else None
+        while True:
+            value = monotonic_ns().to_bytes(STAMP, "big") + rest
+            try:
+                producer.produce(task["topic"], value, key, partition=number % task["partitions"], on_delivery=failures)
+                break
+            except BufferError:  # the machine is busy with something else
+                producer.poll(0.05)
         producer.poll(0)
     if producer.flush(30.0) or failures:
         raise SystemExit(f"not everything was produced: {failures[:3]}")

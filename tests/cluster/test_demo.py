@@ -13,10 +13,16 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.conftest import NewTopic
 from tests.timing import eventually, scaled
+from zkconsumer.cli.demo.balanced_scenario import DAMAGED, MEMBERS, PARTITIONS, BalancedSteps
 from zkconsumer.cli.demo.flight_producer import FlightTotals, flights
+from zkconsumer.cli.demo.screen import Screen
+from zkconsumer.cli.demo.shared_group import DemoTopic
+from zkconsumer.devcluster import DevCluster
 
 FLIGHTS = 3000
+BALANCED_FLIGHTS = 12_000
 PLAYING_S = 240.0
 ENDING_S = 20.0
 
@@ -46,6 +52,26 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in running:
         process.kill()
         process.communicate(timeout=scaled(ENDING_S))
+
+
+def test_balance_handles_every_flight_in_the_order_of_carriers(
+    cluster: DevCluster, new_topic: NewTopic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Step 2 to 5 of ``--balance`` on the cluster of the tests; one process is killed, ten flights are damaged."""
+    topic = new_topic(PARTITIONS, prefix="flights")
+    place = DemoTopic(cluster.zookeeper_connect, cluster.bootstrap_servers, topic, f"demo-{topic}")
+
+    with Screen() as screen:
+        totals = BalancedSteps(BALANCED_FLIGHTS, place, screen, tmp_path).play()
+
+    said = capsys.readouterr().out
+    assert totals.good, said
+    assert (totals.produced, totals.dead) == (BALANCED_FLIGHTS, DAMAGED)
+    assert totals.failed_attempts >= 3 * DAMAGED
+    assert set(totals.by_member) == set(MEMBERS)
+    assert said.count("JSONDecodeError") == DAMAGED  # `zkconsumer dead list` tells why
+    assert max(map(len, said.splitlines())) <= 80
+    assert not left_behind(tmp_path)
 
 
 def left_behind(folder: Path) -> list[str]:

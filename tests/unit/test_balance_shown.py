@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
 
+from tests.balanced_run import T0, at_work, running
 from tests.timing import eventually, scaled
-from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.balance.balance_state import PartitionBalance
 from zkconsumer.balance.outcomes import Reject
-from zkconsumer.balance.retry import Retry
 from zkconsumer.core import message_ledger
 from zkconsumer.metrics import BucketsValue
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeCluster
-
-T0 = TopicPartition("t", 0)
-NEVER = Retry(delays=(3600.0,), park_after=99, park_seconds=9e9, jitter=0.0)
 
 
 @pytest.fixture
@@ -29,36 +22,6 @@ def cluster() -> Iterator[FakeCluster]:
         made.create_topic("t", 2)
         made.append("t", 0, [b"%d" % number for number in range(20)])
         yield made
-
-
-@contextmanager
-def running(cluster: FakeCluster, handler: Any, **options: Any) -> Iterator[ZookeeperConsumerConnector]:
-    """A member whose ``run`` is under way on a thread."""
-    properties = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest"}
-    properties |= options.pop("properties", {})
-    failures: list[BaseException] = []
-    connector = ZookeeperConsumerConnector(properties)
-
-    def run() -> None:
-        try:
-            connector.run(handler, "t", **{"concurrency": 4, "order": "none", "retry": NEVER, **options})
-        except BaseException as error:
-            failures.append(error)
-
-    thread = Thread(target=run, name="the run")
-    thread.start()
-    try:
-        yield connector
-    finally:
-        connector.shutdown(scaled(10))
-        thread.join(scaled(20))
-    assert not thread.is_alive()
-    assert failures == []
-
-
-def partition(connector: ZookeeperConsumerConnector, tp: TopicPartition = T0) -> PartitionBalance:
-    found = [one for one in (connector.balance.partitions if connector.balance else ()) if one.partition == tp]
-    return found[0] if found else PartitionBalance(tp, -1)
 
 
 def fails_at(offset: int) -> Any:
@@ -71,7 +34,8 @@ def fails_at(offset: int) -> Any:
 
 def test_a_failing_message_is_seen_to_hold_the_base(cluster: FakeCluster) -> None:
     with running(cluster, fails_at(5)) as connector:
-        eventually(lambda: partition(connector).finished_beyond == 14, 20, lambda: f"14 beyond: {connector.state}")
+        eventually(lambda: at_work(connector).base == 5, 20, lambda: f"base 5: {connector.state}")
+        eventually(lambda: at_work(connector).finished_beyond == 14, 20, lambda: f"14 beyond: {connector.state}")
         line = next(line for line in connector.state.balance if line.startswith("t-0"))
         assert line.startswith("t-0: base 5 held by 5 (attempt 1, next in ")
         assert line.endswith(" s: TimeoutError), 14 finished beyond, 0 in hand")
@@ -97,16 +61,17 @@ def test_a_message_in_hand_is_seen_with_its_time(cluster: FakeCluster) -> None:
             go.wait(scaled(30))
 
     with running(cluster, handler) as connector:
-        eventually(lambda: partition(connector).finished_beyond == 16, 20, lambda: f"16 beyond: {connector.state}")
-        one = partition(connector)
+        eventually(lambda: at_work(connector).base == 3, 20, lambda: f"base 3: {connector.state}")
+        eventually(lambda: at_work(connector).finished_beyond == 16, 20, lambda: f"16 beyond: {connector.state}")
+        one = at_work(connector)
         assert one.held is not None
         assert one.held.offset == one.base == 3
         assert one.held.in_hand is not None
         assert "held by 3 (in hand for " in str(one)
         assert (one.in_hand, one.unfinished) == (1, 1)
         go.set()
-        eventually(lambda: partition(connector).base == 20, 20, lambda: f"all finished: {connector.state}")
-        assert partition(connector).held is None
+        eventually(lambda: at_work(connector).base == 20, 20, lambda: f"all finished: {connector.state}")
+        assert at_work(connector).held is None
 
 
 def test_a_handler_beyond_its_time_is_a_trouble(cluster: FakeCluster) -> None:
@@ -136,6 +101,6 @@ def test_a_stopped_partition_is_not_ready(cluster: FakeCluster, monkeypatch: pyt
     with running(cluster, handler, concurrency=1, order="partition") as connector:
         eventually(lambda: "t-0 stopped at 2" in str(connector.health()), 20, lambda: f"a stop: {connector.state}")
         assert connector.health().live
-        assert partition(connector).stopped.endswith("no more dead letters can be kept: see `zkconsumer dead`")
+        assert at_work(connector).stopped.endswith("no more dead letters can be kept: see `zkconsumer dead`")
         assert "2 dead, stopped at 2: no" in connector.state.balance[0]
     assert handled == [0, 1, 2]

@@ -140,8 +140,7 @@ def test_a_member_without_partitions_ends_with_the_group(cluster: FakeCluster, j
     cluster.create_topic("single", 1)
     cluster.append("single", 0, [b"v"] * EACH)
     owner, idle = join(**{"consumer.id": "a"}), join(**{"consumer.id": "b"})
-    streams = owner.create_message_streams({"single": 1})
-    assert streams
+    owner.run(lambda _: None, "single", concurrency=2, until={("single", 0): 0})
     failures: list[BaseException] = []
 
     def wait() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -273,3 +274,24 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "zkconsumer.tracing")
     with pytest.raises(MissingExtraError, match=r"pip install 'zkconsumer\[otel\]'"):
         ZookeeperConsumerConnector(zookeeper_connect="zk", group_id="g").run(print, "t", tracer=True)
+
+
+def test_coroutines_and_lists_have_spans_too(tracer: Tracer, exporter: InMemorySpanExporter) -> None:
+    """The span is current within the coroutine, also while another one runs, and ends with it."""
+    seen = []
+
+    async def handler(given: Any) -> None:
+        await asyncio.sleep(0)
+        seen.append(trace.get_current_span().get_span_context().span_id)
+
+    async def both() -> None:
+        around: Any = ProcessSpans(tracer, CONFIG).around(handler)
+        await asyncio.gather(
+            asyncio.create_task(around(message())), asyncio.create_task(around([message(), message(6)]))
+        )
+
+    asyncio.run(both())
+    traced(tracer, lambda given: None, [message(), message(6)])
+    spans = exporter.get_finished_spans()
+    assert [(span.attributes or {}).get("messaging.batch.message_count") for span in spans] == [None, 2, 2]
+    assert [span.context.span_id for span in spans[:2]] == seen

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
@@ -133,23 +133,23 @@ class BalancedRun:
         if options.until is not None:
             self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
+        self.pointers = self._pointer_reader(options)
         self.sharing: Sharing | None = None
         if member.sharing is not None:
             share = AdvertisedShare(options.order.value, options.concurrency)
             self.sharing = Sharing(member.sharing, self.engine, self.reader, share)
-        self.pointers = PointerReader(
-            member.consumer,
-            lambda: self.reader.partitions,
-            self.engine,
-            member.lookup,
-            most=2 * options.concurrency,
-        )
-        self.engine.pointer_settled = self.pointers.settled
-        self.reader.idle_calls.append(self.dead_letters.tend)
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
         if isinstance(self.executor, ThreadExecutor):
             self.reader.idle_calls.append(self.executor.reclaim)
+
+    def _pointer_reader(self, options: BalancedOptions) -> PointerReader:
+        member, reader = self._member, self.reader
+        most = 2 * options.concurrency
+        made = PointerReader(member.consumer, lambda: reader.partitions, self.engine, member.lookup, most=most)
+        self.engine.pointer_settled = made.settled
+        reader.idle_calls.append(self.dead_letters.tend)
+        return made
 
     def _executor(self, handler: Handler, options: BalancedOptions) -> Executor:
         if not isinstance(options.executor, str):
@@ -250,7 +250,10 @@ class BalancedRun:
     def summary(self) -> BalanceState:
         """Return what the run does at this moment. Any thread, also a signal handler."""
         limit = self._member.handler_timeout
-        return run_summary(self.engine, self.reader.partitions, self.executor, self._concurrency, limit)
+        state = run_summary(self.engine, self.reader.partitions, self.executor, self._concurrency, limit)
+        waiting = (f"{tp}: parked messages have to wait: {why}" for tp, why in list(self.pointers.trouble.items()))
+        risks = (f"{one.partition}: {one.text}" for one in self.pointers.retention.at_risk)
+        return replace(state, troubles=(*state.troubles, *waiting, *risks))
 
     def problems(self) -> tuple[str, ...]:
         """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""

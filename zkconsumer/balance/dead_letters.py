@@ -118,14 +118,15 @@ class DeadLetters:
         """
         reason, attempts, first_ms = decision.reason, decision.attempts, decision.first_ms
         pointer = Pointer(work.offset, Fate.DEAD, attempts, 0, first_ms, key, reason)
-        if self._target is None and self._keeps_pointers and work.ledger.point_at([pointer]):
+        waiting = _Waiting(work, Failure(reason, attempts, first_ms, self._group, decision.error), pointer)
+        trouble = self._point_at(waiting) if self._target is None else ""
+        if self._target is None and not trouble:
             self.delivered += 1
             return True
-        waiting = _Waiting(work, Failure(reason, attempts, first_ms, self._group, decision.error), pointer)
         with self._lock:
             self._waiting.append(waiting)
-            if self._target is None:
-                self._stop(waiting, _FULL if self._keeps_pointers else _NO_POINTERS)
+            if trouble:
+                self._stop(waiting, trouble)
         self._wake.set()
         return False
 
@@ -150,7 +151,7 @@ class DeadLetters:
             self._wake.set()
 
     def close(self, deadline: Deadline) -> bool:
-        """End. Returns whether the thread has ended by the deadline. What was not delivered comes again."""
+        """End. Returns whether the thread has ended by the deadline. Messages that were not delivered come again."""
         self._ending = True
         self._wake.set()
         if self._thread.is_alive():
@@ -202,9 +203,9 @@ class DeadLetters:
         tp = one.work.ledger.position.tp
         one.failures += 1
         one.retry_at = self._monotonic() + backoff(one.failures, FIRST_BACKOFF, LONGEST_BACKOFF)
-        text = f"the message at offset {one.work.offset} is a dead letter, and {error}"
+        text = f"has stopped: the message at offset {one.work.offset} is a dead letter, and {error}"
         if tp not in self._stopped:
-            log.error("%s is stopped: %s", tp, text)
+            log.error("%s %s", tp, text)
         self._stopped[tp] = text
         one.work.home.stopped = text
 
@@ -242,6 +243,9 @@ class DeadLetters:
     def _point_at(self, one: _Waiting) -> str:
         if not self._keeps_pointers:
             return _NO_POINTERS
+        position, ledger = one.work.ledger.position, one.work.ledger
+        if not ledger.may_park:
+            return f"no pointers of it can be kept: {position.parking_trouble or 'its offsets are kept elsewhere'}"
         return "" if one.work.ledger.point_at([one.pointer]) else _FULL
 
 

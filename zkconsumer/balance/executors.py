@@ -5,12 +5,12 @@ fit its executor joins no group.
 from __future__ import annotations
 
 from zkconsumer.balance.asyncio_executor import AsyncioExecutor
-from zkconsumer.balance.handler_check import Handler, check_plain_handler
+from zkconsumer.balance.handler_check import Handler
 from zkconsumer.balance.process_executor import ProcessExecutor
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.decoders import Decoder
-from zkconsumer.streams.chunk_reader import ReadSettings
+from zkconsumer.streams.chunk_reader import read_settings
 
 NAMES = ("threads", "processes", "asyncio")
 
@@ -23,14 +23,12 @@ def executor_named(
     concurrency: int,
     batch: int,
     config: ConsumerConfig,
-    *,
     consumer: str,
-    settings: ReadSettings,
     decoders: Decoders,
 ) -> str | Executor:
     """Return a new executor of this name; "threads", and what is no name, as they are.
 
-    Arguments: ``settings`` and ``decoders`` are those of the streams; ``consumer`` is the consumer id.
+    Arguments: ``decoders`` are those of the streams; ``consumer`` is the consumer id.
     Raises: TypeError for a handler or decoder that does not fit; ValueError for an unknown name.
     """
     timeout = config.handler_timeout_ms / 1000 if config.handler_timeout_ms >= 0 else None
@@ -41,12 +39,11 @@ def executor_named(
             name=consumer,
             batch=batch,
             handler_timeout=timeout,
-            settings=settings,
+            settings=read_settings(config),
             decoders=decoders,
         )
     if executor == "asyncio":
         return AsyncioExecutor(handler, concurrency, name=consumer, batch=batch, handler_timeout=timeout)
-    check_plain_handler(handler)
     if isinstance(executor, str) and executor not in NAMES:
         raise ValueError(f"executor must be one of {', '.join(map(repr, NAMES))}, not {executor!r}")
     return executor

@@ -1,4 +1,4 @@
-"""Whether a handler fits its executor. Pure; any thread. Each check raises TypeError that names the handler."""
+"""Checks of a run's handler and numbers, before the group is joined. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -45,6 +45,39 @@ def check_coroutine_handler(handler: object) -> None:
             f'executor="asyncio" wants a coroutine function (async def), not {handler_name(handler)}:'
             ' a plain function runs with executor="threads" or "processes"'
         )
+
+
+def check_handler(handler: object, concurrency: int | None, executor: object, *, traced: bool) -> None:
+    """Check the handler of a run. Arguments: as for ``run``; ``traced`` says whether it gets a tracer.
+
+    Raises: TypeError; ValueError for a tracer that cannot be used.
+    """
+    if concurrency is None:
+        if not callable(handler):
+            raise TypeError(f"the handler must be callable with a message, not {handler!r}")
+        if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
+            raise TypeError(
+                f"the handler {handler!r} does nothing when it is only called: a plain function is wanted; a coroutine"
+                ' function runs with concurrency= and executor="asyncio"'
+            )
+    elif executor == "asyncio":
+        check_coroutine_handler(handler)
+    else:
+        check_plain_handler(handler)
+        if traced and executor == "processes":
+            raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
+
+
+def check_workers(workers: int, concurrency: int | None) -> None:
+    """Check the numbers of a run's workers. Raises: ValueError."""
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
+    if concurrency is None:
+        return
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
+    if workers != 1:
+        raise ValueError("give workers or concurrency, not both")
 
 
 def pickled_for_workers(value: Any, what: str) -> bytes:

@@ -151,11 +151,12 @@ class MessageFates:
     def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
         """Make a dead letter of a message. Returns as :meth:`replacement`."""
         home = work.home
-        home.failing.pop(work.offset, None)
-        if self.dead_letters.bury(work, decision, self.parking.mark(work)):
-            return None
+        # before: a dead letter may be delivered, and taken out there, at once
         home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
-        return work
+        if not self.dead_letters.bury(work, decision, self.parking.mark(work)):
+            return work
+        home.failing.pop(work.offset, None)
+        return None
 
 
 def _with_place(error: BaseException, work: ReadWork) -> BaseException:

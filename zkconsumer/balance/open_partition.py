@@ -89,8 +89,7 @@ class OpenPartition:
         self.retry_at = 0.0
         self.full_because = ""
         self.wants_room = False
-        self.room_at = 0
-        self.attempts_to = 0
+        self.room_at = self.attempts_to = 0
         self.failing: dict[int, Failing] = {}
         self.parked: set[str] = set()
         self.aside: list[Any] = []
@@ -121,3 +120,19 @@ class OpenPartition:
 
     def __repr__(self) -> str:
         return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"
+
+
+def begin_lending(
+    position: PartitionPosition, lends: Callable[[PartitionPosition], MessageLedger | None], *, jumps: bool
+) -> bool:
+    """Make the ledger of a partition whose slots may be lent; returns False if it is too early.
+
+    Arguments: ``lends`` makes it; ``jumps``: the partition goes on at another place of its log.
+    """
+    if jumps:
+        if position.ledger is not None:
+            position.known_pointers = position.ledger.stored_pointers
+        position.ledger = position.known_note = None
+    position.ledger = lends(position)
+    position.full = position.ledger is None
+    return position.ledger is not None

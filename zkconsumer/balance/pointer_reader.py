@@ -3,8 +3,8 @@
 Threads: one thread of its own, ``<consumer>-parked``. Any thread may call :meth:`PointerReader.wake`,
 :meth:`PointerReader.settled` and read the fields for monitoring. A lock guards what is in hand; nothing waits under it.
 
-A message that is no longer in the log is lost to retention, or to whoever made the topic anew. Its pointer becomes a
-dead one, so that it stays visible.
+Retention may have deleted the message, or somebody has made the topic anew. Then its pointer becomes a dead one, so
+that the loss stays visible.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any, Protocol
 
 from zkconsumer.balance.due_pointers import due_pointers
 from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.retention_watch import RetentionWatch
 from zkconsumer.balance.work import Work
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
-from zkconsumer.fetch.message_lookup import MessageAt
+from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.model import TopicPartition
 
@@ -50,7 +51,7 @@ class PointerSink(Protocol):
     """The engine, as the reader of parked messages sees it. Any thread; no call waits."""
 
     def add_pointer_work(self, work: Work) -> bool:
-        """Take the message of a pointer, ahead of what is parked behind it; False if its stay has ended.
+        """Take the message of a pointer, ahead of later ones of its key; False if its stay has ended.
 
         The ``message`` of the work is the record.
         :meth:`PointerReader.settled` is called once for each work that was taken.
@@ -68,6 +69,9 @@ class MessageReader(Protocol):
     ) -> dict[int, MessageAt]:
         """Return what stands at the offsets. Raises BrokerError."""
 
+    def retention(self, tp: TopicPartition, deadline: Deadline) -> Retention:
+        """Return what may delete messages of a partition. Raises BrokerError, RegistryError."""
+
     def close(self) -> None:
         """End all waits."""
 
@@ -81,6 +85,7 @@ class PointerReader:
 
     * ``lost``: number of messages that were no longer in the log
     * ``trouble``: why the messages of a partition cannot be read at present
+    * ``retention``: tells of pointers whose messages will be deleted soon (``retention.at_risk``)
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class PointerReader:
     ) -> None:
         self.lost = 0
         self.trouble: dict[TopicPartition, str] = {}
+        self.retention = RetentionWatch(lookup)
         self._homes = homes
         self._sink = sink
         self._lookup = lookup
@@ -147,6 +153,7 @@ class PointerReader:
         while not self._ending:
             try:
                 pause = self.look()
+                self.retention.look(list(self._homes()), self._now_ms())
             except Exception:  # the next look may do better, and a dead thread would leave them parked for ever
                 log.exception("parked messages could not be looked at; the next try is in %d s", LONGEST_BACKOFF)
                 pause = LONGEST_BACKOFF

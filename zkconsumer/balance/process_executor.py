@@ -8,6 +8,7 @@ Threads: one for each worker (``<name>-process-<n>``), which takes works, sends 
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from threading import Event, Lock, Thread
 from time import monotonic
+from weakref import WeakSet
 
 from zkconsumer.balance.crash_suspects import CrashSuspects, Place
 from zkconsumer.balance.handler_check import (
@@ -52,7 +54,9 @@ START_WITHIN = 60.0
 
 _SLICE = 0.1
 """Seconds after which a worker's thread looks at what nothing wakes it for: leases, the end, the handler's time."""
-_TRIP_SECONDS = 0.01
+_LOOK_EACH = 0.02
+"""The same while works wait behind a running handler, which must not begin once the lease or the partition is gone."""
+_TRIP_SECONDS = 0.02
 """What a trip should take: many times the cost of its way, and little to wait for behind a slow message."""
 _MOST_WORKS = 256
 _BEHIND = 0.5
@@ -66,7 +70,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcessView:
-    """What one worker process does. ``works`` are in the handler since ``since`` (monotonic seconds).
+    """The present activity of one worker process. ``works`` are in the handler since ``since`` (monotonic seconds).
 
     ``starts`` counts the processes so far, ``trouble`` says why the last one died, until its successor has worked.
     """
@@ -139,20 +143,24 @@ class ProcessExecutor:
         """Take no more, and wait for handlers until the deadline. Returns whether all have returned."""
         for worker in self._workers:
             worker.drain()
-        returned = [worker.join(deadline.remaining()) for worker in self._workers]
-        return all(returned)
+        ended = [worker.join(deadline.remaining()) for worker in self._workers]
+        return all(ended)
 
     def stop(self, deadline: Deadline) -> bool:
         """End; see :class:`zkconsumer.balance.work.Executor`. Handlers that are running at the deadline are killed."""
         for worker in self._workers:
             worker.stop(deadline)
-        returned = [worker.join(deadline.bounded(_FOREVER) + _KILLED_WITHIN) for worker in self._workers]
-        return all(returned)
+        ended = [worker.join(deadline.bounded(_FOREVER) + _KILLED_WITHIN) for worker in self._workers]
+        return all(ended) and all(worker.all_returned for worker in self._workers)
 
     @property
     def workers(self) -> list[WorkerProcessView]:
-        """What each worker process does now. Any thread."""
+        """The present activity of each worker process. Any thread."""
         return [worker.view() for worker in self._workers]
+
+    def troubles(self) -> list[str]:
+        """Return which workers' processes died, and why, as far as none has worked since. Any thread."""
+        return [f"{view.name}: {view.trouble}" for view in self.workers if view.trouble]
 
     def running(self) -> list[tuple[Work, float]]:
         """Return the works in handlers now, each with the time at which its handler began. Any thread."""
@@ -174,7 +182,7 @@ class _Worker:
         self._deadline = Deadline(None)
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._source: WorkSource
-        self._all_returned = True
+        self.all_returned = True
         self._pending: deque[Work] = deque()
         self._bad_lanes: set[object] = set()
         self._pace = 0.0
@@ -185,6 +193,7 @@ class _Worker:
 
     def start(self, source: WorkSource) -> None:
         self._source = source
+        _workers.add(self)
         self._thread.start()
 
     def drain(self) -> None:
@@ -195,10 +204,10 @@ class _Worker:
         self._ended.set()
 
     def join(self, seconds: float | None) -> bool:
-        """Wait for the thread. Returns whether it has ended, and no handler was ended before it returned."""
+        """Wait for the thread. Returns whether it has ended."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
-        return self._all_returned and not self._thread.is_alive()
+        return not self._thread.is_alive()
 
     def view(self) -> WorkerProcessView:
         trip = self._trip
@@ -311,14 +320,16 @@ class _Worker:
     def _give_back(self, works: Sequence[Work] | deque[Work]) -> None:
         if works:
             self._source.settle([(work, NOT_STARTED) for work in works])
+            self._source.look()
 
     def _make_trip(self, link: WorkerLink, groups: list[tuple[Work, ...]]) -> None:
         trip = WorkerTrip(link, groups)
         self._trip = trip
         try:
-            trip.send()
+            trip.send(self._source.lease_until)
             while not trip.over:
-                self._settle(trip, link.receive(_SLICE if self._timeout is None else min(_SLICE, self._timeout / 4)))
+                slice_ = _LOOK_EACH if len(trip.waiting()) else _SLICE
+                self._settle(trip, link.receive(slice_ if self._timeout is None else min(slice_, self._timeout / 4)))
                 if link.dead:
                     self._settle_dead(trip)
                     return
@@ -348,6 +359,8 @@ class _Worker:
         if outcomes:
             self._suspects.cleared(_place(work) for work, outcome in outcomes if outcome is not NOT_STARTED)
             self._source.settle(outcomes)
+            if not trip.over:
+                self._source.look()
 
     def _outcomes(self, frame: Frame, group: Sequence[Work]) -> list[tuple[Work, Outcome]]:
         if frame.value is None:
@@ -373,7 +386,7 @@ class _Worker:
         elif self._timeout is not None and now - trip.since > self._timeout:
             trip.timed_out = True
             trip.link.kill()
-        elif not trip.recalled and now - trip.looked_at >= _SLICE:
+        elif not trip.recalled and now - trip.looked_at >= _LOOK_EACH:
             trip.looked_at = now
             if self._over or now - trip.since > _BEHIND or not all(map(self._source.may_start, trip.waiting())):
                 self._give_back(trip.recall())
@@ -383,7 +396,7 @@ class _Worker:
         begun, told = trip.begun()
         rest = trip.take_open()
         if trip.given_up:
-            self._all_returned = self._all_returned and not begun
+            self.all_returned = self.all_returned and not begun
             self._give_back(rest)
             return
         reason = _ending(trip.link)
@@ -403,6 +416,22 @@ class _Worker:
         )
         self._give_back(self._pending)
         self._pending.clear()
+
+
+_workers: WeakSet[_Worker] = WeakSet()
+
+
+def _end_all() -> None:
+    """End what an interpreter leaves running: at its exit multiprocessing would wait for these processes for ever."""
+    workers = list(_workers)
+    for worker in workers:
+        worker.stop(Deadline(0.0))
+    end = Deadline(_KILLED_WITHIN)
+    for worker in workers:
+        worker.join(end.remaining())
+
+
+atexit.register(_end_all)  # it runs before that of multiprocessing, which was imported before
 
 
 _place_of = attrgetter("ledger.position.topic", "ledger.position.partition", "offset")

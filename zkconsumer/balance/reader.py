@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from zkconsumer.balance.balanced_message import balanced_class
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.open_partition import NO_LIMIT, OpenPartition
+from zkconsumer.balance.open_partition import NO_LIMIT, OpenPartition, begin_lending
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
@@ -271,14 +271,13 @@ class Reader:
             position.consumed = chunk.fetch_offset
             position.batch_until = NOTHING_HELD
         if self.lends is not None and (position.ledger is None or jumps):
-            if not self._begin_lending(position, self.lends, jumps=jumps):
+            if not begin_lending(position, self.lends, jumps=jumps):
                 return None
             again = True
         elif position.ledger is None or jumps:
-            pointers = position.known_pointers
-            former = position.ledger if old is None else old.ledger
-            if former is not None and not pointers:
-                pointers = former.pointers  # after a seek: they stand whatever is read
+            # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
+            former = position.ledger
+            pointers = position.known_pointers if former is None else former.stored_pointers
             note = None if jumps else position.known_note
             position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=RLock())
         elif again:
@@ -296,18 +295,6 @@ class Reader:
             stream.queue.read_again(position, home.at)  # an earlier run has read beyond
             return None if chunk is None or chunk.fetch_offset > home.at else home
         return home
-
-    def _begin_lending(
-        self, position: PartitionPosition, lends: Callable[[PartitionPosition], MessageLedger | None], *, jumps: bool
-    ) -> bool:
-        """Make the ledger of a partition whose slots may be lent; returns False if it is too early."""
-        if jumps:
-            if position.ledger is not None:
-                position.known_pointers = position.ledger.pointers  # they stand whatever is read
-            position.ledger = position.known_note = None
-        position.ledger = lends(position)
-        position.full = position.ledger is None
-        return position.ledger is not None
 
     def _note_pointers(self, home: OpenPartition) -> None:
         for pointer in home.ledger.pointers.values():

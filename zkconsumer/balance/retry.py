@@ -99,7 +99,7 @@ def _exception_classes(name: str, given: object) -> tuple[type[BaseException], .
 
 
 class Kind(Enum):
-    """What becomes of a message that was not finished."""
+    """The next step of a message that was not finished."""
 
     AGAIN = "again"
     PARK = "park"

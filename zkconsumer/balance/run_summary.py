@@ -12,6 +12,7 @@ from time import monotonic
 from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.process_executor import ProcessExecutor
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.message_pointers import Fate
 
@@ -63,6 +64,8 @@ def troubles(executor: Executor, limit: float | None) -> Iterator[str]:
             if now - began > limit:
                 where = f"{work.ledger.position.tp} at offset {work.offset}"
                 yield f"the handler of {where} has run for {now - began:.0f} s: its key waits"
+    if isinstance(executor, ProcessExecutor):
+        yield from executor.troubles()
     behind = getattr(executor, "lag", 0.0)
     if behind > BLOCKED:
         yield f"a handler blocks the event loop for {behind:.0f} s: nothing else runs"

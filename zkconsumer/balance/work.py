@@ -47,11 +47,18 @@ class WorkSource(Protocol):
         its lane must be settled with NOT_STARTED.
         """
 
+    @property
+    def lease_until(self) -> float:
+        """Until when handlers may begin: the lease's end, in monotonic seconds, which a machine's processes share."""
+
     def may_start(self, work: Work) -> bool:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours.
 
         If not, settle it with NOT_STARTED.
         """
+
+    def look(self) -> None:
+        """Have another worker look for messages: the caller has settled some, and will not take any soon."""
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. A work that was taken is settled exactly once, PENDING then once more."""

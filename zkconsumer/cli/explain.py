@@ -89,7 +89,11 @@ def report(analysis: GroupAnalysis, explained: list[Explanation], *, single: boo
 
 
 def member_table(analysis: GroupAnalysis) -> Table:
-    """Return the registered members with the numbers of their partitions, present and expected."""
+    """Return the registered members with the numbers of their partitions, present and expected.
+
+    Where owners lend slots, a column has those of each member: so one without partitions has work.
+    """
+    borrowed = _borrowed(analysis)
     owned, expected = _counts(analysis.owners), _counts(analysis.expected)
     rows = []
     for consumer, node in sorted(analysis.snapshot.members.items()):
@@ -101,11 +105,23 @@ def member_table(analysis: GroupAnalysis) -> Table:
                 len(ids) if consumer in analysis.threads else None,
                 None if is_unread(analysis.snapshot, "owners") else owned.get(consumer, 0),
                 None if analysis.problem else expected.get(consumer, 0),
+                *((borrowed.get(consumer),) if analysis.snapshot.loans else ()),
                 moment(node.stat.ctime) if node.stat is not None else None,
                 analysis.view.unreadable.get(f"/consumers/{analysis.snapshot.group}/ids/{consumer}"),
             )
         )
-    return Table(("MEMBER", "KIND", "#THREADS", "#OWNS", "#SHOULD-OWN", "SINCE", "PROBLEM"), rows)
+    more = ("SLOTS-ON-LOAN",) if analysis.snapshot.loans else ()
+    return Table(("MEMBER", "KIND", "#THREADS", "#OWNS", "#SHOULD-OWN", *more, "SINCE", "PROBLEM"), rows)
+
+
+def _borrowed(analysis: GroupAnalysis) -> dict[ConsumerId, str]:
+    """Return the slots that each member has on loan, as ``events:0 64``."""
+    found: dict[ConsumerId, list[str]] = {}
+    for tp, loans in sorted(analysis.snapshot.loans.items()):
+        for borrower, loan in loans.items():
+            if loan.slots:
+                found.setdefault(borrower, []).append(f"{tp.topic}:{tp.partition} {loan.slots}")
+    return {borrower: ", ".join(texts) for borrower, texts in found.items()}
 
 
 def _counts(assignment: Assignment) -> dict[ConsumerId, int]:

@@ -41,6 +41,8 @@ class CommitPoint:
     passed: frozenset[int]
     changes: Mapping[int, Pointer | None]
     serial: int
+    maker: object = None
+    """The ledger that it is of."""
 
 
 class MessageLedger:
@@ -186,7 +188,7 @@ class MessageLedger:
                 finished = (*finished, *note.finished)
                 attempts |= note.attempts
             kept = tuple(self._pointers.values()) if changes else None
-            return CommitPoint(base, FinishedNote(base, finished, attempts), kept, passed, changes, self._serial)
+            return CommitPoint(base, FinishedNote(base, finished, attempts), kept, passed, changes, self._serial, self)
 
     @property
     def dirty(self) -> bool:
@@ -203,8 +205,10 @@ class MessageLedger:
         """Whether pointers of this partition can be stored; ``position.parking_trouble`` tells why not."""
         return self.position.may_park
 
-    def stored(self, point: CommitPoint) -> None:
-        """Note that this was written."""
+    def stored(self, point: CommitPoint) -> bool:
+        """Note that this was written. Returns False, and notes nothing, if it is of an earlier ledger."""
+        if point.maker is not self:
+            return False
         with self._lock:
             for offset in point.passed:
                 self._unfinished.finish(offset)
@@ -219,6 +223,7 @@ class MessageLedger:
             base = self._unfinished.base
             self._attempts = {offset: attempts for offset, attempts in self._attempts.items() if offset >= base}
             self._moved()
+        return True
 
     def pointers_read(self, stored: Mapping[int, Pointer]) -> None:
         """Take over pointers that somebody else has written, for instance a replay. Changes of ours go on top."""
@@ -227,6 +232,11 @@ class MessageLedger:
             if merged != self._pointers:
                 self._pointers = merged
                 self._pointer_serial += 1
+
+    def touch(self) -> None:
+        """Have the next commit write all of this, because what was stored is gone."""
+        with self._lock:
+            self._serial += 1
 
     def pointer_changes(self, since: int) -> tuple[int, Mapping[int, Pointer] | None]:
         """Return a number for the next call, and the pointers if somebody else has changed them, else None.
@@ -304,6 +314,12 @@ class MessageLedger:
         """The pointers there are now (a copy)."""
         with self._lock:
             return dict(self._pointers)
+
+    @property
+    def stored_pointers(self) -> Mapping[int, Pointer]:
+        """The pointers that are stored as they are now."""
+        with self._lock:
+            return {offset: pointer for offset, pointer in self._pointers.items() if offset not in self._changes}
 
     @property
     def slots(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
@@ -43,6 +43,17 @@ class MessageAt:
     record: Any = None
     problem: str = ""
     certain: bool = True
+
+
+class Retention(NamedTuple):
+    """The limits after which a broker deletes messages of a partition.
+
+    ``log_start`` is the first offset of the log; ``milliseconds`` is the topic's ``retention.ms``. An unknown value
+    is None. ``milliseconds`` is None as well if messages are kept for ever.
+    """
+
+    log_start: int | None
+    milliseconds: int | None
 
 
 class MessageLookup:
@@ -103,6 +114,20 @@ class MessageLookup:
             size += sum(_size(one.record) for one in seen)
             left = [offset for offset in left if offset not in found]
         return found
+
+    def retention(self, tp: TopicPartition, deadline: Deadline) -> Retention:
+        """Return what may delete messages of a partition. It is asked once. Raises: BrokerError, RegistryError."""
+        try:
+            channel = self._channel(tp, deadline)
+            span = log_spans(channel, [tp], deadline)[tp]
+            settings = channel.topic_configs([tp.topic], ["retention.ms", "cleanup.policy"], deadline)
+        except (BrokerError, RegistryError):
+            self._forget()
+            raise
+        known = settings.get(tp.topic, {})
+        text = known.get("retention.ms", "")
+        limited = "delete" in known.get("cleanup.policy", "delete") and text.isascii() and text.isdecimal()
+        return Retention(span.start, int(text) if limited else None)
 
     def _pause(self, tp: TopicPartition, offset: int, error: Exception, deadline: Deadline) -> None:
         pause = deadline.bounded(max(0.05, self._settings.backoff))

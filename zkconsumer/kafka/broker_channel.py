@@ -199,6 +199,21 @@ class BrokerChannel:
         request = requests.epoch_ends_request(version, epochs)
         return requests.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
 
+    def topic_configs(
+        self, topics: Sequence[str], names: Sequence[str], deadline: Deadline
+    ) -> Mapping[str, Mapping[str, str]]:
+        """Return settings of topics by their names, the brokers' defaults included.
+
+        Topics that the broker does not describe to us are left out; so are all of them if it is older than 0.11.
+        Raises: BrokerUnavailableError, BrokerError.
+        """
+        self._version(requests.FETCH)
+        version = (self._versions or {}).get(requests.DESCRIBE_CONFIGS)
+        if version is None or not topics:
+            return {}
+        request = requests.topic_configs_request(version, topics, names)
+        return requests.topic_configs(self.exchange(requests.DESCRIBE_CONFIGS, request, deadline))
+
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding. Raises: BrokerUnavailableError."""
         version = self._version(requests.FETCH)

@@ -42,10 +42,11 @@ SASL_AUTHENTICATE = Api(
     36, "SaslAuthenticate", tuple(getattr(admin, f"SaslAuthenticateRequest_v{v}") for v in range(2))
 )
 EPOCH_END = Api(23, "OffsetForLeaderEpoch", (None,) * 4)  # written by epoch_ends_request
+DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", tuple(getattr(admin, f"DescribeConfigsRequest_v{v}") for v in range(2)))
 NEGOTIATED = (FETCH, LIST_OFFSETS, METADATA)
 LOGIN = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 """Requests that only a login needs, so that a broker may lack them (0.10 and 0.11 do not know the second)."""
-OPTIONAL = (*LOGIN, EPOCH_END)
+OPTIONAL = (*LOGIN, EPOCH_END, DESCRIBE_CONFIGS)
 
 Versions = Mapping[Api, int]
 """The version of each request on one connection."""
@@ -169,6 +170,26 @@ def list_offsets_request(
     if version >= 2:
         return LIST_OFFSETS.classes[version](who, isolation_level, topics)
     return LIST_OFFSETS.classes[version](who, topics)
+
+
+_TOPIC_CONFIG = 2  # the kind of resource
+
+
+def topic_configs_request(version: int, topics: Sequence[str], names: Sequence[str]) -> Any:
+    """Return the request for some settings of topics, the brokers' defaults included."""
+    resources = [(_TOPIC_CONFIG, topic, list(names)) for topic in topics]
+    if version == 0:
+        return DESCRIBE_CONFIGS.classes[0](resources)
+    return DESCRIBE_CONFIGS.classes[version](resources, False)
+
+
+def topic_configs(answer: Any) -> dict[str, dict[str, str]]:
+    """Return the settings by topic, without topics that the broker does not describe to us."""
+    found: dict[str, dict[str, str]] = {}
+    for code, _, kind, topic, entries in answer.resources or ():
+        if code == error_codes.NONE and kind == _TOPIC_CONFIG:
+            found[topic] = {name: value for name, value, *_ in entries or () if name and value is not None}
+    return found
 
 
 def _by_topic(parts: Iterable[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:

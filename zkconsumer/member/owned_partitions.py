@@ -152,6 +152,8 @@ class OwnedPartitions:
             return False
         new = PartitionPosition(tp, old.thread)
         new.committed = old.committed
+        # the committer knows what was stored since, and tells the ledger
+        new.known_pointers = old.known_pointers if old.ledger is None else old.ledger.stored_pointers
         waits = old in self._unstarted
         self._replace(old, new)
         self._commits.succeed(old, new)

@@ -11,10 +11,10 @@ tool that drops pointers writes the node without them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zkconsumer.core.finished_note import encode_note
+from zkconsumer.core.finished_note import FinishedNote, encode_note
 from zkconsumer.core.message_ledger import CommitPoint, applied
 from zkconsumer.core.message_pointers import Pointer, encode_pointers
 from zkconsumer.deadline import Deadline
@@ -27,6 +27,12 @@ from zkconsumer.zookeeper.session import Session
 
 log = logging.getLogger(__name__)
 
+Points = Mapping[TopicPartition, CommitPoint]
+"""What is written with the offsets of partitions whose messages are finished in any order."""
+NO_POINTS: Points = {}
+ReadPointers = Mapping[TopicPartition, Mapping[int, Pointer]]
+"""Pointers of partitions as read."""
+
 UNREAD = "the pointers to parked messages are not read yet"
 
 
@@ -34,10 +40,12 @@ UNREAD = "the pointers to parked messages are not read yet"
 class _Stored:
     """The nodes of one partition as last read or written.
 
-    ``notes`` says whether a note can be written. ``restoring``: the node of pointers is gone and must be made again.
+    ``notes`` says whether a note can be written. ``restoring``: the node of pointers must be written again, because it
+    is gone, or names messages of a deleted topic.
     """
 
     has_note: bool = False
+    note: FinishedNote | None = None
     notes: bool = True
     pointers: Mapping[int, Pointer] = field(default_factory=dict)
     version: int | None = None
@@ -65,17 +73,28 @@ class AckStore:
         """Note what was read of a partition; None: nothing was, and what is known stays."""
         if known is not None:
             self._stored[partition] = _Stored(
-                known.has_note, pointers=known.pointers, version=known.version, trouble=known.trouble
+                known.has_note,
+                known.note,
+                pointers=known.pointers,
+                version=known.version,
+                restoring=known.outdated,
+                trouble=known.trouble,
             )
 
     def forget(self, partition: TopicPartition) -> None:
         """Forget a partition that is ours no longer."""
         self._stored.pop(partition, None)
 
-    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer] | None:
-        """Return the pointers as last read or written; None if they are unknown."""
+    def start_note(self, partition: TopicPartition, start: int | None) -> FinishedNote | None:
+        """Return the note that was read at the claim, if it belongs to this start."""
         stored = self._stored.get(partition)
-        return None if stored is None or stored.trouble else stored.pointers
+        note = None if stored is None else stored.note
+        return note if note is not None and note.base == start else None
+
+    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
+        """Return the pointers as last read or written."""
+        stored = self._stored.get(partition)
+        return {} if stored is None else stored.pointers
 
     def trouble(self, partition: TopicPartition) -> str:
         """Return why no pointers of the partition can be stored, in words; empty if they can."""
@@ -89,15 +108,20 @@ class AckStore:
 
     # ---- writing
 
+    def is_due(self, partition: TopicPartition, point: CommitPoint) -> bool:
+        """Return whether pointers are to be written."""
+        return self.prepare(partition, point, note=False).pointers is not None
+
     def prepare(self, partition: TopicPartition, point: CommitPoint | None, *, note: bool = True) -> Prepared:
         """Return what to write with an offset. ``note`` False: only pointers."""
         stored = self._stored.get(partition)
-        if point is None or stored is None:
+        if stored is None:
             return Prepared()
-        data = encode_note(point.note, NOTE_BYTES) if note and stored.notes and not point.note.empty else b""
-        pointers = None
-        if not stored.trouble and (point.changes or stored.restoring):
-            pointers = applied(stored.pointers, point.changes)
+        data, pointers, changes = b"", None, {} if point is None else point.changes
+        if point is not None and note and stored.notes and not point.note.empty:
+            data = encode_note(point.note, NOTE_BYTES)
+        if not stored.trouble and (changes or stored.restoring):
+            pointers = applied(stored.pointers, changes)
             if pointers == stored.pointers and not stored.restoring:
                 pointers = None
         content = None if pointers is None else encode_pointers(pointers.values())
@@ -192,20 +216,15 @@ class AckStore:
             if not trouble:
                 stored.pointers = pointers
 
-    def look(
-        self, wanted: Callable[[TopicPartition], bool], deadline: Deadline
-    ) -> Mapping[TopicPartition, Mapping[int, Pointer]]:
-        """Read pointers that somebody else wrote meanwhile. Returns those. Raises RegistryError.
-
-        Arguments: ``wanted`` says of which partitions.
-        """
-        known = {tp: stored for tp, stored in self._stored.items() if wanted(tp)}
+    def look(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> ReadPointers:
+        """Read pointers that somebody else wrote meanwhile. Returns those. Raises RegistryError."""
+        known = [tp for tp in partitions if tp in self._stored]
         nodes = self._session.stat([paths.pointers(self._group, tp) for tp in known], deadline) if known else []
-        moved = [
-            tp
-            for (tp, stored), node in zip(known.items(), nodes, strict=True)
-            if (None if node is None else node.version) != stored.version
-        ]
+        moved = [tp for tp in partitions if tp not in self._stored]
+        for tp, node in zip(known, nodes, strict=True):
+            version = None if node is None else node.version
+            if version != self._stored[tp].version:
+                moved.append(tp)
         if moved:
             self.read(moved, deadline)
         return {tp: self._stored[tp].pointers for tp in moved if not self._stored[tp].trouble}

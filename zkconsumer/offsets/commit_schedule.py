@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.core.partition_position import PartitionPosition
 
 NEVER: Final = float("inf")
+NEGATIVE: Final = float("-inf")
+ACK_INTERVAL: Final = 1.0
+ACK_LOOK: Final = 0.2
+POINTER_LOOK: Final = 2.0
+"""Seconds between two looks for pointers that somebody else wrote, for instance a replay."""
+MANY_ACKS: Final = 1000
 FORGOTTEN_AFTER: Final = 480.0
 """Seconds after which an unchanged offset is written again to a store that forgets it: ten minutes at most, with the
 quarter of it that may pass until the next look.
@@ -21,7 +28,8 @@ class CommitSettings:
     ``interval`` in seconds between the timer's commits, None for none (``auto.commit.enable=false``); ``timeout`` in
     seconds for one of them; ``count_held`` counts a message as consumed when it is handed out (``consumed.on=return``);
     ``retry`` in seconds before a start that could not be read or stored is tried again; ``refresh`` in seconds after
-    which an unchanged offset is written again (``offsets.refresh.interval.ms``), None for never.
+    which an unchanged offset is written again (``offsets.refresh.interval.ms``), None for never; ``balanced`` says
+    whether messages are finished in any order.
     """
 
     interval: float | None
@@ -29,6 +37,44 @@ class CommitSettings:
     count_held: bool = False
     retry: float = 1.0
     refresh: float | None = None
+    balanced: Callable[[], bool] = lambda: False
+
+
+class AckSchedule:
+    """The times of what a member does that finishes messages in any order.
+
+    Acknowledgements are written at least every :data:`ACK_INTERVAL`, and at the next look if there are
+    :data:`MANY_ACKS`. Thus few are repeated after a crash, and a fast member does not write more often than a look.
+
+    Arguments: ``interval`` in seconds between automatic commits, None for none.
+    """
+
+    def __init__(self, interval: float | None) -> None:
+        self._interval = NEVER if interval is None else min(interval, ACK_INTERVAL)
+        self._committed = self._looked = NEGATIVE
+        self.look_at = NEVER
+        """When to look for acknowledgements next."""
+
+    def is_due(self, unnoted: int, now: float, *, dirty: bool, failing: bool) -> bool:
+        """Return whether to commit now; the next look comes after :data:`ACK_LOOK`.
+
+        Arguments: ``unnoted`` is the number of acknowledgements that are not written, ``dirty`` whether there is
+        anything to write; ``failing`` whether the last commit failed.
+        """
+        self.look_at = now + ACK_LOOK
+        if not dirty or self._interval == NEVER:
+            return False
+        due = now >= self._committed + self._interval or (unnoted >= MANY_ACKS and not failing)
+        if due:
+            self._committed = now
+        return due
+
+    def pointers_are_due(self, now: float) -> bool:
+        """Return whether to look now for pointers that somebody else wrote."""
+        due = now >= self._looked + POINTER_LOOK
+        if due:
+            self._looked = now
+        return due
 
 
 class CommitSchedule:

@@ -15,11 +15,11 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.ack_store import NO_POINTS, Points
 from zkconsumer.offsets.commit_schedule import CommitSettings, due_offset
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
 from zkconsumer.offsets.store import CommitRefusedError, Failures
-from zkconsumer.offsets.zookeeper_store import NO_POINTS, Points
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease
 
@@ -100,6 +100,7 @@ class CommitTracker:
         for position, known in claimed:
             self._tracked[position.tp] = _Tracked(position, monotonic())
             self._store.track(position.tp, known)
+            self._note_parking(position)
 
     def untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
         """Stop tracking these positions. Returns their offset nodes as last seen."""
@@ -118,6 +119,48 @@ class CommitTracker:
             new.committed = old.committed
             found.position, found.ahead, found.undecided = new, False, None
             self.starts.forget(old)
+            # as stored: pointers of the old position that were not stored yet are of messages that are read again
+            new.known_pointers = self._store.pointers(new.tp)
+            self._note_parking(new)
+            if new.ledger is not None:
+                new.ledger.pointers_read(new.known_pointers)
+
+    # ---- messages that are finished in any order ----
+
+    def unnoted(self) -> tuple[int, bool]:
+        """Return the number of acknowledgements that are not written, and whether there is anything to write."""
+        count, dirty = 0, False
+        for found in self._tracked.values():
+            ledger, committed = found.position.ledger, found.position.committed
+            if ledger is not None and committed is not None:
+                count += ledger.unnoted
+                dirty = dirty or ledger.dirty or ledger.base != committed
+        return count, dirty
+
+    def look_at_pointers(self) -> None:
+        """Tell the ledgers what somebody else wrote to their pointers, for instance a replay of dead letters."""
+        ledgers = {tp: found for tp, found in self._tracked.items() if found.position.ledger is not None}
+        if not ledgers or not self._lease.valid:
+            return
+        try:
+            changed = self._store.look_at_pointers(ledgers, Deadline(self._settings.timeout))
+        except RegistryError as e:
+            log.info("whether somebody else wrote pointers could not be seen: %s", e)
+            return
+        for tp, found in ledgers.items():
+            self._note_parking(found.position)
+            ledger = found.position.ledger
+            if ledger is not None and tp in changed:
+                ledger.pointers_read(changed[tp])
+            if ledger is not None and self._store.restoring(tp):
+                ledger.touch()
+
+    def _note_parking(self, position: PartitionPosition) -> None:
+        could = position.may_park
+        position.parking_trouble = self._store.parking_trouble(position.tp)
+        position.may_park = not position.parking_trouble
+        if position.may_park and not could and position.ledger is not None:
+            position.ledger.touch()  # some messages may wait for their pointers
 
     # ---- what somebody else wrote ----
 
@@ -164,6 +207,9 @@ class CommitTracker:
             if known is not None:
                 self._store.track(position.tp, known)
                 position.committed = known.offset
+                if position.ledger is not None:
+                    position.ledger.pointers_read(self._store.pointers(position.tp))
+                    position.ledger.touch()  # its note is void
             found.ahead, found.undecided = False, None
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
@@ -379,8 +425,9 @@ class CommitTracker:
 
     def _mark(self, found: _Tracked, offset: int, point: CommitPoint | None = None) -> None:
         position = found.position
-        if point is not None and position.ledger is not None:
-            position.ledger.stored(point)
+        if point is not None and position.ledger is not None and not position.ledger.stored(point):
+            # the reader jumped to another offset meanwhile: the new ledger does not know what was stored
+            position.ledger.pointers_read(self._store.pointers(position.tp))
         position.committed = offset
         found.unlevel = False
         found.written = monotonic()

@@ -27,7 +27,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.interruptible_wait import Answer
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_schedule import NEVER, CommitSchedule, CommitSettings
+from zkconsumer.offsets.commit_schedule import ACK_LOOK, NEVER, AckSchedule, CommitSchedule, CommitSettings
 from zkconsumer.offsets.commit_tracker import CommitTracker, CountHeld, Moved, Refused
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, Found, Stored
@@ -66,6 +66,7 @@ class Committer:
         self._lease = lease
         self._settings = settings
         self.schedule = CommitSchedule(settings.interval, settings.refresh, forgets=store.forgets)
+        self.acks = AckSchedule(settings.interval)
         self.tracker = CommitTracker(store, lease, settings, refused=refused, moved=moved, barred=barred)
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._failing = self._failure = ""
@@ -256,7 +257,10 @@ class Committer:
 
     def step(self, *, waiting: bool = True) -> bool:
         """Serve one request, and the timers that are due; returns False at the end."""
+        balanced = self._settings.balanced()
         due = min(self.schedule.due, self.tracker.starts.due)
+        if balanced:
+            due = min(due, self.acks.look_at, monotonic() + ACK_LOOK)
         try:
             request = self._requests.get(waiting, timeout=max(0.0, min(due - monotonic(), _IDLE)))
         except Empty:
@@ -282,9 +286,19 @@ class Committer:
             schedule.committed(monotonic())
         if now >= self.tracker.starts.due:
             self.tracker.starts.try_all(len(self.tracker))
+        if self._settings.balanced():
+            self._tend_acks(now)
         if now >= schedule.refresh_at:
             self.tracker.rewrite(schedule.unchanged_before(now), everywhere=schedule.refreshes_all)
             schedule.refreshed(now)
+
+    def _tend_acks(self, now: float) -> None:
+        """Commit acknowledgements, and look at pointers that somebody else may have written, if it is time."""
+        unnoted, dirty = self.tracker.unnoted()
+        if self.acks.is_due(unnoted, now, dirty=dirty, failing=bool(self._failing)):
+            self._auto_commit()
+        if self.acks.pointers_are_due(now):
+            self.tracker.look_at_pointers()
 
     def _auto_commit(self) -> None:
         if not self._lease.valid:

@@ -22,17 +22,21 @@ from threading import Event
 from typing import NamedTuple, Protocol
 
 from zkconsumer.core.dual_store_start import MergedStart, merged_start
+from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerResponseError,
     CoordinatorUnavailableError,
+    RegistryError,
     ZkConsumerError,
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.store import CommitRefusedError, Failures, OffsetStore
-from zkconsumer.offsets.zookeeper_store import NO_POINTS, Points, ZooKeeperOffsets
+from zkconsumer.offsets.ack_store import NO_POINTS, Points, ReadPointers
+from zkconsumer.offsets.store import CommitRefusedError, Failures, NotingStore, OffsetStore
+from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 log = logging.getLogger(__name__)
@@ -54,6 +58,18 @@ class Fence(Protocol):
 
     def parking_trouble(self, partition: TopicPartition) -> str:
         """Return why no pointers to messages of a tracked partition can be stored, in words; empty if they can."""
+
+    def write_pointers(self, points: Points, deadline: Deadline) -> Failures:
+        """Write pointers to messages of tracked partitions. Raises RegistryError if the outcome is unknown."""
+
+    def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
+        """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
+
+    def restoring(self, partition: TopicPartition) -> bool:
+        """Return whether the node of pointers was deleted, so that the next commit has to make it again."""
+
+    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
+        """Return the pointers of a tracked partition as last read or written."""
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions that this member does not own; looked up at this moment."""
@@ -114,18 +130,22 @@ class DualStore:
         self._closing = Event()
         self._stored: dict[TopicPartition, int] = {}
         """The offsets of tracked partitions elsewhere, as last read or written."""
+        self._notes: dict[TopicPartition, FinishedNote] = {}
+        """The notes that were read elsewhere with the starts of tracked partitions."""
         self._doubtful: dict[TopicPartition, tuple[int, int]] = {}
         """The lowest and highest offset of tries whose outcome is unknown."""
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """Note a claimed partition, with its offset node as of the claim."""
         self._stored.pop(partition, None)
+        self._notes.pop(partition, None)
         self._doubtful.pop(partition, None)
         self._fence.track(partition, known)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """Forget a released or lost partition; return its offset node as last seen."""
         self._stored.pop(partition, None)
+        self._notes.pop(partition, None)
         self._doubtful.pop(partition, None)
         return self._fence.untrack(partition)
 
@@ -133,11 +153,30 @@ class DualStore:
         """Return why no pointers to messages of a tracked partition can be stored, in words; empty if they can."""
         return self._fence.parking_trouble(partition)
 
+    def restoring(self, partition: TopicPartition) -> bool:
+        """Return whether the node of pointers was deleted, so that the next commit has to make it again."""
+        return self._fence.restoring(partition)
+
+    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
+        """Return the pointers to messages of a tracked partition as last read or written."""
+        return self._fence.pointers(partition)
+
+    def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
+        """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
+        return self._fence.look_at_pointers(partitions, deadline)
+
+    def start_note(self, partition: TopicPartition, start: int | None) -> FinishedNote | None:
+        """Return what is finished beyond the start that :meth:`starts` found, if a store knows it."""
+        note = self._notes.pop(partition, None)
+        if note is None and self._nodes is not None:
+            note = self._nodes.start_note(partition, start)
+        return note if note is not None and note.base == start else None
+
     def starts(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, MergedStart]:
         """Return where tracked partitions begin. Raises the error of the store if one is unknown."""
-        stored = self._elsewhere.fetch(partitions, deadline.bounded(ONE_TRY)) if self._elsewhere is not None else {}
+        stored = self._fetch_starts(partitions, deadline.bounded(ONE_TRY))
         found = {}
         self._stored.update((tp, offset) for tp, offset in stored.items() if offset >= 0)
         for tp in partitions:
@@ -146,6 +185,13 @@ class DualStore:
                 held.append(self._nodes.known(tp))
             found[tp] = merged_start(held)
         return found
+
+    def _fetch_starts(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        if isinstance(self._elsewhere, NotingStore):
+            stored, notes = self._elsewhere.fetch_noted(partitions, timeout)
+            self._notes.update(notes)
+            return stored
+        return self._elsewhere.fetch(partitions, timeout) if self._elsewhere is not None else {}
 
     def commit(
         self,
@@ -169,9 +215,21 @@ class DualStore:
             refused = self._write_nodes(changed, deadline, points)
             left = {tp: offset for tp, offset in wanted.items() if tp not in refused}
             return {**refused, **self._write_elsewhere(left, self._fence.not_ours, deadline, patient=patient)}
-        failures = self._write_elsewhere(wanted, self._fence.not_ours, deadline, patient=patient)
+        # pointers first: an offset that passes a message without one would lose it
+        unstored = self._write_pointers(points, deadline)
+        wanted = {tp: offset for tp, offset in wanted.items() if tp not in unstored}
+        failures = self._write_elsewhere(wanted, self._fence.not_ours, deadline, patient=patient, points=points)
+        failures |= unstored
         also = {tp: offset for tp, offset in changed.items() if tp not in failures}
-        return {**failures, **self._write_nodes(also, deadline)}
+        return {**failures, **self._write_nodes(also, deadline, points)}
+
+    def _write_pointers(self, points: Points, deadline: Deadline) -> Failures:
+        if not points:
+            return {}
+        try:
+            return self._fence.write_pointers(points, Deadline(deadline.bounded(ONE_TRY)))
+        except RegistryError as e:
+            return dict.fromkeys(points, e)
 
     def _write_nodes(
         self, offsets: Mapping[TopicPartition, int], deadline: Deadline, points: Points = NO_POINTS
@@ -265,14 +323,20 @@ class DualStore:
             self._elsewhere.close()
 
     def _write_elsewhere(
-        self, offsets: Mapping[TopicPartition, int], check: Check, deadline: Deadline, *, patient: bool
+        self,
+        offsets: Mapping[TopicPartition, int],
+        check: Check,
+        deadline: Deadline,
+        *,
+        patient: bool,
+        points: Points = NO_POINTS,
     ) -> dict[TopicPartition, Exception]:
         failures: dict[TopicPartition, Exception] = {}
         left, tries = dict(offsets), 0
         while left:
             refused = check(left, deadline)
             failures |= refused
-            failed = self._one_try({tp: o for tp, o in left.items() if tp not in refused}, deadline)
+            failed = self._one_try({tp: o for tp, o in left.items() if tp not in refused}, points, deadline)
             for tp in [tp for tp in left if tp not in failed]:
                 if tp not in refused:
                     failures.pop(tp, None)
@@ -283,12 +347,14 @@ class DualStore:
                 break
         return failures
 
-    def _one_try(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, Exception]:
+    def _one_try(
+        self, offsets: Mapping[TopicPartition, int], points: Points, deadline: Deadline
+    ) -> dict[TopicPartition, Exception]:
         assert self._elsewhere is not None
         if not offsets:
             return {}
         try:
-            answered = self._elsewhere.commit(offsets, deadline.bounded(ONE_TRY)) or {}
+            answered = self._send(offsets, points, deadline.bounded(ONE_TRY)) or {}
             failures = {tp: failure for tp, failure in answered.items() if tp in offsets}
         except ZkConsumerError as e:
             failures = dict.fromkeys(offsets, e)
@@ -297,6 +363,15 @@ class DualStore:
             failures = dict.fromkeys(offsets, e)
         self._note(offsets, failures)
         return failures
+
+    def _send(
+        self, offsets: Mapping[TopicPartition, int], points: Points, timeout: float
+    ) -> Mapping[TopicPartition, Exception] | None:
+        assert self._elsewhere is not None
+        notes = {tp: points[tp].note for tp in offsets if tp in points}
+        if notes and isinstance(self._elsewhere, NotingStore):
+            return self._elsewhere.commit(offsets, timeout, notes)
+        return self._elsewhere.commit(offsets, timeout)
 
     def _note(self, offsets: Mapping[TopicPartition, int], failures: Failures) -> None:
         """Remember the offsets that the store holds now, and those that it may hold."""

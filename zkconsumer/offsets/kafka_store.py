@@ -20,6 +20,7 @@ from typing import Protocol
 
 from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
+from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -29,7 +30,9 @@ from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership, StoredOffset
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.store import Failures
+from zkconsumer.offsets.ack_store import Points, ReadPointers
+from zkconsumer.offsets.metadata_notes import MetadataNotes, note_in
+from zkconsumer.offsets.store import NO_NOTES, Failures, Notes, NotingStore
 from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset
 
 LOOK_AGAIN = 0.05
@@ -38,6 +41,7 @@ LOOK_AGAIN = 0.05
 Offsets = Mapping[TopicPartition, int]
 
 ASKED = "an offset commit"
+NO_POINTERS = "a group that the brokers coordinate has no place for pointers to messages"
 NOT_OURS = "lost with our membership of the group, or given to another member since"
 """The reason of a commit that is not sent."""
 
@@ -46,7 +50,7 @@ _BETWEEN = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN)
 """Refusals of a commit between two generations."""
 
 
-class KafkaOffsets:
+class KafkaOffsets(NotingStore):
     """The offsets of a group that ZooKeeper coordinates (an ``OffsetStore``).
 
     Arguments: ``search`` belongs to this store alone; ``sent`` is told the number of offsets of each answered commit.
@@ -56,14 +60,22 @@ class KafkaOffsets:
         self._client = OffsetClient(search)
         self._nobody = Membership(search.group)
         self._sent = sent
+        self._notes = MetadataNotes()
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """Read offsets. Raises BrokerError if that of any partition is unknown, whatever the reason."""
-        return {tp: stored.offset for tp, stored in self._client.fetch(partitions, Deadline(timeout)).items()}
+        return self.fetch_noted(partitions, timeout)[0]
 
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
-        """Write offsets in one request. Returns what the coordinator refused. Raises BrokerError."""
-        refused = self._client.commit(self._nobody, offsets, Deadline(timeout))
+    def fetch_noted(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> tuple[Mapping[TopicPartition, int], Notes]:
+        """Read offsets and their notes. Raises BrokerError if an offset is unknown, whatever the reason."""
+        return _noted(self._client.fetch(partitions, Deadline(timeout)))
+
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES) -> Failures:
+        """Write offsets with their notes in one request. Returns what the coordinator refused. Raises BrokerError."""
+        deadline = Deadline(timeout)
+        refused = self._notes.commit(offsets, notes, lambda some: self._client.commit(self._nobody, some, deadline))
         self._sent(len(offsets))
         return refused
 
@@ -91,7 +103,7 @@ class Identity(Protocol):
         """
 
 
-class MemberOffsets:
+class MemberOffsets(NotingStore):
     """The offsets of a group that the brokers coordinate (an ``OffsetStore``).
 
     Arguments: ``search`` belongs to this store alone. ``refused`` is told, on the committer's thread, of a refused
@@ -114,9 +126,16 @@ class MemberOffsets:
         self._refused = refused
         self._sent = sent
         self._closing = Event()
+        self._notes = MetadataNotes()
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """Read offsets. Raises BrokerError if that of any partition is unknown, whatever the reason."""
+        return self.fetch_noted(partitions, timeout)[0]
+
+    def fetch_noted(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> tuple[Mapping[TopicPartition, int], Notes]:
+        """Read offsets and their notes. Raises BrokerError if an offset is unknown, whatever the reason."""
         found = self._client.fetch(partitions, Deadline(timeout))
         positions = self._positions()
         for tp, stored in found.items():
@@ -124,7 +143,7 @@ class MemberOffsets:
             # nobody fetches the partition before it begins there
             if position is not None and position.fetched is None and stored.leader_epoch >= 0:
                 position.epochs = ((stored.offset - 1, stored.leader_epoch),)
-        return {tp: stored.offset for tp, stored in found.items()}
+        return _noted(found)
 
     def _with_epochs(self, offsets: Offsets) -> dict[TopicPartition, int | StoredOffset]:
         positions = self._positions()
@@ -135,8 +154,8 @@ class MemberOffsets:
                 found[tp] = StoredOffset(offset, leader_epoch=epoch)
         return found
 
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
-        """Write offsets in one request. Returns what the coordinator refused. Raises BrokerError.
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES) -> Failures:
+        """Write offsets with their notes in one request. Returns what the coordinator refused. Raises BrokerError.
 
         While the group passes into the next generation nobody may commit until its leader decides: this waits for it.
         Partitions that we own in both generations are ours all the while. Others are not sent in the next one.
@@ -148,7 +167,7 @@ class MemberOffsets:
             if unclear and held is not None and not held.decided and self._may_wait(deadline):
                 continue
             try:
-                failures = self._client.commit(who, self._with_epochs(left), deadline) if left else {}
+                failures = self._send(who, left, notes, deadline)
                 break
             except BrokerError as e:
                 between = action_for(e) in _BETWEEN and (not self._identity.settled or self._identity.who != who)
@@ -163,6 +182,11 @@ class MemberOffsets:
             self._sent(len(left))
         return {**refused, **unclear, **failures}
 
+    def _send(self, who: Membership, offsets: Offsets, notes: Notes, deadline: Deadline) -> Failures:
+        return self._notes.commit(
+            self._with_epochs(offsets), notes, lambda some: self._client.commit(who, some, deadline)
+        )
+
     def _may_wait(self, deadline: Deadline) -> bool:
         """Wait a moment; return False if no time is left, or the store is closed."""
         return not deadline.expired and not self._closing.wait(deadline.bounded(LOOK_AGAIN))
@@ -171,6 +195,11 @@ class MemberOffsets:
         """Close all connections, for good."""
         self._closing.set()
         self._client.close()
+
+
+def _noted(found: Mapping[TopicPartition, StoredOffset]) -> tuple[Mapping[TopicPartition, int], Notes]:
+    notes = {tp: note for tp, stored in found.items() if (note := note_in(stored)) is not None}
+    return {tp: stored.offset for tp, stored in found.items()}, notes
 
 
 def _sorted_out(
@@ -219,12 +248,28 @@ class EpochFence:
 
     def parking_trouble(self, partition: TopicPartition) -> str:
         """Return why no pointers can be stored."""
-        return "a group that the brokers coordinate has no place for pointers to messages"
+        return NO_POINTERS
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return those that were lost or handed over since. The coordinator itself refuses others that are not ours."""
         held, stays = self._held(), self._stays
         return {tp: OffsetCommitError(NOT_OURS) for tp in partitions if tp in stays and held.ended(tp, stays[tp])}
+
+    def write_pointers(self, points: Points, deadline: Deadline) -> Failures:
+        """Write nothing. No point has pointers here, see :meth:`parking_trouble`."""
+        return {tp: OffsetCommitError(NO_POINTERS) for tp, point in points.items() if point.changes}
+
+    def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
+        """Return nothing."""
+        return {}
+
+    def restoring(self, partition: TopicPartition) -> bool:
+        """Return False."""
+        return False
+
+    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
+        """Return nothing."""
+        return {}
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return all of them: only the group's leader knows whether they have owners."""

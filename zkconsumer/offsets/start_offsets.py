@@ -134,6 +134,8 @@ class StartOffsets:
         told: dict[Found, dict[PartitionPosition, int | None]] = {}
         for position, found in finding.items():
             start = starts[position.tp]
+            # before the start itself: whoever begins there looks at it
+            position.known_note = self._store.start_note(position.tp, start.offset)
             if not start.stores_agree:
                 self._unlevel(position.tp)  # the next commit writes it to all stores
             told.setdefault(found, {})[position] = start.offset

@@ -6,15 +6,36 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
 Failures = Mapping[TopicPartition, Exception]
 """Partitions that were not written, with the reasons."""
+
+
+Notes = Mapping[TopicPartition, FinishedNote]
+"""What is finished beyond offsets."""
+NO_NOTES: Notes = {}
+
+
+class NotingStore(ABC):
+    """A store that can keep a note beside each offset: Kafka, in the metadata."""
+
+    @abstractmethod
+    def fetch_noted(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> tuple[Mapping[TopicPartition, int], Notes]:
+        """Return the stored offsets, as :meth:`OffsetStore.fetch` does, and the notes that belong to them."""
+
+    @abstractmethod
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES) -> Failures:
+        """Write offsets, as :meth:`OffsetStore.commit` does, with their notes."""
 
 
 class OffsetStore(Protocol):

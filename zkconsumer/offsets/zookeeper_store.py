@@ -11,21 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from zkconsumer.core.message_ledger import CommitPoint
+from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.ack_store import AckStore
+from zkconsumer.offsets.ack_store import NO_POINTS, AckStore, Points, ReadPointers
 from zkconsumer.offsets.store import Failures, refusals
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 _ROUNDS = 5
-
-Points = Mapping[TopicPartition, CommitPoint]
-"""What is written with the offsets of partitions whose messages are finished in any order."""
-NO_POINTS: Points = {}
 
 
 class ZooKeeperOffsets:
@@ -100,8 +97,32 @@ class ZooKeeperOffsets:
 
         Returns the refused partitions. Raises RegistryError if the outcome is unknown.
         """
-        wanted = {tp: point for tp, point in points.items() if tp in self._known}
-        return self._refusals(self._commit_owned(dict.fromkeys(wanted), deadline, wanted))
+        wanted = {tp: point for tp, point in points.items() if self.acks.is_due(tp, point) and tp in self._known}
+        if not wanted:
+            return {}
+        known = self._known
+        try:
+            # offset nodes mean nothing here, and any tool may write them: the owner node alone is the fence
+            self._known = {**known, **dict.fromkeys(wanted, ABSENT)}
+            return self._refusals(self._commit_owned(dict.fromkeys(wanted), deadline, wanted))
+        finally:
+            self._known = known
+
+    def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
+        """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
+        return self.acks.look([tp for tp in partitions if tp in self._known], deadline)
+
+    def restoring(self, partition: TopicPartition) -> bool:
+        """Return whether the node of pointers was deleted, so that the next commit has to make it again."""
+        return self.acks.restoring(partition)
+
+    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
+        """Return the pointers of a tracked partition as last read or written."""
+        return self.acks.pointers(partition)
+
+    def start_note(self, partition: TopicPartition, start: int | None) -> FinishedNote | None:
+        """Return the note that was read with the offset of a claimed partition, if it begins there."""
+        return self.acks.start_note(partition, start)
 
     def release(
         self,
@@ -187,7 +208,8 @@ class ZooKeeperOffsets:
                 break
             outcomes |= self._write_owned({tp: offsets[tp] for tp in again}, points, deadline, release)
         for tp in outcomes:
-            self._unanswered.pop(tp, None)
+            if release or offsets[tp] is not None:
+                self._unanswered.pop(tp, None)
         return outcomes
 
     def _write_owned(

@@ -5,9 +5,11 @@ Pure; any thread. Texts contain names from nodes as they are: escape them where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import islice
 
+from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.operations.brokers_words import brokers_arithmetic
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot
@@ -17,7 +19,7 @@ from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
 from zkconsumer.operations.strategy_words import number_runs
 
 LISTED = 20
-"""The threads that a text lists."""
+"""The threads, and the loans, that a text lists."""
 _OF_THE_TOPIC = ("threads", "partitions")
 
 __all__ = ["Cause", "Explanation", "Position", "explain", "explained_partitions"]
@@ -46,7 +48,8 @@ class Explanation:
     ``since`` when its node was made, in milliseconds since 1970. ``settled`` is whether all is as it should be.
     ``owner_unknown`` is whether the owner could not be read.
     ``sentence`` says it shortly; ``why`` has the strategy's arithmetic in words, about ``threads`` (those of the topic,
-    in the order of the strategies) and ``partitions`` (the numbers of the topic).
+    in the order of the strategies) and ``partitions`` (the numbers of the topic). ``loans`` say which members handle
+    slots of the partition without owning it.
     """
 
     group: str
@@ -64,6 +67,7 @@ class Explanation:
     threads: tuple[str, ...] = ()
     partitions: tuple[int, ...] = ()
     owner_unknown: bool = False
+    loans: tuple[str, ...] = ()
 
     def lines(self) -> tuple[str, ...]:
         """Return the explanation as text, line by line."""
@@ -85,6 +89,7 @@ class Explanation:
             ("they differ because", cause.reason),
             ("waits for", cause.waits_for),
             ("until", "" if cause.until is None else f"{moment(cause.until)} at the latest"),
+            *(("on loan" if at == 0 else "", text) for at, text in enumerate(self.loans)),
             ("last commit", offset),
             ("lag", f"{messages}; in time: {late}"),
         ]
@@ -131,7 +136,22 @@ def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition) 
         threads=analysis.words.threads_of(partition.topic),
         partitions=_numbers(analysis.snapshot, partition.topic),
         owner_unknown=_owner_unknown(analysis, partition),
+        loans=tuple(islice(_loans(analysis.snapshot, partition), LISTED)),
     )
+
+
+def _loans(snapshot: GroupSnapshot, partition: TopicPartition) -> Iterator[str]:
+    """Yield who has slots of a partition on loan, and whether the loan counts."""
+    owner = snapshot.owners.get(partition)
+    session = None if owner is None or owner.stat is None else owner.stat.ephemeral_owner
+    for borrower, loan in sorted(snapshot.loans.get(partition, {}).items()):
+        if loan.slots is None:
+            yield f"{borrower}: unknown, for {loan.problem}"
+        elif loan.slots or loan.held:
+            counts = "" if loan.session == session else "; it does not count, since the lender is not the owner"
+            held = "" if loan.held in (None, loan.slots) else f", still holds {loan.held}"
+            base = "" if loan.base is None else f", all of them finished before offset {loan.base}"
+            yield f"{borrower} handles {loan.slots} of {SLOTS} slots{held}{base}{counts}"
 
 
 def _owner_unknown(analysis: GroupAnalysis, partition: TopicPartition) -> bool:

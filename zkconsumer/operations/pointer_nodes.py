@@ -1,7 +1,7 @@
 """Reads and changes the pointers of a group: its parked messages and its dead letters.
 
-The owner of a partition writes the same node. So every change names the version that was read, and is made anew from
-what stands there if somebody else was faster. The owner sees the moved version and reads the node again.
+The owner of a partition writes the same node. So every change names the version that was read. If the owner was faster,
+the node is read and changed again. The owner does the same after our change.
 
 One thread.
 """

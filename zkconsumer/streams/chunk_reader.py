@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import NamedTuple
 
+from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException, UnreadableMessageError
@@ -67,6 +68,16 @@ class ReadSettings(NamedTuple):
     read_committed: bool = False
     skip_corrupt: bool = False
     largest_batch: int = DEFAULT_LIMIT
+
+
+def read_settings(config: ConsumerConfig) -> ReadSettings:
+    """Return how records are read."""
+    return ReadSettings(
+        check_crc=config.check_crcs,
+        read_committed=config.isolation_level == "read_committed",
+        skip_corrupt=config.corrupt_message_policy == "skip",
+        largest_batch=config.batch_expanded_max_bytes,
+    )
 
 
 class ChunkReader:

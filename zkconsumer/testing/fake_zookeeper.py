@@ -157,8 +157,17 @@ class FakeZooKeeper:
         self._fire(_CHILD, parent, NodeEventKind.CHILDREN)
 
     def _next_zxid(self) -> None:
-        if not self._transacting:  # all changes of a transaction have one number
+        if not self._transacting:
             self._zxid += 1
+
+    @contextmanager
+    def _one_zxid(self) -> Iterator[None]:
+        """All changes of a transaction have one number."""
+        self._zxid, self._transacting = self._zxid + 1, True
+        try:
+            yield
+        finally:
+            self._transacting = False
 
     def _count_child(self, parent: str, change: int) -> None:
         above = self._nodes[parent]
@@ -437,24 +446,17 @@ class FakeSession(Session):
         if not recorded.operations:
             return []
         with self._request("transaction") as server:
-            before, fired, watches, zxid = (
-                dict(server._nodes),
-                list(server._fired),
-                {key: dict(value) for key, value in server._watches.items()},
-                server._zxid,
-            )
+            before, fired, zxid = dict(server._nodes), list(server._fired), server._zxid
+            watches = {key: dict(value) for key, value in server._watches.items()}
             results: list[NodeFailure | None] = [None] * len(recorded.operations)
-            server._zxid, server._transacting = zxid + 1, True
-            try:
+            with server._one_zxid():
                 for index, operation in enumerate(recorded.operations):
                     try:
                         operation()
                     except _Refused as e:
-                        server._nodes, server._fired, server._watches, server._zxid = (before, fired, watches, zxid)
+                        server._nodes, server._fired, server._watches, server._zxid = before, fired, watches, zxid
                         results[index] = e.failure
                         break
-            finally:
-                server._transacting = False
             return results
 
 

@@ -244,19 +244,20 @@ class ConnectionRequests:
         made = dict(self._tree.made)
         codes: list[int] = []
         results: list[tuple[int, bytes]] = []
-        while True:
-            kind, done = INT32.read(reader), BOOLEAN.read(reader)
-            INT32.read(reader)
-            if done:
-                break
-            result = WireWriter()
-            failed = bool(codes and codes[-1])
-            codes.append(_INCONSISTENT if failed else _OK)
-            try:
-                self._one(kind, reader, result, failed)
-            except (ZooKeeperError, _Refused) as error:
-                codes[-1] = _code(error)
-            results.append((kind, bytes(result.data)))
+        with zookeeper._one_zxid():
+            while True:
+                kind, done = INT32.read(reader), BOOLEAN.read(reader)
+                INT32.read(reader)
+                if done:
+                    break
+                result = WireWriter()
+                failed = bool(codes and codes[-1])
+                codes.append(_INCONSISTENT if failed else _OK)
+                try:
+                    self._one(kind, reader, result, failed)
+                except (ZooKeeperError, _Refused) as error:
+                    codes[-1] = _code(error)
+                results.append((kind, bytes(result.data)))
         if any(codes):
             zookeeper._nodes, zookeeper._fired, zookeeper._zxid = before
             zookeeper._watches, self._tree.made = watches, made

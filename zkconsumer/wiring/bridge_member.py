@@ -31,6 +31,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import MemberOffsets
+from zkconsumer.offsets.store import NO_NOTES, Notes
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.wiring.coordinator_member import BrokerGroup, coordinator_search, member_settings
 from zkconsumer.wiring.member_parts import MemberParts
@@ -192,10 +193,12 @@ class _BridgeOffsets(MemberOffsets):
     passes, so the commit is tried again. It must not be left out: the next owner may know this side alone.
     """
 
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES
+    ) -> Mapping[TopicPartition, Exception]:
         """Write offsets as :meth:`MemberOffsets.commit`. Raises BrokerError."""
         try:
-            return super().commit(offsets, timeout)
+            return super().commit(offsets, timeout, notes)
         except UnknownMemberIdError as e:
             raise BrokerError(f"{e}: the brokers' group has members, and we are not in it") from e
 

@@ -40,7 +40,7 @@ from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
-from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
+from zkconsumer.streams.chunk_reader import ChunkReader, read_settings
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.version import VERSION
 from zkconsumer.zookeeper.broker_directory import registered_brokers
@@ -200,6 +200,7 @@ class MemberParts:
                 count_held=config.consumed_on == "return",
                 retry=config.offsets_channel_backoff_ms / 1000,
                 refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
+                balanced=lambda: self.balanced,
             ),
             refused=self._commits_refused,
             moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
@@ -326,16 +327,6 @@ def reachable(brokers: Iterable[BrokerNode], config: ConsumerConfig) -> list[End
     if not found and unreachable is not None:
         raise unreachable
     return found
-
-
-def read_settings(config: ConsumerConfig) -> ReadSettings:
-    """Return how records are read."""
-    return ReadSettings(
-        check_crc=config.check_crcs,
-        read_committed=config.isolation_level == "read_committed",
-        skip_corrupt=config.corrupt_message_policy == "skip",
-        largest_batch=config.batch_expanded_max_bytes,
-    )
 
 
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:

@@ -29,6 +29,7 @@ class Fixture:
         self.ended: list[int] = []
         self.fatal: list[BaseException] = []
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 10)
+        self.position.may_park = True
         stored = {offset: Pointer(offset, Fate.DEAD) for offset in range(1000, 1000 + pointers)}
         self.ledger = MessageLedger(self.position, 10, pointers=stored)
         self.ledger.read(range(10, 14), 14)
@@ -87,6 +88,14 @@ def test_group_without_pointers_stops_and_says_what_to_do() -> None:
     assert not this.bury(10)
     assert "give dead_letter=" in this.letters.stopped(WHERE)
     assert not this.ledger.pointers
+
+
+def test_unwritable_node_stops_the_partition_and_says_why() -> None:
+    this = Fixture()
+    this.position.may_park, this.position.parking_trouble = False, "check the node's ACL"
+    assert not this.bury(10)
+    assert "no pointers of it can be kept: check the node's ACL" in this.letters.stopped(WHERE)
+    assert this.stored_base() == 10
 
 
 def test_function_is_called_before_the_base_moves() -> None:

@@ -17,6 +17,7 @@ from tests.unit.balance import handlers
 from zkconsumer import ConsumerTimeoutException, StringDecoder, ZookeeperConsumerConnector
 from zkconsumer.balance.outcomes import PENDING
 from zkconsumer.balance.retry import Retry
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.testing import FakeCluster
 
 EACH = 40
@@ -55,6 +56,7 @@ def committed(cluster: FakeCluster) -> list[int]:
     return [int(tree[f"/consumers/g/offsets/events/{partition}"]) for partition in range(2)]
 
 
+@pytest.mark.tier("standard")
 def test_processes_handle_and_commit_every_message(cluster: FakeCluster, join: Join, tmp_path: Path) -> None:
     """One message of each partition kills its process once, and is handled by the next one."""
     out = tmp_path / "out"
@@ -125,14 +127,13 @@ class Run(threading.Thread):
 
     def shut_down(self) -> None:
         """Shut down, and wait for the end of the run."""
-        self._try(partial(self._connector.shutdown, 0.5))
+        self._try(partial(self._connector.shutdown, scaled(2)))
         self.join(scaled(20))
         assert not self.is_alive()
 
 
 def test_a_shutdown_cancels_coroutines_that_do_not_return(cluster: FakeCluster, join: Join) -> None:
     cluster.append("events", 0, [b"a", b"b"])
-    cluster.append("events", 1, [b"a"])
     begun, cancelled = threading.Event(), threading.Event()
 
     async def handler(message: Any) -> None:
@@ -147,8 +148,8 @@ def test_a_shutdown_cancels_coroutines_that_do_not_return(cluster: FakeCluster, 
     assert begun.wait(scaled(20))
     run.shut_down()
     assert cancelled.is_set()
-    assert committed(cluster) == [1, 1]
-    assert [str(error).partition("events-0 at 1 ")[1] for error in run.failures] == ["events-0 at 1 "]
+    assert committed(cluster)[0] == 1
+    assert all(isinstance(error, OffsetCommitError) for error in run.failures), run.failures
 
 
 def test_a_handler_that_does_not_fit_joins_no_group(cluster: FakeCluster, join: Join) -> None:
@@ -171,17 +172,18 @@ def test_a_handler_that_does_not_fit_joins_no_group(cluster: FakeCluster, join: 
     assert "/consumers/g/ids" not in cluster.zookeeper.tree("/")
 
 
+@pytest.mark.tier("standard")
 def test_a_hanging_process_is_ended_by_a_shutdown(cluster: FakeCluster, join: Join, tmp_path: Path) -> None:
     mark = tmp_path / "begun"
     cluster.append("events", 0, [b"fine", b"mark %s" % str(mark).encode()])
-    cluster.append("events", 1, [b"fine"])
     run = Run(join(**{"consumer.timeout.ms": -1}), handlers.by_value, concurrency=2, executor="processes")
     eventually(mark.exists, 20, "the handler's begin")
     run.shut_down()
-    assert committed(cluster) == [1, 1]
-    assert [str(error).partition("events-0 at 1 ")[1] for error in run.failures] == ["events-0 at 1 "]
+    assert committed(cluster)[0] == 1
+    assert all(isinstance(error, OffsetCommitError) for error in run.failures), run.failures
 
 
+@pytest.mark.tier("standard")
 def test_a_shutdown_while_processes_start_is_no_error(cluster: FakeCluster, join: Join) -> None:
     run = Run(join(**{"consumer.timeout.ms": -1}), handlers.by_value, concurrency=1, executor="processes")
     eventually(lambda: any("-process-0" in other.name for other in threading.enumerate()), 20, "a worker's thread")

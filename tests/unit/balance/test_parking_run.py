@@ -158,3 +158,27 @@ def test_dead_letter_goes_to_a_function_before_the_base_moves(world: World) -> N
     assert [offset for offset, _ in bases] == [5, 5]
     assert all(base <= 5 for _, base in bases)
     assert world.pointers() == {}
+
+
+def test_rejected_message_is_kept_and_can_be_replayed(world: World) -> None:
+    world.fails = lambda message: Reject("no such account") if message.offset == 5 else None
+    with world.running(SOON):
+        eventually(lambda: world.committed() == MESSAGES and bool(world.fates()), 10, "the dead letter")
+        assert world.fates() == {5: Fate.DEAD}
+        assert world.pointers()[5].reason == "no such account"
+        world.fails = lambda _: None
+        assert world.dead("replay", "--all", "--execute") == 0
+        eventually(lambda: not world.pointers(), 10, "the dead letter to be handled")
+    assert [attempt for offset, attempt in world.handled if offset == 5] == [1, 1]
+    assert len(world.handled) == MESSAGES + 1
+
+
+def test_dropped_message_frees_its_key(world: World, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    world.fails = failing(4, 1)
+    with world.running(MUCH_LATER):
+        eventually(lambda: len(world.fates()) == 9 and world.committed() == MESSAGES, 10, "the parked messages")
+        assert world.dead("drop", "--topic", "t:0", "--offset", "4", "--parked", "--execute") == 0
+        eventually(lambda: not world.pointers(), 10, "what was parked behind it")
+    assert [offset for offset, _ in world.handled].count(4) == 1
+    assert {offset for offset, _ in world.handled} == set(range(MESSAGES))

@@ -20,7 +20,7 @@ from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, key_m
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
-from zkconsumer.fetch.message_lookup import MessageAt
+from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import ThreadId, TopicPartition
 
 WHERE = TopicPartition("t", 0)
@@ -44,6 +44,9 @@ class Log:
         if self.down:
             raise BrokerUnavailableError(self.down)
         return {o: self.found.get(o) or MessageAt(o, record(o)) for o in self.asked[-1]}
+
+    def retention(self, tp: TopicPartition, deadline: Deadline) -> Retention:
+        return Retention(None, None)
 
     def close(self) -> None:
         self.closed = True

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.documents import DOCS, ROOT, example
-from tests.group_snapshots import group_snapshot, partition
+from tests.group_snapshots import group_snapshot, partition, stat
 from zkconsumer.cli import main
 from zkconsumer.cli.explain import EXPLAINED
 from zkconsumer.model import ConsumerId
-from zkconsumer.operations.group_snapshot import GroupSnapshot, NodeStat, OwnerNode
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LoanNode, NodeStat, OwnerNode
 from zkconsumer.operations.snapshot_file import write_snapshots
 
 LOGS = {f"t:{n}": (0, 10) for n in range(4)}
@@ -45,6 +45,15 @@ def test_the_report_has_state_members_and_partitions(explain: Explain, capsys: p
     assert lines[1].startswith("Strategy range: 1 of 2 members advertise it, and it explains the partitions of g_b")
     assert [line.split()[:4] for line in lines[4:6]] == [["g_a", "zkconsumer", "1", "2"], ["g_b", "Scala", "1", "2"]]
     assert sum(line.endswith("as it should be") for line in lines) == 4
+
+
+def test_a_member_without_partitions_shows_its_slots(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    lent = {partition("t:0"): {ConsumerId("g_b"): LoanNode(64, 1, 2, stat())}}
+    assert explain(replace(HEALTHY, loans=lent), "--format", "json") == 0
+    members = json.loads(capsys.readouterr().out)["members"]
+    assert {row["member"]: row["slots_on_loan"] for row in members}["g_b"] == "t:0 64"
+    assert explain(HEALTHY, "--format", "json") == 0
+    assert "slots_on_loan" not in capsys.readouterr().out
 
 
 def test_unsettled_partitions_are_told_in_full(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:

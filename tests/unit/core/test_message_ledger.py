@@ -173,10 +173,10 @@ class World:
             return
         keeps = self.lent & ~slots
         if keeps:
-            dropped = [o for o in self.borrower.in_hand if slots >> slot_of(o) & 1]
-            self.borrower.in_hand.difference_update(dropped)
             self.report(0)
-            self.borrower.ledger._unfinished.give_up(slots, dropped)
+            note, done = self.borrower.ledger.point().note, self.borrower.done
+            self.borrower = Side(ledger(note.base, note, slots=keeps), note.base)
+            self.borrower.done = done
         self.owner.at = self.owner.ledger.take_back("b", slots, keeps=keeps)
         self.lent = keeps
         self.borrower = self.borrower if keeps else None

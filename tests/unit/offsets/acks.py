@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
+from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
@@ -14,12 +16,14 @@ from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.commit_tracker import CommitTracker
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.offsets.store import NO_NOTES, Notes, NotingStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
-from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.testing.fake_zookeeper import FakeSession
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_values import Node
+from zkconsumer.zookeeper.session import Session
 
 GROUP = "g"
 TP = TopicPartition("t", 0)
@@ -29,11 +33,26 @@ def soon() -> Deadline:
     return Deadline(5.0)
 
 
-class Server:
-    """A ZooKeeper with the nodes of one group."""
+class ZooKeeper(Protocol):
+    """What a test does to a ZooKeeper past the members: the fake, or a real one."""
 
-    def __init__(self, partitions: Sequence[TopicPartition] = (TP,), offset: int | None = 100) -> None:
-        self.zookeeper = FakeZooKeeper()
+    def session(self) -> Session:
+        """Return a session; one of the fake is not open yet."""
+
+    def node(self, path: str) -> Node | None:
+        """Return a node."""
+
+    def put(self, path: str, data: bytes = b"") -> None:
+        """Make or write a node."""
+
+
+class Server:
+    """The nodes of one group in a ZooKeeper."""
+
+    def __init__(
+        self, zookeeper: ZooKeeper, partitions: Sequence[TopicPartition] = (TP,), offset: int | None = 100
+    ) -> None:
+        self.zookeeper = zookeeper
         for tp in partitions:
             for path in (paths.owner(GROUP, tp), paths.offset(GROUP, tp)):
                 self._make(path.rpartition("/")[0])
@@ -66,16 +85,20 @@ class Server:
 class Member:
     """One member; ``balanced`` False: of a former release, or one that iterates its streams."""
 
-    def __init__(self, server: Server, *, balanced: bool = True, store: OffsetStore | None = None) -> None:
+    def __init__(
+        self, server: Server, *, balanced: bool = True, store: OffsetStore | None = None, dual: bool = False
+    ) -> None:
         self.server = server
         self.session = server.zookeeper.session()
-        self.session.open(soon())
+        if isinstance(self.session, FakeSession):
+            self.session.open(soon())
+            self.session.lease.resume(self.session.lease.epoch)
         self.refused: dict[TopicPartition, Outcome] = {}
         self.cache = NodeCache(self.session, lambda _: None)
         self.owner_nodes = OwnerNodes(self.session, self.cache, GROUP, balanced=lambda: balanced)
         self.nodes = ZooKeeperOffsets(self.session, GROUP)
-        self.store = DualStore(self.nodes, None if store else self.nodes, store, backoff=0.001, max_retries=1)
-        self.session.lease.resume(self.session.lease.epoch)
+        in_zookeeper = self.nodes if dual or store is None else None
+        self.store = DualStore(self.nodes, in_zookeeper, store, backoff=0.001, max_retries=1)
         self.tracker = CommitTracker(
             self.store,
             self.session.lease,
@@ -93,10 +116,11 @@ class Member:
         return [self.own(tp, known) for tp, known in claimed.ours.items()]
 
     def own(self, tp: TopicPartition, known: KnownOffset) -> PartitionPosition:
-        position = PartitionPosition(tp, ThreadId("g_c-0"), known.offset)
+        position = PartitionPosition(tp, ThreadId("g_c-0"), None if self.store.asks else known.offset)
         self.tracker.track([(position, known)])
+        position.known_pointers = {} if known.acks is None else known.acks.pointers
         if known.acks is not None and position.consumed is not None:
-            position.known_note, position.known_pointers = known.acks.note, known.acks.pointers
+            position.known_note = known.acks.note
             ledger = MessageLedger(position, position.consumed, position.known_note, position.known_pointers)
             position.ledger = ledger
         return position
@@ -122,3 +146,36 @@ def read(position: PartitionPosition, offsets: Sequence[int]) -> list[int]:
     wanted = [offset for offset in offsets if ledger.wants(offset, 0)]
     ledger.read(wanted, offsets[-1] + 1)
     return wanted
+
+
+class NotesElsewhere(MemoryStore, NotingStore):
+    """A store outside ZooKeeper that keeps notes beside offsets, as Kafka does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: dict[TopicPartition, FinishedNote] = {}
+
+    def fetch_noted(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> tuple[Mapping[TopicPartition, int], Notes]:
+        return self.fetch(partitions, timeout), dict(self.notes)
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES
+    ) -> Mapping[TopicPartition, Exception]:
+        failures = super().commit(offsets, timeout) or {}
+        for tp in offsets.keys() - failures.keys():
+            self.notes.pop(tp, None)
+            if tp in notes and not notes[tp].empty:
+                self.notes[tp] = notes[tp]
+        return failures
+
+
+def start(member: Member, position: PartitionPosition) -> None:
+    """Begin where the store outside ZooKeeper says, as the group thread does."""
+    found: dict[PartitionPosition, int | None] = {}
+    member.tracker.starts.find([position], found.update, 1)
+    offset = found[position]
+    assert offset is not None
+    position.begin(offset)
+    position.ledger = MessageLedger(position, offset, position.known_note, position.known_pointers)

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
 
-from tests.unit.offsets.acks import GROUP, TP, Member, Server, ledger_of, read, soon
+from tests.unit.offsets.acks import GROUP, TP, Member, NotesElsewhere, Server, ledger_of, read, soon, start
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note
+from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, encode_pointers
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
+from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import Outcome
+from zkconsumer.zookeeper.ack_nodes import NOTE_BYTES
+from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES, Outcome
 from zkconsumer.zookeeper.requests import Transaction
 
 NOTE, POINTERS, OFFSET = paths.ack(GROUP, TP), paths.pointers(GROUP, TP), paths.offset(GROUP, TP)
 
 
+class Fake(Server):
+    """The nodes of one group in a fake ZooKeeper."""
+
+    zookeeper: FakeZooKeeper
+
+    def __init__(self, partitions: Sequence[TopicPartition] = (TP,), offset: int | None = 100) -> None:
+        super().__init__(FakeZooKeeper(), partitions, offset)
+
+
+def die(member: Member) -> None:
+    assert isinstance(member.session, FakeSession)
+    member.session.expire()
+
+
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> Fake:
+    return Fake()
 
 
-def test_the_next_owner_does_not_repeat_what_is_noted(server: Server) -> None:
+def test_the_next_owner_does_not_repeat_what_is_noted(server: Fake) -> None:
     one = Member(server)
     (position,) = one.claim()
     assert read(position, range(100, 110)) == list(range(100, 110))
@@ -36,14 +56,14 @@ def test_the_next_owner_does_not_repeat_what_is_noted(server: Server) -> None:
         100,
         FinishedNote(100, (Finished(100, 106, (100, 103, 104)),), {100: Attempts(2, 5)}),
     )
-    one.session.expire()
+    die(one)
     (again,) = Member(server).claim()
     assert server.note() is not None, "the claim wrote it again"
     assert read(again, range(100, 110)) == [100, 103, 104, 106, 107, 108, 109]
     assert ledger_of(again).attempts(100) == Attempts(2, 5)
 
 
-def test_the_last_commit_of_a_release_carries_the_note(server: Server) -> None:
+def test_the_last_commit_of_a_release_carries_the_note(server: Fake) -> None:
     one = Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
@@ -54,7 +74,7 @@ def test_the_last_commit_of_a_release_carries_the_note(server: Server) -> None:
     assert 105 not in read(again, range(101, 110))
 
 
-def test_an_unchanged_release_keeps_the_note(server: Server) -> None:
+def test_an_unchanged_release_keeps_the_note(server: Fake) -> None:
     one = Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
@@ -67,7 +87,7 @@ def test_an_unchanged_release_keeps_the_note(server: Server) -> None:
     assert server.note() is not None
 
 
-def test_nothing_beyond_the_base_writes_no_note(server: Server) -> None:
+def test_nothing_beyond_the_base_writes_no_note(server: Fake) -> None:
     one = Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
@@ -77,7 +97,7 @@ def test_nothing_beyond_the_base_writes_no_note(server: Server) -> None:
     assert server.zookeeper.node(NOTE) is None
 
 
-def test_a_plain_offset_voids_the_note(server: Server) -> None:
+def test_a_plain_offset_voids_the_note(server: Fake) -> None:
     """As after a commit with nothing beyond the base, or by a Scala member."""
     one = Member(server)
     (position,) = one.claim()
@@ -92,14 +112,14 @@ def test_a_plain_offset_voids_the_note(server: Server) -> None:
 
 
 @pytest.mark.parametrize("how", ["forwards", "rewinds", "same", "recreates", "scala"])
-def test_what_others_write_costs_repetition_only(server: Server, how: str) -> None:
+def test_what_others_write_costs_repetition_only(server: Fake, how: str) -> None:
     one = Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
     ledger_of(position).finish([101, 105])
     one.commit()
-    one.session.expire()
-    start = {"forwards": 104, "rewinds": 90}.get(how, 100)
+    die(one)
+    begin = {"forwards": 104, "rewinds": 90}.get(how, 100)
     if how == "scala":
         member = Member(server, balanced=False)
         member.release(*member.claim())
@@ -107,14 +127,14 @@ def test_what_others_write_costs_repetition_only(server: Server, how: str) -> No
         server.zookeeper.remove(OFFSET)
         server.zookeeper.put(OFFSET, b"100")
     else:
-        server.zookeeper.put(OFFSET, str(start).encode())
+        server.zookeeper.put(OFFSET, str(begin).encode())
     (again,) = Member(server).claim()
-    assert again.consumed == start
-    assert read(again, range(start, 110)) == list(range(start, 110))
+    assert again.consumed == begin
+    assert read(again, range(begin, 110)) == list(range(begin, 110))
 
 
 @pytest.mark.parametrize("data", [b"", b"12", encode_note(FinishedNote(99, (Finished(99, 200),)))])
-def test_a_foreign_note_is_ignored(server: Server, data: bytes) -> None:
+def test_a_foreign_note_is_ignored(server: Fake, data: bytes) -> None:
     """Even if it was written together with the offset: also one that belongs to another base."""
     session = server.zookeeper.session()
     session.open(soon())
@@ -131,7 +151,7 @@ def test_a_foreign_note_is_ignored(server: Server, data: bytes) -> None:
     one.finish([105])
 
 
-def test_a_parked_message_is_passed_with_its_pointer(server: Server) -> None:
+def test_a_parked_message_is_passed_with_its_pointer(server: Fake) -> None:
     one = Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
@@ -148,7 +168,7 @@ def test_a_parked_message_is_passed_with_its_pointer(server: Server) -> None:
     assert (server.offset(), ledger.dirty) == (102, False)
 
 
-def test_a_lost_answer_neither_loses_nor_doubles(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_neither_loses_nor_doubles(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
@@ -178,7 +198,7 @@ def test_a_lost_answer_neither_loses_nor_doubles(server: Server, monkeypatch: py
     assert not one.refused
 
 
-def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Server) -> None:
+def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Fake) -> None:
     one, other = Member(server), Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
@@ -198,7 +218,7 @@ def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Server) -> None:
     assert server.offset() == 102
 
 
-def test_foreign_bytes_are_not_overwritten(server: Server) -> None:
+def test_foreign_bytes_are_not_overwritten(server: Fake) -> None:
     one = Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
@@ -220,9 +240,9 @@ def test_foreign_bytes_are_not_overwritten(server: Server) -> None:
     assert server.note() == FinishedNote(100, (Finished(100, 106, (100, 102, 103, 104)),))
 
 
-def test_a_note_that_vanished_is_made_again(server: Server) -> None:
+def test_a_note_that_vanished_is_made_again(server: Fake) -> None:
     other = TopicPartition("t", 1)
-    server = Server([TP, other])
+    server = Fake([TP, other])
     one = Member(server)
     first, second = one.claim(TP, other)
     for position in (first, second):
@@ -238,7 +258,7 @@ def test_a_note_that_vanished_is_made_again(server: Server) -> None:
     assert not one.refused
 
 
-def test_a_note_that_may_not_be_written_is_left_out(server: Server) -> None:
+def test_a_note_that_may_not_be_written_is_left_out(server: Fake) -> None:
     one = Member(server)
     (position,) = one.claim()
     server.zookeeper.refuse(paths.acks(GROUP), "create")
@@ -250,7 +270,7 @@ def test_a_note_that_may_not_be_written_is_left_out(server: Server) -> None:
     assert not one.refused
 
 
-def test_a_zombie_writes_no_note_and_no_pointer(server: Server) -> None:
+def test_a_zombie_writes_no_note_and_no_pointer(server: Fake) -> None:
     one = Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
@@ -266,3 +286,197 @@ def test_a_zombie_writes_no_note_and_no_pointer(server: Server) -> None:
         one.commit()
     assert one.refused == {TP: Outcome.OFFSET_MOVED}
     assert (server.note(), server.pointers()) == (noted, {})
+
+
+# ---- what others write to pointers, and what happens to their node
+
+
+def test_a_replay_reaches_the_ledger(server: Fake) -> None:
+    one = Member(server)
+    (position,) = one.claim()
+    ledger = ledger_of(position)
+    one.tracker.look_at_pointers()
+    number, changes = ledger.pointer_changes(0)
+    assert changes is None
+    one.session.ensure([POINTERS.rpartition("/")[0]], soon())
+    server.zookeeper.put(POINTERS, encode_pointers([Pointer(50, due_ms=9)]))
+    one.tracker.look_at_pointers()
+    assert ledger.pointer_changes(number)[1] == {50: Pointer(50, due_ms=9)}
+    one.commit()
+    ledger.finish([50])
+    one.commit()
+    assert server.pointers() == {}
+
+
+def test_a_deleted_node_of_pointers_is_made_again(server: Fake) -> None:
+    """Otherwise nobody would know of the messages that the offset has passed."""
+    one = Member(server)
+    (position,) = one.claim()
+    read(position, range(100, 110))
+    ledger_of(position).point_at([Pointer(100)])
+    one.commit()
+    server.zookeeper.remove(POINTERS)
+    one.tracker.look_at_pointers()
+    assert ledger_of(position).pointers == {100: Pointer(100)}
+    one.commit()
+    assert server.pointers() == {100: Pointer(100)}
+    assert not ledger_of(position).dirty
+
+
+def test_a_foreign_node_that_is_removed_lets_park_again(server: Fake) -> None:
+    one = Member(server)
+    one.session.ensure([POINTERS.rpartition("/")[0]], soon())
+    server.zookeeper.put(POINTERS, b"mine")
+    (position,) = one.claim()
+    assert not position.may_park
+    assert "no list of pointers" in position.parking_trouble
+    read(position, range(100, 110))
+    ledger_of(position).point_at([Pointer(100)])
+    one.commit()
+    assert server.offset() == 100
+    server.zookeeper.remove(POINTERS)
+    one.tracker.look_at_pointers()
+    assert (position.may_park, position.parking_trouble) == (True, "")
+    one.commit()
+    assert (server.offset(), server.pointers()) == (101, {100: Pointer(100)})
+
+
+def test_a_seek_keeps_stored_pointers_alone(server: Fake) -> None:
+    one = Member(server)
+    (position,) = one.claim()
+    read(position, range(100, 110))
+    ledger = ledger_of(position)
+    ledger.point_at([Pointer(100)])
+    one.commit()
+    ledger.point_at([Pointer(101)])
+    assert ledger.stored_pointers == {100: Pointer(100)}
+    sought = PartitionPosition(TP, position.thread, 100)
+    one.tracker.succeed(position, sought)
+    assert (sought.known_pointers, sought.may_park) == ({100: Pointer(100)}, True)
+    sought.ledger = MessageLedger(sought, 100, pointers=sought.known_pointers)
+    assert read(sought, range(100, 110)) == list(range(101, 110))
+    sought.ledger.finish([101])
+    one.commit()
+    assert (server.offset(), server.pointers()) == (102, {100: Pointer(100)})
+
+
+def test_pointers_of_a_deleted_topic_are_dropped(server: Fake, caplog: pytest.LogCaptureFixture) -> None:
+    """They name other messages than those of the topic that was made anew."""
+    topic = paths.topic("t")
+    server.zookeeper.put("/brokers")
+    server.zookeeper.put("/brokers/topics")
+    server.zookeeper.put(topic)
+    one = Member(server)
+    (position,) = one.claim()
+    read(position, range(100, 110))
+    ledger_of(position).point_at([Pointer(100)])
+    ledger_of(position).finish([105])
+    one.commit()
+    die(one)
+    server.zookeeper.remove(topic)
+    server.zookeeper.put(topic)
+    other = Member(server)
+    other.cache.nodes([topic], soon())
+    (again,) = other.claim()
+    assert (again.consumed, again.known_note, dict(again.known_pointers)) == (0, None, {})
+    assert server.pointers() == {}
+    assert "1 pointers to its deleted messages are dropped" in caplog.text
+
+
+# ---- offsets outside ZooKeeper
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_a_note_elsewhere_is_read_at_the_start(dual: bool) -> None:
+    server, kafka = Fake(offset=100 if dual else None), NotesElsewhere()
+    kafka.offsets[TP] = 100
+    one = Member(server, store=kafka, dual=dual)
+    (position,) = one.claim()
+    start(one, position)
+    read(position, range(100, 110))
+    ledger_of(position).finish([102])
+    ledger_of(position).point_at([Pointer(100)])
+    one.commit()
+    assert (kafka.offsets[TP], kafka.notes[TP].finished) == (101, (Finished(101, 103, (101,)),))
+    assert server.pointers() == {100: Pointer(100)}
+    assert (server.note() is not None) is dual
+    die(one)
+    two = Member(server, store=kafka, dual=dual)
+    (again,) = two.claim()
+    start(two, again)
+    assert read(again, range(101, 110)) == [101, *range(103, 110)]
+    assert ledger_of(again).pointers == {100: Pointer(100)}
+
+
+def test_pointers_are_stored_before_an_offset_elsewhere() -> None:
+    """If they cannot be stored, the offset is not written, and nothing is passed."""
+    server, kafka = Fake(offset=None), NotesElsewhere()
+    kafka.offsets[TP] = 100
+    one = Member(server, store=kafka)
+    (position,) = one.claim()
+    start(one, position)
+    read(position, range(100, 110))
+    ledger_of(position).point_at([Pointer(100)])
+    server.zookeeper.remove(paths.owner(GROUP, TP))
+    with pytest.raises(OffsetCommitError):
+        one.commit()
+    assert (kafka.offsets[TP], server.pointers(), position.consumed) == (100, {}, 100)
+
+
+def test_a_note_of_another_offset_is_not_used() -> None:
+    server, kafka = Fake(offset=None), NotesElsewhere()
+    kafka.offsets[TP], kafka.notes[TP] = 90, FinishedNote(100, (Finished(100, 110),))
+    one = Member(server, store=kafka)
+    (position,) = one.claim()
+    start(one, position)
+    assert position.known_note is None
+
+
+# ---- many at once
+
+
+def test_many_partitions_with_large_notes_are_several_requests() -> None:
+    partitions = [TopicPartition("t", number) for number in range(18)]
+    server = Fake(partitions)
+    one = Member(server)
+    positions = one.claim(*partitions)
+    before = server.zookeeper.operations["transaction"]
+    unfinished = sorted(Random(3).sample(range(100, 1 << 50), 7_000))
+    note = FinishedNote(100, (Finished(100, 1 << 50, tuple(unfinished)),))
+    for position in positions:
+        position.ledger = MessageLedger(position, 100, note)
+        position.ledger.touch()
+    one.commit()
+    assert all(server.note(tp) is not None for tp in partitions)
+    node = server.zookeeper.node(NOTE)
+    assert node is not None
+    assert 30_000 < node.length < NOTE_BYTES
+    assert server.zookeeper.operations["transaction"] - before > len(partitions) * node.length // REQUEST_BYTES
+
+
+def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader jumps to another offset while a commit is under way."""
+    one = Member(server)
+    (position,) = one.claim()
+    read(position, range(100, 110))
+    old = ledger_of(position)
+    old.point_at([Pointer(100)])
+    old.finish([102])
+    real = one.session.transact
+
+    def slow(*args: Any) -> Any:
+        answer = real(*args)
+        if position.ledger is old and not any(answer):
+            position.consumed = 100
+            position.ledger = MessageLedger(position, 100, pointers=old.stored_pointers)
+            read(position, range(100, 103))
+        return answer
+
+    monkeypatch.setattr(one.session, "transact", slow)
+    one.commit()
+    new = ledger_of(position)
+    assert new is not old
+    assert (new.unfinished, new.base, list(new.pointers)) == (3, 100, [100])
+    new.finish([101])
+    one.commit()
+    assert server.offset() == 100, "it is in hand again"

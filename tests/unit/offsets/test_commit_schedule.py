@@ -8,7 +8,15 @@ import pytest
 
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.offsets.commit_schedule import FORGOTTEN_AFTER, NEVER, CommitSchedule, due_offset
+from zkconsumer.offsets.commit_schedule import (
+    ACK_LOOK,
+    FORGOTTEN_AFTER,
+    MANY_ACKS,
+    NEVER,
+    AckSchedule,
+    CommitSchedule,
+    due_offset,
+)
 
 NOW = 1000.0
 
@@ -101,3 +109,37 @@ def test_rows_in_hand_that_were_committed_in_part(committed: int, due: int | Non
     position.held_until = position.batch_until = 10
     position.committed = committed
     assert due_offset(position, counting_held=False, ahead=True) == due
+
+
+# ---- acknowledgements
+
+
+def test_acknowledgements_are_written_each_second() -> None:
+    acks = AckSchedule(60.0)
+    assert acks.is_due(1, 10.0, dirty=True, failing=False)
+    assert acks.look_at == 10.0 + ACK_LOOK
+    assert not acks.is_due(1, 10.2, dirty=True, failing=False)
+    assert not acks.is_due(0, 11.5, dirty=False, failing=False)
+    assert acks.is_due(1, 11.5, dirty=True, failing=False)
+
+
+def test_many_acknowledgements_do_not_wait_for_the_second() -> None:
+    acks = AckSchedule(60.0)
+    assert acks.is_due(1, 10.0, dirty=True, failing=False)
+    assert acks.is_due(MANY_ACKS, 10.2, dirty=True, failing=False)
+    assert not acks.is_due(MANY_ACKS, 10.4, dirty=True, failing=True), "a failing store is not asked more often"
+
+
+def test_acks_are_not_committed_without_automatic_commits() -> None:
+    assert not AckSchedule(None).is_due(MANY_ACKS, 10.0, dirty=True, failing=False)
+
+
+def test_a_shorter_interval_of_the_user_holds() -> None:
+    acks = AckSchedule(0.1)
+    assert acks.is_due(1, 10.0, dirty=True, failing=False)
+    assert acks.is_due(1, 10.2, dirty=True, failing=False)
+
+
+def test_pointers_are_looked_at_every_two_seconds() -> None:
+    acks = AckSchedule(None)
+    assert [acks.pointers_are_due(now) for now in (5.0, 6.0, 7.0, 7.1)] == [True, False, True, False]

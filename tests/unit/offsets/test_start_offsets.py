@@ -41,6 +41,9 @@ class Store:
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         return KnownOffset(None, None)
 
+    def parking_trouble(self, partition: TopicPartition) -> str:
+        return ""
+
     def commit(self, offsets: Mapping[TopicPartition, int], *_: Any, **__: Any) -> Mapping[TopicPartition, Exception]:
         if not self.up:
             raise RegistryUnavailableError("not now")

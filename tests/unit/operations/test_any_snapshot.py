@@ -18,6 +18,7 @@ from zkconsumer.operations.group_snapshot import (
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
+    LoanNode,
     MemberNode,
     NodeStat,
     OffsetNode,
@@ -61,6 +62,15 @@ SNAPSHOTS = some.builds(
         TOPICS, some.builds(TopicNode, some.sampled_from([(), (0,), (0, 2), (0, 1, 2, 3)]), problem=some.just(""))
     ),
     logs=some.dictionaries(PARTITIONS, some.builds(PartitionLog, NUMBERS, NUMBERS, message_time=NUMBERS)),
+    loans=some.dictionaries(
+        PARTITIONS,
+        some.dictionaries(
+            NAMES.map(ConsumerId),
+            some.builds(LoanNode, some.none() | NUMBERS, some.none(), some.none() | NUMBERS, STATS, NUMBERS, NUMBERS),
+            max_size=2,
+        ),
+        max_size=2,
+    ),
     servers=some.lists(
         some.builds(
             ZooKeeperServer,

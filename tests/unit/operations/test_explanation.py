@@ -16,6 +16,7 @@ from zkconsumer.operations.group_snapshot import (
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
+    LoanNode,
     MemberNode,
     OwnerNode,
     PartitionLog,
@@ -257,6 +258,26 @@ def test_a_brokers_group_is_explained_by_its_coordinator() -> None:
     assert explain(given, T0).why[-1].startswith("the leader gave it to m-1: with racks")
     moving = replace(snapshot, brokers_group=replace(brokers, state="PreparingRebalance", members=()))
     assert "rebalances" in explain(moving, T0).sentence
+
+
+def test_loans_say_why_others_handle_a_partition() -> None:
+    loans = {
+        "g_c": LoanNode(64, 3, 2, stat(9), 3, 64, 1234, stat(10)),
+        "g_d": LoanNode(0, 4, 2, stat(9), 3, 32, 7, stat(10)),
+        "g_e": LoanNode(8, 4, 77, stat(9)),
+        "g_f": LoanNode(None, None, None, stat(9), problem="it is no loan"),
+        "g_g": LoanNode(0, 5, 2, stat(9), 5, 0, 7, stat(10)),
+    }
+    made = group_snapshot({"g_a": {"t": 1}, "g_b": {"t": 1}}, {"t:0": "g_b-0"}, {"t:0": 4}, {"t:0": (0, 9)})
+    given = {ConsumerId(name): loan for name, loan in loans.items()}
+    found = explain(replace(made, loans={T0: given}), T0)
+    assert found.loans == (
+        "g_c handles 64 of 256 slots, all of them finished before offset 1234",
+        "g_d handles 0 of 256 slots, still holds 32, all of them finished before offset 7",
+        "g_e handles 8 of 256 slots; it does not count, since the lender is not the owner",
+        "g_f: unknown, for it is no loan",
+    )
+    assert f"  {'on loan':20} {found.loans[0]}" in found.lines()
 
 
 def test_all_partitions_of_a_group_are_listed_once() -> None:

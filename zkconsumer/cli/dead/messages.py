@@ -112,7 +112,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
 
 
 def _read(connection: ClusterConnection, selected: list[Selected]) -> Iterator[tuple[Selected, MessageAt]]:
-    """Yield each pointer with its message. What cannot be read at all has a problem; the others still come."""
+    """Yield each pointer with its message, which has a problem if it cannot be read."""
     timeout = connection.timeout
     settings = FetchSettings(
         connection.config.client_id,

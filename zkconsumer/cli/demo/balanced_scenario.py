@@ -35,10 +35,11 @@ DAMAGED = 10
 FLIGHTS = 60_000
 """The number of flights unless the user gives one."""
 _SESSION_TIMEOUT_MS = 4000
-_PRODUCE_S = 12.0
+_PRODUCE_S, _PRODUCE_LEAST_S = 12.0, 5.0
 _KILLED_AT = 0.4
 _STEP_S = 90.0
 _COMMAND_S = 30.0
+_WIDTH = 77
 
 
 def play(settings: DemoSettings) -> int:
@@ -77,7 +78,8 @@ class BalancedSteps:
         self._members: dict[str, BalancedMember] = {}
         self._view = GroupOwners()
         damaged = range(total // DAMAGED // 2, total, max(1, total // DAMAGED))[:DAMAGED]
-        self._producer = FlightProducer(place.bootstrap, place.topic, total, total, _PRODUCE_S, damaged)
+        seconds = max(_PRODUCE_LEAST_S, _PRODUCE_S * total / FLIGHTS)
+        self._producer = FlightProducer(place.bootstrap, place.topic, total, total, seconds, damaged)
         self._zookeeper = GroupInZooKeeper(place.zookeeper, place.group, place.topic, PARTITIONS)
 
     def play(self) -> BalancedTotals:
@@ -163,7 +165,8 @@ class BalancedSteps:
         self._screen.step(5, "The dead letters, and the account")
         where = ["--zookeeper", self._place.zookeeper, "--group", self._place.group]
         self._screen.say("zkconsumer dead list", "green")
-        self._screen.say(_said(["dead", "list", *where]))
+        for line in _said(["dead", "list", *where]).splitlines():
+            self._screen.say(line[:_WIDTH])
         self._screen.say("")
         rows = [
             ("produced", totals.produced, "flights"),
@@ -171,7 +174,7 @@ class BalancedSteps:
             ("dead letters", totals.dead, f"of {DAMAGED} damaged ones"),
             ("lost", totals.lost, ""),
             ("failed attempts", totals.failed_attempts, "came again"),
-            ("repeated", totals.repeated, "were in hand, or finished but not yet noted, at the kill"),
+            ("repeated", totals.repeated, "were in hand, or not yet noted, at the kill"),
             ("overtaken", totals.overtaken, "by a later flight of their carrier"),
             ("at the same time", totals.overlapping, "as another one of their carrier"),
         ]

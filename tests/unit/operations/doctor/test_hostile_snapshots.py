@@ -14,13 +14,19 @@ from zkconsumer.core.registration import Registration
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.doctor import CHECKS, examine
 from zkconsumer.operations.group_snapshot import (
+    AckNode,
     BrokerNode,
+    FailingMessage,
     KafkaOffset,
+    LoanNode,
     MemberNode,
     NodeStat,
+    NoteSummary,
     OffsetNode,
     OwnerNode,
     PartitionLog,
+    PointedMessage,
+    PointersNode,
     Problem,
     TopicNode,
     ZooKeeperServer,
@@ -43,11 +49,24 @@ REGISTRATIONS = st.none() | st.builds(
     extra=EXTRA,
 )
 OFFSETS = st.none() | LONG
+NOTES = st.builds(
+    NoteSummary, LONG, LONG, LONG, LONG, st.lists(st.builds(FailingMessage, LONG, LONG, LONG), max_size=2).map(tuple)
+)
+POINTED = st.lists(st.builds(PointedMessage, LONG, st.booleans(), LONG, LONG, LONG, NAMES), max_size=3).map(tuple)
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "members": st.dictionaries(NAMES.map(ConsumerId), st.builds(MemberNode, REGISTRATIONS, STATS, NAMES), max_size=4),
     "owners": st.dictionaries(PARTITIONS, st.builds(OwnerNode, NAMES, STATS, NAMES), max_size=4),
     "offsets": st.dictionaries(PARTITIONS, st.builds(OffsetNode, OFFSETS, STATS, NAMES), max_size=4),
     "kafka_offsets": st.none() | st.dictionaries(PARTITIONS, st.builds(KafkaOffset, OFFSETS), max_size=3),
+    "acks": st.dictionaries(PARTITIONS, st.builds(AckNode, st.none() | NOTES, STATS, NAMES), max_size=3),
+    "pointers": st.dictionaries(
+        PARTITIONS, st.builds(PointersNode, OFFSETS, OFFSETS, POINTED, STATS, LONG, NAMES), max_size=3
+    ),
+    "loans": st.dictionaries(
+        PARTITIONS,
+        st.dictionaries(NAMES.map(ConsumerId), st.builds(LoanNode, OFFSETS, OFFSETS, OFFSETS, STATS), max_size=2),
+        max_size=3,
+    ),
     "topics": st.dictionaries(NAMES, st.builds(TopicNode, st.just((0, 1, 3)), OFFSETS, NAMES), max_size=3),
     "logs": st.dictionaries(PARTITIONS, st.builds(PartitionLog, OFFSETS, OFFSETS, OFFSETS), max_size=3),
     "brokers": st.dictionaries(st.integers(0, 3), st.builds(BrokerNode, NAMES, LONG), max_size=2),
