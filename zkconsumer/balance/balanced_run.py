@@ -246,7 +246,7 @@ class BalancedRun:
         self._hurried = True
         self._events.put(None)
 
-    def put_down(self, thread: int, *, finished: bool, topics: Iterable[str] | None = None) -> None:
+    def put_down(self, thread: int, finished: bool, topics: Iterable[str] | None = None) -> None:
         """Settle what the handler that this thread runs has in hand, because the thread waits for the group.
 
         Arguments: ``thread`` is its native identifier; ``finished``: it counts as done, otherwise it comes again;
