@@ -21,6 +21,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
 
@@ -104,6 +105,15 @@ class RunEndRequest:
 
     offsets: Mapping[TopicPartition, int] | None
     time: int
+
+
+def checked_end(until: Any, concurrency: int | None, topics: object, now_ms: int) -> RunEndRequest | None:
+    """Return what ``until`` of ``run`` asks for, None if it is None. Raises: as :func:`requested_end`."""
+    if until is None:
+        return None
+    if concurrency is None or isinstance(topics, TopicFilter):
+        raise ValueError("until needs concurrency, and topics by name")
+    return requested_end(until, now_ms)
 
 
 def requested_end(until: Any, now_ms: int) -> RunEndRequest:
