@@ -27,7 +27,7 @@ from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.handler_check import check_handler, check_workers
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
-from zkconsumer.balance.until import RunEndRequest, RunEndWatch, checked_end, find_ends
+from zkconsumer.balance.until import RunEndRequest, checked_end, watch_end
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import SHARE_KEY, Registration
@@ -38,7 +38,6 @@ from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
-from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MergedStreams
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.sharing_access import share_to_advertise, sharing_access
@@ -237,18 +236,8 @@ class RunLoop:
         if options is None:
             return _Run(self, handler, member, workers)
         if end is not None:
-            options = replace(options, until=self._end_watch(end))
+            options = replace(options, until=watch_end(end, member))
         return BalancedRun(self._access(member), handler, options)
-
-    def _end_watch(self, request: RunEndRequest) -> RunEndWatch:
-        """Look up where a run ends. Raises: as :func:`find_ends`."""
-        member = self._serving_member()
-        assert member.committer is not None
-        topics = {topic for topic, _, _ in member.delivery.streams()}
-        if ANY_TOPIC in topics:
-            raise ValueError("until needs topics by name: those that a filter finds later have no end")
-        end = find_ends(request, topics, member.lookup, Deadline(member.request_timeout))
-        return RunEndWatch(end, member.committer.of_group)
 
     def _access(self, member: GroupMember) -> MemberAccess:
         config = self.config

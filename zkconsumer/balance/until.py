@@ -24,9 +24,11 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
+from zkconsumer.stream_delivery import ANY_TOPIC
 
 if TYPE_CHECKING:
     from zkconsumer.fetch.offset_lookup import OffsetLookup
+    from zkconsumer.wiring import GroupMember
 
 END = "end"
 GROUP_LOOK = 1.0
@@ -184,6 +186,16 @@ def find_ends(request: RunEndRequest, topics: Collection[str], lookup: OffsetLoo
         return RunEnd({tp: end or 0 for tp, end in ends.items()})
     begun = lookup.find(dict.fromkeys(partitions, request.time), deadline)
     return RunEnd({tp: _earlier(begun[tp], end or 0) for tp, end in ends.items()})
+
+
+def watch_end(request: RunEndRequest, member: GroupMember) -> RunEndWatch:
+    """Look up where a run of this member ends. Raises: as :func:`find_ends`; ValueError for a filter."""
+    assert member.committer is not None
+    topics = {topic for topic, _, _ in member.delivery.streams()}
+    if ANY_TOPIC in topics:
+        raise ValueError("until needs topics by name: those that a filter finds later have no end")
+    end = find_ends(request, topics, member.lookup, Deadline(member.request_timeout))
+    return RunEndWatch(end, member.committer.of_group)
 
 
 def _earlier(found: int | None, end: int) -> int:
