@@ -76,7 +76,7 @@ class BalancedOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAccess:
-    """What a run needs of its member.
+    """The parts of a member that a run uses.
 
     ``closing`` says whether the connector is being shut down, ``closed`` whether it has left the group; ``shut_down``
     does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept;

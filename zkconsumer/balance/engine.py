@@ -3,7 +3,7 @@
 The reader gives it messages, executors take them and settle them. Outcomes go to the ledger of the stay at a partition
 that the message belongs to. So a late outcome of an earlier stay touches nothing of the present one.
 
-Threads: the reader and all workers. The lock guards the lanes and the counts of what is in hand. Nothing waits under
+Threads: the reader and all workers. The lock guards the lanes and the numbers of messages in hand. Nothing waits under
 it, and no function of the application is called under it.
 """
 

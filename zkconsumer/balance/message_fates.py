@@ -1,4 +1,4 @@
-"""What becomes of messages that are not done: they come again, are parked, or are dead letters.
+"""Decides about messages that are not done: they come again, are parked, or become dead letters.
 
 Threads: those that settle outcomes. The lock is the engine's, which guards the lanes. No function of the application is
 called under it.

@@ -12,7 +12,7 @@ from zkconsumer.streams.stream_queue import Chunk
 
 
 class Part:
-    """What messages that were read together have in common.
+    """The common data of messages that were read together.
 
     Their stay ``home``, their ``chunk`` (None for a pointer's message), and a ``serial`` number by age.
     """

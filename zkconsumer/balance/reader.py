@@ -311,7 +311,7 @@ class Reader:
         return made
 
     def _drop(self, home: OpenPartition) -> None:
-        """Forget a stay that has ended. What is in hand of it is settled with its own ledger."""
+        """Forget a stay that has ended. Messages of it that are in hand are settled with its own ledger."""
         if self._homes.get(home.position.tp) is home:
             del self._homes[home.position.tp]
         home.forget_chunks()
@@ -457,7 +457,7 @@ class Reader:
             home.ledger.read((), offset)
             home.at = offset
             return
-        # another log: outcomes of what is in hand say nothing of it
+        # another log: outcomes of messages in hand say nothing of it
         position, chunks = home.position, home.chunks
         home.chunks = type(chunks)()
         home.ledger.leave_position()

@@ -29,7 +29,7 @@ SLOW = 0.01
 
 
 class _Worker:
-    """What one thread has: ``hand`` is not begun, ``current`` is in the handler since ``began`` (0: nothing is).
+    """The messages of one thread: ``hand`` is not begun, ``current`` is in the handler since ``began`` (0: nothing is).
 
     ``outcomes`` of finished handlers are settled several at once, by whichever thread takes them out first.
     """

@@ -156,6 +156,15 @@ def test_the_window_stops_the_partition_and_room_starts_it() -> None:
     assert [work.offset for work in world.take()] == list(range(10, 20))
 
 
+def test_a_slow_handler_is_no_stalled_reader() -> None:
+    """``max.poll.interval.ms`` counts while a stream has something that its reader does not take."""
+    world = World(window=1)
+    for first in range(4):
+        world.deliver(first, 1)
+    assert len(world.take()) == 1
+    assert (world.queue.taken, world.queue.head) == (None, None)
+
+
 def test_an_unreadable_place_is_raised_when_it_is_reached(world: World) -> None:
     """Raised at once it would end each run before the messages in front of it are handled."""
     world.deliver(0, 2)
