@@ -239,7 +239,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
             member = build_member(
                 self.config, self.consumer_id, offset_store=self._offset_store, listener=self._listener
             )
-            member.parts.balanced = self._balanced
+            member.parts.balanced, member.parts.slots_by_key = self._balanced, self._slots_by_key
             member.metrics.gauges(lambda: member_gauges(member, self.balance))
             self._member = member
             self._created = True

@@ -25,7 +25,7 @@ from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.handler_check import check_handler
-from zkconsumer.balance.lanes import order_named
+from zkconsumer.balance.lanes import Order, order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, RunEndWatch, find_ends, requested_end
 from zkconsumer.balance.work import Executor
@@ -67,6 +67,7 @@ class RunLoop:
     _end: Closing
     _forked: ForkedProcessError | None
     _created: bool
+    _run_order: Order | None = None
     _balanced = False
     """Whether messages are finished in any order: the first run had ``concurrency``."""
     _merged: MergedStreams[Any, Any] | None = None
@@ -154,7 +155,7 @@ class RunLoop:
         handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
             concurrency,
-            order_named(order),
+            self._checked_order(order),
             executor,
             batch,
             retry or Retry(),
@@ -190,6 +191,17 @@ class RunLoop:
         if topics is None and balanced and not self._created:
             raise ValueError("there are no streams yet: with concurrency, give topics to run()")
         self._balanced = balanced
+
+    @property
+    def _slots_by_key(self) -> bool:
+        return self._run_order in (None, Order.KEY)
+
+    def _checked_order(self, order: str) -> Order:
+        named = order_named(order)
+        if self._run_order not in (None, named) and self._created:
+            raise ValueError(f"this connector has been run with order={self._run_order.value!r}: run it so again")
+        self._run_order = named
+        return named
 
     def _fitting(
         self, handler: Handler, executor: Any, concurrency: int | None, batch: int, decoders: Decoders, tracer: Any
