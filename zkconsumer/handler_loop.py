@@ -20,12 +20,12 @@ from threading import Lock, Thread
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
-from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
+from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess, check_workers
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.handler_check import check_handler
-from zkconsumer.balance.lanes import Order, order_named
+from zkconsumer.balance.lanes import Order, kept_order, order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, RunEndWatch, find_ends, requested_end
 from zkconsumer.balance.work import Executor
@@ -38,7 +38,7 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.stream_delivery import ANY_TOPIC
-from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
+from zkconsumer.streams import KafkaStream, MergedStreams
 from zkconsumer.wiring import GroupMember
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[MessageAndMetadata[Any, Any]], object]
+Handler = Callable[[Any], object]
 DEFAULT_LIMIT = FailureLimit()
 JOIN_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
@@ -149,18 +149,12 @@ class RunLoop:
         :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
         without the extra ``otel``.
         """
-        self._check_run(workers, concurrency, topics, key_decoder, value_decoder)
+        self._check_run(order, workers, concurrency, topics, key_decoder, value_decoder)
         end = _run_end(until, concurrency, topics)
         decoders = (key_decoder, value_decoder)
         handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
-            concurrency,
-            self._checked_order(order),
-            executor,
-            batch,
-            retry or Retry(),
-            failure_limit,
-            dead_letter=dead_letter,
+            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, dead_letter=dead_letter
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
@@ -175,8 +169,8 @@ class RunLoop:
                 raise
             self._complete(made)
 
-    def _check_run(self, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
-        _check_workers(workers, concurrency)
+    def _check_run(self, order: str, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
+        check_workers(workers, concurrency)
         if self._running is not None:
             raise ValueError("this connector is being run already")
         if topics is None and decoders != (None, None):
@@ -190,18 +184,7 @@ class RunLoop:
             )
         if topics is None and balanced and not self._created:
             raise ValueError("there are no streams yet: with concurrency, give topics to run()")
-        self._balanced = balanced
-
-    @property
-    def _slots_by_key(self) -> bool:
-        return self._run_order in (None, Order.KEY)
-
-    def _checked_order(self, order: str) -> Order:
-        named = order_named(order)
-        if self._run_order not in (None, named) and self._created:
-            raise ValueError(f"this connector has been run with order={self._run_order.value!r}: run it so again")
-        self._run_order = named
-        return named
+        self._balanced, self._run_order = balanced, kept_order(order, self._run_order if self._created else None)
 
     def _fitting(
         self, handler: Handler, executor: Any, concurrency: int | None, batch: int, decoders: Decoders, tracer: Any
@@ -219,6 +202,8 @@ class RunLoop:
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""
         self._running = run
+        if isinstance(run, BalancedRun):
+            self._serving_member().put_down_balanced = run.put_down
         try:
             run.until_the_end()
             self._end.raise_failure()
@@ -505,17 +490,6 @@ def _run_end(until: object, concurrency: int | None, topics: object) -> RunEndRe
     if concurrency is None or isinstance(topics, TopicFilter):
         raise ValueError("until needs concurrency, and topics by name")
     return requested_end(until, time_ns() // 1_000_000)
-
-
-def _check_workers(workers: int, concurrency: int | None) -> None:
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-    if concurrency is None:
-        return
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
-    if workers != 1:
-        raise ValueError("give workers or concurrency, not both")
 
 
 def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:

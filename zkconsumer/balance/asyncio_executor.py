@@ -78,7 +78,7 @@ class AsyncioExecutor:
 
     @property
     def lag(self) -> float:
-        """Seconds that the loop is behind, because a handler blocks it. Any thread."""
+        """The seconds by which the loop is late because a handler blocks it. Any thread."""
         return self._bridge.lag
 
     def running(self) -> list[tuple[Work, float]]:

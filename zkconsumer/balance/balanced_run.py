@@ -128,12 +128,9 @@ class BalancedRun:
         if options.until is not None:
             self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
+        most = 2 * options.concurrency
         self.pointers = PointerReader(
-            member.consumer,
-            lambda: self.reader.partitions,
-            self.engine,
-            member.lookup,
-            most=2 * options.concurrency,
+            member.consumer, lambda: self.reader.partitions, self.engine, member.lookup, most=most
         )
         self.engine.pointer_settled = self.pointers.settled
         self.reader.idle_calls.append(self.dead_letters.tend)
@@ -242,7 +239,7 @@ class BalancedRun:
         self._hurried = True
         self._events.put(None)
 
-    def put_down(self, thread: int, *, finished: bool, topics: Iterable[str] | None = None) -> None:
+    def put_down(self, thread: int, finished: bool, topics: Iterable[str] | None = None) -> None:
         """Settle what the handler that this thread runs has in hand, because the thread waits for the group.
 
         Arguments: ``thread`` is its native identifier; ``finished``: it counts as done, otherwise it comes again;
@@ -255,3 +252,15 @@ class BalancedRun:
         chosen = None if topics is None else set(topics)
         works = [w for w in executor.in_hand_of(thread) if chosen is None or w.ledger.position.topic in chosen]
         self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in works])
+
+
+def check_workers(workers: int, concurrency: int | None) -> None:
+    """Raise ValueError for numbers that make no sense, or not together."""
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
+    if concurrency is None:
+        return
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
+    if workers != 1:
+        raise ValueError("give workers or concurrency, not both")

@@ -158,6 +158,11 @@ class Engine:
                     home.hand.update(work for work in works if work.part is part)
         return works
 
+    @property
+    def lease_until(self) -> float:
+        """Until when handlers may begin (monotonic seconds)."""
+        return self._lease.until
+
     def may_start(self, work: Work) -> bool:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours."""
         assert type(work) is ReadWork

@@ -8,6 +8,7 @@ Threads: one for each worker (``<name>-process-<n>``), which takes works, sends 
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from threading import Event, Lock, Thread
 from time import monotonic
+from weakref import WeakSet
 
 from zkconsumer.balance.crash_suspects import CrashSuspects, Place
 from zkconsumer.balance.handler_check import (
@@ -52,6 +54,8 @@ START_WITHIN = 60.0
 
 _SLICE = 0.1
 """Seconds after which a worker's thread looks at what nothing wakes it for: leases, the end, the handler's time."""
+_LOOK_EACH = 0.02
+"""The same while works wait behind a running handler, which must not begin once the lease or the partition is gone."""
 _TRIP_SECONDS = 0.01
 """What a trip should take: many times the cost of its way, and little to wait for behind a slow message."""
 _MOST_WORKS = 256
@@ -66,7 +70,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcessView:
-    """What one worker process does. ``works`` are in the handler since ``since`` (monotonic seconds).
+    """The present activity of one worker process. ``works`` are in the handler since ``since`` (monotonic seconds).
 
     ``starts`` counts the processes so far, ``trouble`` says why the last one died, until its successor has worked.
     """
@@ -151,7 +155,7 @@ class ProcessExecutor:
 
     @property
     def workers(self) -> list[WorkerProcessView]:
-        """What each worker process does now. Any thread."""
+        """The present activity of each worker process. Any thread."""
         return [worker.view() for worker in self._workers]
 
     def troubles(self) -> list[str]:
@@ -189,6 +193,7 @@ class _Worker:
 
     def start(self, source: WorkSource) -> None:
         self._source = source
+        _workers.add(self)
         self._thread.start()
 
     def drain(self) -> None:
@@ -320,9 +325,10 @@ class _Worker:
         trip = WorkerTrip(link, groups)
         self._trip = trip
         try:
-            trip.send()
+            trip.send(self._source.lease_until)
             while not trip.over:
-                self._settle(trip, link.receive(_SLICE if self._timeout is None else min(_SLICE, self._timeout / 4)))
+                slice_ = _LOOK_EACH if len(trip.waiting()) else _SLICE
+                self._settle(trip, link.receive(slice_ if self._timeout is None else min(slice_, self._timeout / 4)))
                 if link.dead:
                     self._settle_dead(trip)
                     return
@@ -377,7 +383,7 @@ class _Worker:
         elif self._timeout is not None and now - trip.since > self._timeout:
             trip.timed_out = True
             trip.link.kill()
-        elif not trip.recalled and now - trip.looked_at >= _SLICE:
+        elif not trip.recalled and now - trip.looked_at >= _LOOK_EACH:
             trip.looked_at = now
             if self._over or now - trip.since > _BEHIND or not all(map(self._source.may_start, trip.waiting())):
                 self._give_back(trip.recall())
@@ -407,6 +413,22 @@ class _Worker:
         )
         self._give_back(self._pending)
         self._pending.clear()
+
+
+_workers: WeakSet[_Worker] = WeakSet()
+
+
+def _end_all() -> None:
+    """End what an interpreter leaves running: at its exit multiprocessing would wait for these processes for ever."""
+    workers = list(_workers)
+    for worker in workers:
+        worker.stop(Deadline(0.0))
+    end = Deadline(_KILLED_WITHIN)
+    for worker in workers:
+        worker.join(end.remaining())
+
+
+atexit.register(_end_all)  # it runs before that of multiprocessing, which was imported before
 
 
 _place_of = attrgetter("ledger.position.topic", "ledger.position.partition", "offset")

@@ -47,6 +47,10 @@ class WorkSource(Protocol):
         its lane must be settled with NOT_STARTED.
         """
 
+    @property
+    def lease_until(self) -> float:
+        """Until when handlers may begin: the lease's end, in monotonic seconds, which a machine's processes share."""
+
     def may_start(self, work: Work) -> bool:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours.
 

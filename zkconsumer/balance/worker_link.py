@@ -39,7 +39,7 @@ _starting = Lock()
 
 
 class Frame(NamedTuple):
-    """What a worker sent: what it is (of ``worker_process``), a group's number, and a value."""
+    """A message of a worker: its kind (see ``worker_process``), the number of a group, and a value."""
 
     kind: int
     number: int
@@ -172,7 +172,7 @@ class WorkerLink:
                 self._out = self._out[self._channel.send(self._out) :]
 
     def _read(self) -> bool:
-        """Take in what has come. Returns whether the other end is closed."""
+        """Receive all bytes that are there. Returns whether the other end is closed."""
         try:
             while data := self._channel.recv(_PIECE):
                 self._in += data

@@ -1,9 +1,9 @@
 """A worker process: decodes the messages that it is given, calls the handler, and sends outcomes back.
 
-The parent's end is :mod:`zkconsumer.balance.worker_link`. What both ends send stands here. The parent sends trips: the
-chunks that the worker has not got yet, and groups of messages for one call of the handler each. Before each step the
-worker takes a token from a pipe: one for having received the trip, one for each group. So the parent knows what has
-begun, also of a worker that was killed. By taking tokens back it keeps the worker from beginning more.
+The parent's end is :mod:`zkconsumer.balance.worker_link`. This module defines the frames of both. The parent sends
+trips: the chunks that the worker has not got yet, and groups of messages for one call of the handler each. Before each
+step the worker takes a token from a pipe: one for having received the trip, one for each group. So the parent knows
+what has begun, also of a worker that was killed. By taking tokens back it keeps the worker from beginning more.
 
 Threads: the process's main thread calls the handler. Another one ends the process when the parent is gone.
 """
@@ -21,6 +21,7 @@ from multiprocessing.process import parent_process
 from operator import attrgetter
 from struct import Struct
 from threading import Thread
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ _LOOK_EACH = 0.5
 
 
 class WorkerSetup(NamedTuple):
-    """What a worker is told once.
+    """The settings of a worker, which it gets once.
 
     ``handler`` and ``decoders`` (of keys and values, None: bytes) are pickled, so that the worker can report why it
     cannot load them. ``batch`` of more than 1: the handler takes a list.
@@ -86,11 +87,16 @@ class SentWork(NamedTuple):
 
 
 class Trip(NamedTuple):
-    """What a worker gets at a time: chunks to forget, chunks to keep, and groups of messages in order."""
+    """The unit of work of a worker: chunks to forget, chunks to keep, and groups of messages in order.
+
+    No group may begin after ``until`` (monotonic seconds), the end of the parent's lease when it sent this: a parent
+    that was stopped cannot take anything back.
+    """
 
     forget: tuple[int, ...]
     chunks: tuple[SentChunk, ...]
     groups: tuple[tuple[SentWork, ...], ...]
+    until: float
 
 
 class SentError(NamedTuple):
@@ -231,7 +237,7 @@ class WorkerPlace(NamedTuple):
 
 
 class WorkerMessage(MessageAndMetadata[Any, Any]):
-    """What a handler in a worker process gets."""
+    """The message that a handler in a worker process gets."""
 
     __slots__ = ()
 
@@ -277,7 +283,7 @@ class Worker:
         self._bad_lanes.clear()
         made = [[self._made(work) for work in group] for group in trip.groups]
         for number, group in enumerate(trip.groups):
-            if not self._begin():
+            if monotonic() >= trip.until or not self._begin():
                 break
             self._report(number, self._run_group(group, made[number]))
             made[number] = []

@@ -10,7 +10,7 @@ from zkconsumer.balance.worker_process import RECORD_FIELDS, SentChunk, SentWork
 
 
 class WorkerTrip:
-    """What a process has in hand.
+    """The groups of works that a process has in hand.
 
     * ``over``: the process has told that it is ready for the next trip
     * ``recalled``: it begins nothing more of this one
@@ -32,8 +32,8 @@ class WorkerTrip:
         number = len(self.groups) - len(self._open) if not self.recalled else self._steps - 2
         return (self.groups[number] if 0 <= number < len(self.groups) else ()), self.since
 
-    def send(self) -> None:
-        """Send the groups, and the chunks that the process has not got."""
+    def send(self, until: float) -> None:
+        """Send the groups, and the chunks that the process has not got. It begins none after ``until`` (monotonic)."""
         new: list[SentChunk] = []
         lanes: dict[object, int] = {None: -1}
         sent = []
@@ -50,7 +50,7 @@ class WorkerTrip:
                     works.append(SentWork(serial, work.offset, work.attempts + 1, lane))
             sent.append(tuple(works))
         needed = {work.serial for works in sent for work in works}
-        self.link.send(Trip(self.link.cache.forget(needed), tuple(new), tuple(sent)), self._steps)
+        self.link.send(Trip(self.link.cache.forget(needed), tuple(new), tuple(sent), until), self._steps)
 
     def take_settled(self, number: int) -> tuple[Work, ...]:
         """Return a group that the process has settled, once."""

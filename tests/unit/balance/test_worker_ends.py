@@ -128,3 +128,14 @@ def test_a_handler_that_workers_cannot_load_ends_the_start() -> None:
     with pytest.raises(ImportError, match="not in this process") as raised:
         executor.start(WorkList([]))
     assert any("no worker process can run the handler" in note for note in raised.value.__notes__)
+
+
+def test_an_interpreter_that_just_ends_leaves_no_worker(tmp_path: Path) -> None:
+    """Its run is in a daemon thread, and nobody shuts it down."""
+    text = PARENT.replace("GUARD", 'if __name__ == "__main__":').replace("    time.sleep(60)\n", "")
+    with program(tmp_path, text) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert parent.wait(scaled(20)) == 0
+        eventually(lambda: not any(map(lives, pids)), 10, "the workers' end")

@@ -1,9 +1,10 @@
-"""What a worker process does with its trips, in this process."""
+"""The main loop of a worker process, run in the process of the test."""
 
 from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ class Parent:
 
     def __init__(self, handler: Any, *, batch: int = 1, steps: int = 1000, decoders: Any = (None, None)) -> None:
         self.steps = steps
+        self.until = float("inf")
         self.sent: list[Any] = []
         setup = WorkerSetup(pickle.dumps(handler), pickle.dumps(decoders), batch, ReadSettings())
         self.worker = Worker(setup, self._begin, self._take)
@@ -53,7 +55,7 @@ class Parent:
         chunk = new_works(values)[0].chunk
         assert chunk is not None
         sent = SentChunk(1, *TP, chunk.records, 0, len(values), ())
-        self.worker.run(Trip((), (sent,), tuple(map(tuple, groups))))
+        self.worker.run(Trip((), (sent,), tuple(map(tuple, groups)), self.until))
         assert self.sent[-1] == (OVER, 0, None)
         assert all(kind == SETTLED for kind, _, _ in self.sent[:-1])
         return {number: value for _, number, value in self.sent[:-1]}
@@ -114,6 +116,12 @@ def test_later_ones_of_a_failed_lane_are_not_started() -> None:
 def test_nothing_begins_without_a_step() -> None:
     found = Parent(handlers.by_value, steps=2).run([b"fine"] * 5, single(5))
     assert found == {0: None, 1: None}
+
+
+def test_nothing_begins_after_the_end_of_the_lease() -> None:
+    parent = Parent(handlers.by_value)
+    parent.until = monotonic()
+    assert parent.run([b"fine"] * 2, single(2)) == {}
 
 
 def test_a_batch_may_have_an_outcome_for_each() -> None:

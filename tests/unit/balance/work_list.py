@@ -44,7 +44,7 @@ def new_works(values: Iterable[bytes], *, lanes: Sequence[object] = (), first: i
 class WorkList:
     """Gives out works in order, and keeps what became of each.
 
-    What did not begin is given out again, and so is what failed, up to ``attempts``.
+    A work that did not begin is given out again. So is a failed one, up to ``attempts``.
     """
 
     def __init__(self, works: Iterable[Work], attempts: int = 1) -> None:
@@ -66,6 +66,8 @@ class WorkList:
             if works:
                 self.taken.append([work.offset for work in works])
             return works
+
+    lease_until = float("inf")
 
     def may_start(self, work: Work) -> bool:
         return not self.halted
