@@ -20,11 +20,11 @@ from threading import Lock, Thread
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
-from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess, check_workers
+from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, MemberAccess
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.handler_check import check_handler
+from zkconsumer.balance.handler_check import check_handler, check_workers
 from zkconsumer.balance.lanes import Order, kept_order, order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, RunEndWatch, find_ends, requested_end
@@ -219,6 +219,7 @@ class RunLoop:
         self, handler: Handler, workers: int, options: BalancedOptions | None, end: RunEndRequest | None
     ) -> _Run | BalancedRun:
         member = self._serving_member()
+        member.parts.balanced = self._balanced
         if options is None:
             return _Run(self, handler, member, workers)
         if end is not None:

@@ -137,7 +137,7 @@ class _Pool:
             return {p: min(self._unfinished.get(p) or {following}) for p, following in self._next.items()}
 
     def revoke(self, partitions: list[int]) -> None:
-        """Drop what has not begun, wait for what has, commit, and forget the partitions."""
+        """Drop messages that have not begun, wait for the others, commit, and forget the partitions."""
         from confluent_kafka import TopicPartition
 
         with self._lock:
@@ -157,7 +157,7 @@ class _Pool:
 
 
 class _Message:
-    """What a handler reads of a message."""
+    """The fields of a message that handlers read."""
 
     __slots__ = ("offset", "partition")
 

@@ -15,11 +15,8 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, produce_to
 from tests.timing import eventually, scaled
-from zkconsumer import ZookeeperConsumerConnector, cli
-from zkconsumer.balance.dead_letter_topic import DeadLetterTopic
-from zkconsumer.balance.outcomes import Reject
-from zkconsumer.balance.retry import Retry
-from zkconsumer.core.message_pointers import Fate, Pointer, decode_pointers
+from zkconsumer import DeadLetterTopic, Reject, Retry, ZookeeperConsumerConnector, cli
+from zkconsumer.core.message_pointers import Pointer, decode_pointers
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
@@ -123,8 +120,12 @@ def test_command_looks_after_a_live_group(
         ]
         shown = dead("show", "--topic", f"{group.topic}:0", "--offset", "10")
         assert "key: b\nvalue: message 10" in shown
+        group.decide = lambda _: None
+        dead("replay", "--topic", f"{group.topic}:0", "--offset", "10", "--execute")
+        eventually(lambda: list(group.pointers()) == [11], 60, "the replayed message to be handled")
+    assert [attempt for offset, attempt in group.handled if offset == 10] == [1, 1]
     dead("drop", "--topic", f"{group.topic}:0", "--offset", "11", "--execute", "--undo-file", "undo")
-    assert {offset: one.fate for offset, one in group.pointers().items()} == {10: Fate.DEAD}
+    assert group.pointers() == {}
 
 
 @pytest.fixture(autouse=True)
@@ -163,14 +164,14 @@ def test_dead_letters_reach_a_topic(group: Group, connector: Connect, cluster: D
 
 
 def test_unacknowledged_dead_letter_stops_the_partition(
-    group: Group, connector: Connect, cluster: DevCluster, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+    group: Group, connector: Connect, cluster: DevCluster, new_topic: NewTopic
 ) -> None:
     """With ``acks=0`` the producer says that all is well, whether or not the broker got anything."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": 0, "log_level": 0})
     group.decide = lambda message: Reject("no") if message.offset == 10 else None
     target = DeadLetterTopic(producer, new_topic(1), timeout=scaled(5))
-    with group.running(connector, Retry(), dead_letter=target):
-        eventually(lambda: any("acks=0" in text for text in caplog.messages), 60, "the stop")
+    with group.running(connector, Retry(), dead_letter=target) as made:
+        eventually(lambda: "acks=0" in str(made.state), 60, lambda: f"the stop, not {made.state}")
         eventually(lambda: group.committed() == 10, 60, lambda: f"the base to hold, not at {group.committed()}")
 
 

@@ -23,7 +23,7 @@ from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
-from zkconsumer.balance.run_summary import run_summary, stops, troubles
+from zkconsumer.balance.run_summary import RunParts, run_problems, run_summary
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor
 from zkconsumer.core.partition_position import PartitionPosition
@@ -128,16 +128,19 @@ class BalancedRun:
         if options.until is not None:
             self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
-        most = 2 * options.concurrency
-        self.pointers = PointerReader(
-            member.consumer, lambda: self.reader.partitions, self.engine, member.lookup, most=most
-        )
-        self.engine.pointer_settled = self.pointers.settled
-        self.reader.idle_calls.append(self.dead_letters.tend)
+        self.pointers = self._pointer_reader(options)
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
         if isinstance(self.executor, ThreadExecutor):
             self.reader.idle_calls.append(self.executor.reclaim)
+
+    def _pointer_reader(self, options: BalancedOptions) -> PointerReader:
+        member, reader = self._member, self.reader
+        most = 2 * options.concurrency
+        made = PointerReader(member.consumer, lambda: reader.partitions, self.engine, member.lookup, most=most)
+        self.engine.pointer_settled = made.settled
+        reader.idle_calls.append(self.dead_letters.tend)
+        return made
 
     def _executor(self, handler: Handler, options: BalancedOptions) -> Executor:
         if not isinstance(options.executor, str):
@@ -227,12 +230,16 @@ class BalancedRun:
 
     def summary(self) -> BalanceState:
         """Return what the run does at this moment. Any thread, also a signal handler."""
+        return run_summary(self._parts)
+
+    @property
+    def _parts(self) -> RunParts:
         limit = self._member.handler_timeout
-        return run_summary(self.engine, self.reader.partitions, self.executor, self._concurrency, limit)
+        return RunParts(self.engine, self.reader, self.executor, self.pointers, self._concurrency, limit)
 
     def problems(self) -> tuple[str, ...]:
         """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""
-        return (*stops(self.reader.partitions), *troubles(self.executor, self._member.handler_timeout))
+        return run_problems(self._parts)
 
     def hurry(self) -> None:
         """Wait for no handler any more. Any thread, also a signal handler."""
@@ -252,15 +259,3 @@ class BalancedRun:
         chosen = None if topics is None else set(topics)
         works = [w for w in executor.in_hand_of(thread) if chosen is None or w.ledger.position.topic in chosen]
         self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in works])
-
-
-def check_workers(workers: int, concurrency: int | None) -> None:
-    """Raise ValueError for numbers that make no sense, or not together."""
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-    if concurrency is None:
-        return
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
-    if workers != 1:
-        raise ValueError("give workers or concurrency, not both")

@@ -233,6 +233,8 @@ def _delivery(producer: Any) -> _Deliver:
         for key in ("key_serializer", "value_serializer"):
             if config.get(key) is not None:
                 raise TypeError(f"{name} has a {key}, which would serialize bytes once more: give one without")
+        if config.get("acks") == 0:  # such a producer reports an offset all the same
+            raise TypeError(f"{name} has acks=0, so nothing is acknowledged: give one with acks='all'")
         return _KafkaPython(producer)
     raise TypeError(
         f"{name} is no producer that is known here: give a confluent_kafka.Producer or a kafka.KafkaProducer,"

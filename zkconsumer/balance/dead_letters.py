@@ -203,9 +203,9 @@ class DeadLetters:
         tp = one.work.ledger.position.tp
         one.failures += 1
         one.retry_at = self._monotonic() + backoff(one.failures, FIRST_BACKOFF, LONGEST_BACKOFF)
-        text = f"the message at offset {one.work.offset} is a dead letter, and {error}"
+        text = f"has stopped: the message at offset {one.work.offset} is a dead letter, and {error}"
         if tp not in self._stopped:
-            log.error("%s is stopped: %s", tp, text)
+            log.error("%s %s", tp, text)
         self._stopped[tp] = text
         one.work.home.stopped = text
 

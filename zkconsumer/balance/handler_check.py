@@ -1,4 +1,4 @@
-"""Whether a handler fits its executor. Pure; any thread. Each check raises TypeError that names the handler."""
+"""Checks of a run's handler and numbers, before the group is joined. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -66,6 +66,18 @@ def check_handler(handler: object, concurrency: int | None, executor: object, *,
         check_plain_handler(handler)
         if traced and executor == "processes":
             raise ValueError("tracer: a worker process has no tracer; make the spans in the handler")
+
+
+def check_workers(workers: int, concurrency: int | None) -> None:
+    """Check the numbers of a run's workers. Raises: ValueError."""
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
+    if concurrency is None:
+        return
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
+    if workers != 1:
+        raise ValueError("give workers or concurrency, not both")
 
 
 def pickled_for_workers(value: Any, what: str) -> bytes:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from threading import Event, Lock, Thread
+from threading import BoundedSemaphore, Event, Lock, Thread
 from time import monotonic
 from weakref import WeakSet
 
@@ -52,11 +53,14 @@ log = logging.getLogger(__name__)
 START_WITHIN = 60.0
 """Seconds in which a worker process has imported the handler."""
 
+_starting = BoundedSemaphore(os.cpu_count() or 1)
+"""For processes that import their handler. All at once they would take so long that each is given up."""
+
 _SLICE = 0.1
 """Seconds after which a worker's thread looks at what nothing wakes it for: leases, the end, the handler's time."""
 _LOOK_EACH = 0.02
 """The same while works wait behind a running handler, which must not begin once the lease or the partition is gone."""
-_TRIP_SECONDS = 0.01
+_TRIP_SECONDS = 0.02
 """What a trip should take: many times the cost of its way, and little to wait for behind a slow message."""
 _MOST_WORKS = 256
 _BEHIND = 0.5
@@ -133,7 +137,7 @@ class ProcessExecutor:
         except BaseException as error:
             self.stop(Deadline(0.0))
             if isinstance(error, Exception):
-                error.add_note(f"no worker process can run the handler {self._name}")
+                error.add_note(f"no worker process can run the handler {self._name}; one has {START_WITHIN:.0f} s")
             raise
 
     def wake(self) -> None:
@@ -251,6 +255,15 @@ class _Worker:
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._deaths, 16))
             if self._ended.wait(pause):
                 return None
+        while not _starting.acquire(timeout=_SLICE):
+            if self._over:
+                return None
+        try:
+            return self._start_one()
+        finally:
+            _starting.release()
+
+    def _start_one(self) -> WorkerLink | None:
         self._starts += 1
         try:
             link = WorkerLink(self.name, self._setup)
@@ -320,6 +333,7 @@ class _Worker:
     def _give_back(self, works: Sequence[Work] | deque[Work]) -> None:
         if works:
             self._source.settle([(work, NOT_STARTED) for work in works])
+            self._source.look()
 
     def _make_trip(self, link: WorkerLink, groups: list[tuple[Work, ...]]) -> None:
         trip = WorkerTrip(link, groups)
@@ -358,6 +372,8 @@ class _Worker:
         if outcomes:
             self._suspects.cleared(_place(work) for work, outcome in outcomes if outcome is not NOT_STARTED)
             self._source.settle(outcomes)
+            if not trip.over:
+                self._source.look()
 
     def _outcomes(self, frame: Frame, group: Sequence[Work]) -> list[tuple[Work, Outcome]]:
         if frame.value is None:

@@ -57,6 +57,9 @@ class WorkSource(Protocol):
         If not, settle it with NOT_STARTED.
         """
 
+    def look(self) -> None:
+        """Have another worker look for messages: the caller has settled some, and will not take any soon."""
+
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. A work that was taken is settled exactly once, PENDING then once more."""
 

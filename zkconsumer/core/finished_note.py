@@ -1,4 +1,4 @@
-"""The note of what is finished beyond a base: its compact form, for a node and for the metadata of a commit. Pure.
+"""The note of the messages finished beyond a base: its compact form, for a node and for the metadata of a commit. Pure.
 
 Bytes: the magic, a version, the body compressed by zlib, and a checksum over all of it. The body is the base and, for
 each :class:`Finished`, its slots, range and unfinished offsets as differences, then the attempts of failing messages,
@@ -89,7 +89,7 @@ class FinishedNote:
 def encode_note(note: FinishedNote, limit: int | None = None) -> bytes:
     """Return the note's bytes.
 
-    Arguments: ``limit`` in bytes. What does not fit is left out from the end, so that it is consumed again; the
+    Arguments: ``limit`` in bytes. The end that does not fit is left out, so that it is consumed again; the
     attempts are left out first. Empty if not even the start fits.
     """
     limit = MOST_BYTES if limit is None else limit

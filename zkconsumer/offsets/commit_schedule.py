@@ -42,7 +42,7 @@ class CommitSettings:
 
 
 class AckSchedule:
-    """The times of what a member does that finishes messages in any order.
+    """The times of commits and looks of a member whose messages are finished in any order.
 
     Acknowledgements are written at least every :data:`ACK_INTERVAL`, and at the next look if there are
     :data:`MANY_ACKS`. Thus few are repeated after a crash, and a fast member does not write more often than a look.

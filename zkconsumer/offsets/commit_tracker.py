@@ -343,7 +343,7 @@ class CommitTracker:
     def _point(self, found: _Tracked, ledger: MessageLedger, *, always: bool = False) -> CommitPoint | None:
         """Return what to write of a partition whose messages are finished in any order; None if nothing is due.
 
-        What is in hand there is never counted. Offset, note and pointers are of one moment.
+        A message in hand there is never counted. Offset, note and pointers are of one moment.
         """
         tp = found.position.tp
         due = ledger.dirty or found.unlevel or ledger.base != found.position.committed

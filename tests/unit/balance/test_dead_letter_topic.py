@@ -201,6 +201,7 @@ class AIOKafkaProducer:
         (AIOKafkaProducer(), "AIOKafkaProducer is an asyncio producer"),
         (SerializingProducer(), "would serialize bytes once more"),
         (KafkaPython(value_serializer=str.encode), "has a value_serializer"),
+        (KafkaPython(acks=0), "has acks=0"),
         (object(), "no producer that is known here"),
     ],
 )

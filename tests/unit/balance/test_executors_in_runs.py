@@ -127,7 +127,7 @@ class Run(threading.Thread):
 
     def shut_down(self) -> None:
         """Shut down, and wait for the end of the run."""
-        self._try(partial(self._connector.shutdown, 0.5))
+        self._try(partial(self._connector.shutdown, scaled(2)))
         self.join(scaled(20))
         assert not self.is_alive()
 

@@ -72,6 +72,9 @@ class WorkList:
     def may_start(self, work: Work) -> bool:
         return not self.halted
 
+    def look(self) -> None:
+        self.wake()
+
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         with self._changed:
             for work, outcome in outcomes:

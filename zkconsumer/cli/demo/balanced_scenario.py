@@ -39,6 +39,7 @@ _PRODUCE_S, _PRODUCE_LEAST_S = 12.0, 5.0
 _KILLED_AT = 0.4
 _STEP_S = 90.0
 _COMMAND_S = 30.0
+_WIDTH = 77
 
 
 def play(settings: DemoSettings) -> int:
@@ -164,7 +165,8 @@ class BalancedSteps:
         self._screen.step(5, "The dead letters, and the account")
         where = ["--zookeeper", self._place.zookeeper, "--group", self._place.group]
         self._screen.say("zkconsumer dead list", "green")
-        self._screen.say(_said(["dead", "list", *where]))
+        for line in _said(["dead", "list", *where]).splitlines():
+            self._screen.say(line[:_WIDTH])
         self._screen.say("")
         rows = [
             ("produced", totals.produced, "flights"),
@@ -172,7 +174,7 @@ class BalancedSteps:
             ("dead letters", totals.dead, f"of {DAMAGED} damaged ones"),
             ("lost", totals.lost, ""),
             ("failed attempts", totals.failed_attempts, "came again"),
-            ("repeated", totals.repeated, "were in hand, or finished but not yet noted, at the kill"),
+            ("repeated", totals.repeated, "were in hand, or not yet noted, at the kill"),
             ("overtaken", totals.overtaken, "by a later flight of their carrier"),
             ("at the same time", totals.overlapping, "as another one of their carrier"),
         ]

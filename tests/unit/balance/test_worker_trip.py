@@ -1,0 +1,84 @@
+"""What had begun of a trip when its process died, by the tokens that are left."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.balance.work_list import new_works
+from zkconsumer.balance.worker_link import ChunkCache
+from zkconsumer.balance.worker_trip import WorkerTrip
+
+
+class Link:
+    """A process that never takes a token by itself."""
+
+    def __init__(self) -> None:
+        self.cache = ChunkCache()
+        self.tokens = 0
+        self.sent: list[Any] = []
+
+    def send(self, value: object, steps: int) -> None:
+        self.sent.append(value)
+        self.tokens += steps
+
+    def take_back(self) -> int:
+        taken, self.tokens = self.tokens, 0
+        return taken
+
+
+def new_trip(groups: int) -> tuple[WorkerTrip, Link]:
+    """A trip of groups of one message each, sent to a process."""
+    link = Link()
+    trip = WorkerTrip(cast("Any", link), [(work,) for work in new_works([b"v"] * groups)])
+    trip.send(0.0)
+    return trip, link
+
+
+@pytest.mark.parametrize(
+    ("begun", "settled", "failed", "known"),
+    [
+        (0, 0, [], True),  # it never received the trip
+        (1, 0, [0, 1, 2, 3], False),  # while it decoded: any of them
+        (2, 0, [0], True),
+        (3, 1, [1], True),
+        (3, 2, [], True),  # between two groups
+        (5, 3, [3], True),
+        (5, 4, [], True),
+    ],
+)
+def test_only_what_had_begun_has_failed(begun: int, settled: int, failed: list[int], known: bool) -> None:
+    trip, link = new_trip(4)
+    link.tokens -= begun
+    for number in range(settled):
+        assert len(trip.take_settled(number)) == 1
+    works, sure = trip.begun()
+    assert ([work.offset for work in works], sure) == (failed, known)
+
+
+def test_works_that_were_taken_back_are_not_the_process_s() -> None:
+    trip, link = new_trip(4)
+    link.tokens -= 2
+    assert [work.offset for work in trip.waiting()] == [1, 2, 3]
+    assert [work.offset for work in trip.recall()] == [1, 2, 3]
+    assert trip.waiting() == []
+    assert [work.offset for work in trip.running[0]] == [0]
+    assert [work.offset for work in trip.begun()[0]] == [0]
+
+
+def test_a_whole_trip_can_be_taken_back() -> None:
+    """A process that was stopped before it received the trip does nothing of it once it goes on."""
+    trip, _ = new_trip(2)
+    assert [work.offset for work in trip.recall()] == [0, 1]
+    assert trip.running[0] == ()
+    assert trip.begun() == ([], True)
+
+
+def test_a_chunk_is_sent_with_the_first_trip_alone() -> None:
+    link = Link()
+    works = new_works([b"v"] * 2)
+    for work in works:
+        WorkerTrip(cast("Any", link), [(work,)]).send(0.0)
+    assert [len(sent.chunks) for sent in link.sent] == [1, 0]
+    assert [sent.groups[0][0].serial for sent in link.sent] == [1, 1]
