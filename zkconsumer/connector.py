@@ -26,6 +26,7 @@ from typing import Any, Self
 from zkconsumer import fork_guard
 from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
 from zkconsumer.balance.balanced_run import BalancedRun
+from zkconsumer.balance.lanes import Order
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
@@ -242,7 +243,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
             member = build_member(
                 self.config, self.consumer_id, offset_store=self._offset_store, listener=self._listener
             )
-            member.parts.balanced = self._balanced
+            member.parts.balanced, member.parts.slots_by_key = self._balanced, self._run_order in (None, Order.KEY)
             member.metrics.gauges(lambda: member_gauges(member, self.balance))
             self._member = member
             self._created = True

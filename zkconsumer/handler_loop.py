@@ -25,7 +25,7 @@ from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.handler_check import check_handler, check_workers
-from zkconsumer.balance.lanes import order_named
+from zkconsumer.balance.lanes import Order, kept_order, order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, checked_end, watch_end
 from zkconsumer.balance.work import Executor
@@ -68,6 +68,7 @@ class RunLoop:
     _end: Closing
     _forked: ForkedProcessError | None
     _created: bool
+    _run_order: Order | None = None
     _balanced = False
     """Whether messages are finished in any order: the first run had ``concurrency``."""
     _merged: MergedStreams[Any, Any] | None = None
@@ -159,7 +160,7 @@ class RunLoop:
         :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
         without the extra ``otel``.
         """
-        self._check_run(workers, concurrency, topics, key_decoder, value_decoder)
+        self._check_run(order, workers, concurrency, topics, key_decoder, value_decoder)
         end = checked_end(until, concurrency, topics, time_ns() // 1_000_000)
         decoders = (key_decoder, value_decoder)
         handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
@@ -180,7 +181,7 @@ class RunLoop:
                 raise
             self._complete(made)
 
-    def _check_run(self, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
+    def _check_run(self, order: str, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
         check_workers(workers, concurrency)
         if self._running is not None:
             raise ValueError("this connector is being run already")
@@ -195,7 +196,7 @@ class RunLoop:
             )
         if topics is None and balanced and not self._created:
             raise ValueError("there are no streams yet: with concurrency, give topics to run()")
-        self._balanced = balanced
+        self._balanced, self._run_order = balanced, kept_order(order, self._run_order if self._created else None)
 
     def _fitting(
         self, handler: Handler, executor: Any, concurrency: int | None, batch: int, decoders: Decoders, tracer: Any

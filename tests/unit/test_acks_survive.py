@@ -84,7 +84,7 @@ def test_a_parked_message_is_passed_by_its_pointer(cluster: FakeCluster, where: 
         if message.offset == 3:
             raise ValueError("not yet")
 
-    retry = Retry(delays=(0.0, 0.0, 600.0), park_after=2, jitter=0.0)
+    retry = Retry(delays=(0.0, 600.0), park_after=2, jitter=0.0)
     with pytest.raises(ConsumerTimeoutException):
         one.run(failing, "events", concurrency=4, order="none", retry=retry)
     one.shutdown()

@@ -43,6 +43,17 @@ def order_named(name: str | Order) -> Order:
         raise ValueError(f"order must be one of 'key', 'partition', 'none', not {name!r}") from None
 
 
+def kept_order(name: str | Order, before: Order | None) -> Order:
+    """Return the order of that name. Raises ValueError if slots were computed in another way ``before``.
+
+    What is finished of a slot would hide other messages then.
+    """
+    named = order_named(name)
+    if before is not None and (before is Order.KEY) is not (named is Order.KEY):
+        raise ValueError(f"this connector has been run with another order: run it with order={before.value!r} again")
+    return named
+
+
 class Lane:
     """The messages of one key of one partition, in order.
 

@@ -1,4 +1,4 @@
-"""The note of what is finished beyond a base: its compact form, for a node and for the metadata of a commit. Pure.
+"""The note of the messages finished beyond a base: its compact form, for a node and for the metadata of a commit. Pure.
 
 Bytes: the magic, a version, the body compressed by zlib, and a checksum over all of it. The body is the base and, for
 each :class:`Finished`, its slots, range and unfinished offsets as differences, then the attempts of failing messages,
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS
@@ -27,6 +27,8 @@ MOST_BYTES = 8 * 1024 * 1024
 MOST_PIECES = 1024
 MOST_OFFSET = (1 << 63) - 1
 _SLOT_BYTES = SLOTS // 8
+_WHOLE, _BY_KEY, _BY_OFFSET = 0, 1, 2
+"""Whether a piece is of all slots, or how its slots were computed."""
 _TEXT_MARK = "\u33ff"
 _FIRST_CHARACTER = 0x3400
 """The characters from here on stand for 15 bits each. None of them is a surrogate, and each takes three bytes."""
@@ -43,12 +45,14 @@ class Attempts(NamedTuple):
 class FinishedNote:
     """``base`` is the lowest unfinished offset; ``finished`` tells what is finished beyond it.
 
-    ``attempts`` maps offsets of failing messages to their attempts.
+    ``attempts`` maps offsets of failing messages to their attempts. ``by_key`` says how slots of parts of ``finished``
+    were computed: by the keys of messages, or by their offsets.
     """
 
     base: int
     finished: tuple[Finished, ...] = ()
     attempts: Mapping[int, Attempts] = field(default_factory=dict)
+    by_key: bool = True
 
     @property
     def empty(self) -> bool:
@@ -64,6 +68,13 @@ class FinishedNote:
         """Return whether the message is finished."""
         return offset < self.base or any(one.covers(offset, slot) for one in self.finished)
 
+    def for_slots(self, *, by_key: bool) -> FinishedNote:
+        """Return what a member may use that computes slots so: other slots would name other messages."""
+        if by_key == self.by_key:
+            return self
+        whole = tuple(one for one in self.finished if one.slots == ALL_SLOTS)
+        return replace(self, finished=whole, by_key=by_key)
+
     def before(self, end: int) -> FinishedNote:
         """Return the same note without what it says of ``end`` and later offsets."""
         kept = []
@@ -71,20 +82,21 @@ class FinishedNote:
             if one.start < end:
                 unfinished = tuple(offset for offset in one.unfinished if offset < end)
                 kept.append(one._replace(end=min(one.end, end), unfinished=unfinished))
-        return FinishedNote(self.base, tuple(kept), {o: a for o, a in self.attempts.items() if o < end})
+        attempts = {o: a for o, a in self.attempts.items() if o < end}
+        return replace(self, finished=tuple(kept), attempts=attempts)
 
 
 def encode_note(note: FinishedNote, limit: int | None = None) -> bytes:
     """Return the note's bytes.
 
-    Arguments: ``limit`` in bytes. What does not fit is left out from the end, so that it is consumed again; the
+    Arguments: ``limit`` in bytes. The end that does not fit is left out, so that it is consumed again; the
     attempts are left out first. Empty if not even the start fits.
     """
     limit = MOST_BYTES if limit is None else limit
     data = _encoded(note) if note.size <= MOST_UNFINISHED and len(note.finished) <= MOST_PIECES else b""
     if data and len(data) <= limit:
         return data
-    note = FinishedNote(note.base, note.finished[:MOST_PIECES])
+    note = replace(note, finished=note.finished[:MOST_PIECES], attempts={})
     low, high = note.base, max((one.end for one in note.finished), default=note.base)
     best = b""
     while low < high:
@@ -161,9 +173,9 @@ def _encoded(note: FinishedNote) -> bytes:
     _write(body, len(note.finished))
     for one in note.finished:
         if one.slots == ALL_SLOTS:
-            body.append(0)
+            body.append(_WHOLE)
         else:
-            body.append(1)
+            body.append(_BY_KEY if note.by_key else _BY_OFFSET)
             body += one.slots.to_bytes(_SLOT_BYTES, "big")
         _write(body, one.start - note.base)
         _write(body, one.end - one.start)
@@ -198,8 +210,11 @@ def _decoded(body: bytes) -> FinishedNote:
     count = numbers.next()
     if count > MOST_PIECES:
         raise ValueError("too many pieces")
+    kinds = set()
     for _ in range(count):
-        slots = ALL_SLOTS if numbers.byte() == 0 else numbers.slots()
+        kind = numbers.byte()
+        kinds.add(kind)
+        slots = ALL_SLOTS if kind == _WHOLE else numbers.slots()
         start = base + numbers.next()
         end = start + numbers.next()
         unfinished = tuple(numbers.ascending(start, end, left))
@@ -208,7 +223,10 @@ def _decoded(body: bytes) -> FinishedNote:
     failing = list(numbers.ascending(base, MOST_OFFSET, left))
     attempts = {offset: Attempts(numbers.next(), numbers.next()) for offset in failing}
     numbers.ended()
-    return FinishedNote(base, tuple(pieces), attempts)
+    kinds.discard(_WHOLE)
+    if len(kinds) > 1 or not kinds <= {_BY_KEY, _BY_OFFSET}:
+        raise ValueError("its slots are of an unknown kind")
+    return FinishedNote(base, tuple(pieces), attempts, _BY_OFFSET not in kinds)
 
 
 class _Numbers:

@@ -1,4 +1,4 @@
-"""What of one owned partition is finished, where its messages are finished in any order.
+"""The finished messages of one owned partition, where messages are finished in any order.
 
 A :class:`MessageLedger` belongs to one :class:`~zkconsumer.core.partition_position.PartitionPosition`, and so to one
 stay: a late outcome of an earlier stay goes to that stay's ledger, and touches nothing of this one. It moves
@@ -27,7 +27,7 @@ from zkconsumer.core.unfinished_offsets import Finished, UnfinishedOffsets, join
 
 @dataclass(frozen=True, slots=True)
 class CommitPoint:
-    """What one commit writes of a partition: all of it, or nothing.
+    """The values that one commit writes of a partition: all of them, or nothing.
 
     ``offset`` is the base once ``changes`` are stored: pointers that are added or replaced, None for removed ones. The
     store applies them to what it has, so that no pointer of somebody else is overwritten. ``pointers`` are all those of

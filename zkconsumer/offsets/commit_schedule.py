@@ -29,7 +29,7 @@ class CommitSettings:
     seconds for one of them; ``count_held`` counts a message as consumed when it is handed out (``consumed.on=return``);
     ``retry`` in seconds before a start that could not be read or stored is tried again; ``refresh`` in seconds after
     which an unchanged offset is written again (``offsets.refresh.interval.ms``), None for never; ``balanced`` says
-    whether messages are finished in any order.
+    whether messages are finished in any order, and ``by_key`` whether their slots follow from their keys.
     """
 
     interval: float | None
@@ -38,10 +38,11 @@ class CommitSettings:
     retry: float = 1.0
     refresh: float | None = None
     balanced: Callable[[], bool] = lambda: False
+    by_key: Callable[[], bool] = lambda: True
 
 
 class AckSchedule:
-    """The times of what a member does that finishes messages in any order.
+    """The times of commits and looks of a member whose messages are finished in any order.
 
     Acknowledgements are written at least every :data:`ACK_INTERVAL`, and at the next look if there are
     :data:`MANY_ACKS`. Thus few are repeated after a crash, and a fast member does not write more often than a look.

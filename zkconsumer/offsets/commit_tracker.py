@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, time
 
 from zkconsumer.core.message_ledger import CommitPoint, MessageLedger
@@ -82,6 +82,7 @@ class CommitTracker:
             barred=barred,
             settle=self._settle_starts,
             unlevel=self._note_unlevel,
+            by_key=settings.by_key,
         )
 
     def __len__(self) -> int:
@@ -342,11 +343,14 @@ class CommitTracker:
     def _point(self, found: _Tracked, ledger: MessageLedger, *, always: bool = False) -> CommitPoint | None:
         """Return what to write of a partition whose messages are finished in any order; None if nothing is due.
 
-        What is in hand there is never counted. Offset, note and pointers are of one moment.
+        A message in hand there is never counted. Offset, note and pointers are of one moment.
         """
         tp = found.position.tp
         due = ledger.dirty or found.unlevel or ledger.base != found.position.committed
-        return ledger.point(pointers=not self._store.parking_trouble(tp)) if due or always else None
+        if not due and not always:
+            return None
+        point = ledger.point(pointers=not self._store.parking_trouble(tp))
+        return replace(point, note=replace(point.note, by_key=self._settings.by_key()))
 
     def _conflicting(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Exception]:
         undecided = {tp: self._tracked[tp].undecided for tp in wanted if tp in self._tracked}

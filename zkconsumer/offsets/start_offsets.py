@@ -44,7 +44,8 @@ class StartOffsets:
     """The partitions that wait for their start.
 
     Arguments: ``retry`` in seconds between two tries, ``timeout`` in seconds for one; ``barred`` as for the committer;
-    ``settle`` is told of stored starts; ``unlevel`` of partitions whose stores do not agree.
+    ``settle`` is told of stored starts; ``unlevel`` of partitions whose stores do not agree; ``by_key`` says whether
+    slots follow from keys.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class StartOffsets:
         barred: Barred,
         settle: Settle,
         unlevel: Callable[[TopicPartition], None],
+        by_key: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._by_key = by_key
         self._store = store
         self._timeout = timeout
         self.retry = retry
@@ -135,7 +138,8 @@ class StartOffsets:
         for position, found in finding.items():
             start = starts[position.tp]
             # before the start itself: whoever begins there looks at it
-            position.known_note = self._store.start_note(position.tp, start.offset)
+            note = self._store.start_note(position.tp, start.offset)
+            position.known_note = None if note is None else note.for_slots(by_key=self._by_key())
             if not start.stores_agree:
                 self._unlevel(position.tp)  # the next commit writes it to all stores
             told.setdefault(found, {})[position] = start.offset

@@ -136,6 +136,8 @@ class MemberParts:
     """Whether messages are finished in any order, so that claims read the notes of those that are. Set it before the
     streams are made.
     """
+    slots_by_key = True
+    """Whether the slots of messages follow from their keys, or from their offsets."""
 
     def __init__(
         self,
@@ -201,6 +203,7 @@ class MemberParts:
                 retry=config.offsets_channel_backoff_ms / 1000,
                 refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
                 balanced=lambda: self.balanced,
+                by_key=lambda: self.slots_by_key,
             ),
             refused=self._commits_refused,
             moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),

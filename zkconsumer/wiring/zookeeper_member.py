@@ -132,8 +132,15 @@ class ZooKeeperCoordination:
         return self.engine_of(registration, committer, self._strategy, self.parts.round_timer)
 
     def _owner_nodes(self, committer: Committer) -> OwnerNodes:
-        reads, balanced = committer.reads_nodes, lambda: self.parts.balanced
-        return OwnerNodes(self.session, self.cache, self.group, reads_offsets=reads, balanced=balanced)
+        parts = self.parts
+        return OwnerNodes(
+            self.session,
+            self.cache,
+            self.group,
+            reads_offsets=committer.reads_nodes,
+            balanced=lambda: parts.balanced,
+            by_key=lambda: parts.slots_by_key,
+        )
 
     def engine_of(
         self,

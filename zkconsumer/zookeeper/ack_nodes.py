@@ -1,4 +1,4 @@
-"""Nodes of what a group knows beyond its offsets: notes of finished messages, and pointers. None is the original's.
+"""Nodes beside the offsets of a group: notes of finished messages, and pointers. None is the original's.
 
 The note of a partition counts only while the same transaction was the last to write its node and the offset node, which
 their ``mzxid`` tells. So if anybody else writes the offset node, or deletes it and makes it anew, the note is void, and
@@ -45,7 +45,7 @@ class KnownAcks:
 
 @dataclass(frozen=True, slots=True)
 class AckWrite:
-    """What a transaction writes of a partition beside its offset.
+    """The note and the pointers that a transaction writes beside an offset.
 
     ``note`` None leaves its node alone; ``has_note`` says whether there is one. ``pointers`` None leaves theirs alone;
     ``version`` is the data version that it must have (None: there is no node).

@@ -59,12 +59,14 @@ class OwnerNodes:
         *,
         reads_offsets: bool = True,
         balanced: Callable[[], bool] = lambda: False,
+        by_key: Callable[[], bool] = lambda: True,
     ) -> None:
         """``reads_offsets`` False: offsets are kept elsewhere only, so the offset nodes do not matter.
 
         ``balanced`` says whether this member finishes messages in any order. Then a claim reads their notes and keeps
-        them valid. A claim of another member makes them void.
+        them valid. A claim of another member makes them void. ``by_key`` says whether slots follow from keys.
         """
+        self._by_key = by_key
         self._balanced = balanced
         self._session = session
         self._reads_offsets = reads_offsets
@@ -297,6 +299,8 @@ class OwnerNodes:
             return None
         note, pointers = self._ack_paths(tp)
         known = known_acks(pointers, offset, start, nodes[note], nodes[pointers])
+        if known.note is not None:
+            known = replace(known, note=known.note.for_slots(by_key=self._by_key()))
         if known.trouble:
             log.error("%s parks no messages and keeps no dead letters: %s", tp, known.trouble)
         if not anew:
