@@ -40,7 +40,7 @@ from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams
 from zkconsumer.wiring import GroupMember
-from zkconsumer.wiring.sharing_access import share_to_advertise, sharing_access
+from zkconsumer.wiring.sharing_access import share_keys, sharing_access
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -169,7 +169,7 @@ class RunLoop:
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
-        self._advertise(options or None)
+        self._advertised.update(share_keys(self.config, options or None))
         with guard or nullcontext():
             try:
                 if topics is not None:
@@ -260,18 +260,6 @@ class RunLoop:
             sharing=sharing_access(member, lambda: self._registration) if SHARE_KEY in self._advertised else None,
             handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
-
-    def _advertise(self, options: BalancedOptions | None) -> None:
-        """Have the registration say that this member shares, if it does. Raises ConfigException if it cannot."""
-        share = options and share_to_advertise(self.config, options.order, options.concurrency)
-        if share and not self._created:
-            self._advertised[SHARE_KEY] = str(share)
-
-    def _give_back(self) -> None:
-        """Give back what a run has on loan from other members, within a short time."""
-        run = self._running
-        if isinstance(run, BalancedRun):
-            run.give_back()
 
     def _create_streams(
         self,

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from zkconsumer.balance.balanced_run import BalancedOptions
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.registration import AdvertisedShare, Registration
+from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.errors import ConfigException
 from zkconsumer.wiring.member_lifecycle import GroupMember
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 
 
-def share_to_advertise(config: ConsumerConfig, order: Order, concurrency: int) -> AdvertisedShare | None:
-    """Return what a member with ``concurrency`` advertises, None if it does not share.
+def share_keys(config: ConsumerConfig, options: BalancedOptions | None) -> Mapping[str, str]:
+    """Return the extra keys of a registration by which a member says that it shares; none if it does not.
 
-    Raises ConfigException if it cannot share.
+    Arguments: ``options`` of the run, None without ``concurrency``. Raises ConfigException if it cannot share.
     """
-    if not config.share_partitions:
-        return None
-    if order is Order.PARTITION:
+    if options is None or not config.share_partitions:
+        return {}
+    if options.order is Order.PARTITION:
         raise ConfigException("share.partitions", "has no meaning with order='partition': a partition is one lane")
-    return AdvertisedShare(order.value, concurrency)
+    return {SHARE_KEY: str(AdvertisedShare(options.order.value, options.concurrency))}
 
 
 def sharing_access(member: GroupMember, registration: Callable[[], Registration]) -> SharingAccess | None:
