@@ -61,8 +61,7 @@ class Witness:
                 self._processes[pid] = now
             else:
                 self._gone.add(pid)
-                # its last line is older than this look, and what it had in hand was in hand until then at most
-                self._lines.write("process", pid=pid, alive=self._processes.get(pid, now))
+                self._lines.write("process", pid=pid, alive=self._processes.get(pid, 0))
 
     def _look_at_sessions(self) -> None:
         now = monotonic_ns()

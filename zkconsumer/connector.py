@@ -25,6 +25,7 @@ from typing import Any, Self
 
 from zkconsumer import fork_guard
 from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
+from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
@@ -198,6 +199,8 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
             retired = [member.delivery.streams_of(topic, subscription.pop(topic)) for topic in dict.fromkeys(leaving)]
             self._registration = replace(self._registration, subscription=subscription)
             done = member.subscribe(self._registration, leaving, [stream for streams in retired for stream in streams])
+        if isinstance(self._running, BalancedRun):  # the group thread waits for what handlers have in hand
+            self._running.put_down(get_native_id(), True, leaving)
         member.await_change(done, timeout)
 
     def _static_subscription(self) -> Mapping[str, int]:

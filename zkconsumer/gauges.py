@@ -88,6 +88,7 @@ def _balance(balance: BalanceState, client: tuple[tuple[str, str], ...]) -> _Fou
     yield MetricName(*OURS, "FailedAttempts", client), balance.failed
     yield MetricName(*OURS, "LateResults", client), balance.late
     yield MetricName(*OURS, "ZombieHandlers", client), balance.zombies
+    yield MetricName(*OURS, "LostMessages", client), balance.lost
     yield MetricName(*OURS, "StoppedPartitionsCount", client), sum(bool(one.stopped) for one in balance.partitions)
     if balance.handler_times is not None:
         yield MetricName(*OURS, "HandlerTime", client), balance.handler_times

@@ -39,7 +39,7 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.stream_delivery import ANY_TOPIC
-from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
+from zkconsumer.streams import KafkaStream, MergedStreams
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.sharing_access import share_to_advertise, sharing_access
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[MessageAndMetadata[Any, Any]], object]
+Handler = Callable[[Any], object]
 DEFAULT_LIMIT = FailureLimit()
 JOIN_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
@@ -157,13 +157,7 @@ class RunLoop:
         decoders = (key_decoder, value_decoder)
         handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
-            concurrency,
-            order_named(order),
-            executor,
-            batch,
-            retry or Retry(),
-            failure_limit,
-            dead_letter=dead_letter,
+            concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, dead_letter=dead_letter
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
@@ -212,6 +206,8 @@ class RunLoop:
     def _complete(self, run: _Run | BalancedRun) -> None:
         """Run to the end. Raises what went wrong."""
         self._running = run
+        if isinstance(run, BalancedRun):
+            self._serving_member().put_down_balanced = run.put_down
         try:
             run.until_the_end()
             self._end.raise_failure()

@@ -153,6 +153,9 @@ _PLAIN: Mapping[tuple[str, str, str], _Family] = {
     (*_OURS, "ZombieHandlers"): _Family(
         "zkconsumer_zombie_handlers", "Handlers that were running when a session ended.", kind=CounterMetricFamily
     ),
+    (*_OURS, "LostMessages"): _Family(
+        "zkconsumer_lost_messages", "Parked messages that the log had no longer.", kind=CounterMetricFamily
+    ),
     (*_OURS, "StoppedPartitionsCount"): _Family(
         "zkconsumer_stopped_partitions", "Partitions of which nothing is handled until somebody acts."
     ),

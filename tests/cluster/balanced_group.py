@@ -43,7 +43,7 @@ from zkconsumer.zookeeper import paths
 
 _SCRIPT = Path(__file__).parent / "ours" / "balanced_member.py"
 SESSION_MS = 2000
-SETTLED_S = 30.0
+SETTLED_S = 20.0
 
 
 class BalancedMember(MemberProcess):
@@ -80,7 +80,7 @@ class BalancedMember(MemberProcess):
     @property
     def session(self) -> tuple[int, bytes]:
         """The id and password of its session in ZooKeeper."""
-        number, password = (self._told / f"{self.name}.session").read_text().split()
+        number, _, password = (self._told / f"{self.name}.session").read_text().partition(" ")
         return int(number), bytes.fromhex(password)
 
     @property

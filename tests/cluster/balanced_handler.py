@@ -63,6 +63,23 @@ class Handler:
             return PENDING
         return self._finish(number, self._place(message), words)
 
+    def handle_list(self, messages: list[Any]) -> list[object]:
+        """Do what several messages tell, one after the other. What comes after a failed one of its key waits."""
+        results: list[object] = []
+        failed = set()
+        for message in messages:
+            if message.key is not None and message.key in failed:
+                results.append(Later(0))
+                continue
+            try:
+                result = self.handle(message)
+            except Failure as failure:
+                result = failure
+            if result is not None:
+                failed.add(message.key)
+            results.append(result)
+        return results
+
     async def handle_soon(self, message: Any) -> object:
         """Do what the message tells, as a coroutine."""
         number, words = self._begin(message)
@@ -136,8 +153,8 @@ def prepare(session: Callable[[], int] | None = None) -> Handler:
 
 
 def handle(message: Any) -> object:
-    """Handle a message, in any process."""
-    return prepare().handle(message)
+    """Handle a message, or a list of several, in any process."""
+    return prepare().handle_list(message) if isinstance(message, list) else prepare().handle(message)
 
 
 async def handle_soon(message: Any) -> object:

@@ -14,6 +14,7 @@ import pytest
 from tests.documents import DOCS, EXAMPLES, PAGES, README, ROOT, example, examples, regenerated
 from tests.timing import scaled
 from tests.unit.assignors.groups import member, owners
+from zkconsumer.core.message_pointers import decode_pointers
 from zkconsumer.model import ConsumerId
 from zkconsumer.testing import FakeCluster
 
@@ -131,6 +132,20 @@ def test_the_example_of_commits_runs() -> None:
         assert cluster.zookeeper.tree("/consumers/committers/offsets/events") == {
             "/consumers/committers/offsets/events/0": b"20"
         }
+
+
+def test_the_example_of_message_balance_runs() -> None:
+    """The empty message becomes a dead letter, and the offset passes it."""
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("events", partitions=1)
+        cluster.append("events", 0, [b"1", b"", b"2"], [b"a", b"b", b"a"])
+        code = example("balance").replace("127.0.0.1:2181", cluster.zookeeper_connect)
+        assert run(code) == "stored b'1'\nstored b'2'\n"
+        tree = cluster.zookeeper.tree("/consumers/balanced")
+        assert tree["/consumers/balanced/offsets/events/0"] == b"3"
+        assert [
+            (p.offset, p.reason) for p in decode_pointers(tree["/consumers/balanced/parked/events/0"]).values()
+        ] == [(1, "empty")]
 
 
 def test_the_strategy_of_the_example_chooses_machines() -> None:

@@ -88,7 +88,7 @@ def test_a_balanced_run_is_told_by_partition() -> None:
     own = PartitionBalance(TopicPartition("t", 0), 5, HeldMessage(5, 4), 3, 2, 1, 9.5, 7, 6, 88, {"g_b": 64, "g_c": 1})
     lent = PartitionBalance(TopicPartition("t", 1), 8, lender="g_b", borrowed=32, stopped="stopped at 8: no room")
     times = Buckets().value()
-    found = gauges(balance=BalanceState(64, (own, lent), 11, 12, 13, (), times))
+    found = gauges(balance=BalanceState(64, (own, lent), 11, 12, 13, 14, handler_times=times))
     told = {name.removeprefix("zkconsumer:type=Member,name="): value for name, value in found.items()}
     names = (
         *("UnfinishedCount", "FinishedBeyondCount", "HeldTime", "InHandCount", "HeldAttempts", "SlotsLent"),
@@ -97,6 +97,7 @@ def test_a_balanced_run_is_told_by_partition() -> None:
     place = "clientId=c,topic=t,partition"
     assert [told[f"{name},{place}=0"] for name in names] == [2, 3, 9.5, 1, 4, 65, 0, 7, 6, 88]
     assert [told.get(f"{name},{place}=1") for name in names] == [0, 0, 0.0, 0, 0, 0, 32, None, None, None]
-    whole = ("Concurrency", "FailedAttempts", "LateResults", "ZombieHandlers", "StoppedPartitionsCount", "HandlerTime")
-    assert [told[f"{name},clientId=c"] for name in whole] == [64, 11, 12, 13, 1, times]
+    whole = ("Concurrency", "FailedAttempts", "LateResults", "ZombieHandlers", "LostMessages", "StoppedPartitionsCount")
+    assert [told[f"{name},clientId=c"] for name in whole] == [64, 11, 12, 13, 14, 1]
+    assert told["HandlerTime,clientId=c"] == times
     assert not any("Unfinished" in name for name in gauges())

@@ -1,4 +1,4 @@
-"""What a balanced member is doing at one moment, as values that the state, the metrics and the health show. Pure.
+"""The work of a balanced member at one moment, as values for its state, metrics and health. Pure.
 
 The engine makes one :class:`BalanceState` when somebody asks. Times are seconds, counted from that moment.
 """
@@ -98,9 +98,10 @@ class BalanceState:
     """A balanced member at one moment.
 
     ``failed`` counts attempts that failed since the run began; ``late`` results that came after their partition or
-    slot had left, and ``zombies`` handlers that were running when a session ended. ``troubles`` say what keeps the run
-    from its work, beside stopped partitions, for instance a handler that does not return, or a dead-letter topic that
-    takes nothing. ``handler_times`` are the durations of handlers in seconds.
+    slot had left, ``zombies`` handlers that were running when a session ended, and ``lost`` parked messages that were
+    no longer in the log. ``troubles`` say what keeps the run from its work, beside stopped partitions, for instance a
+    handler that does not return. ``warnings`` say what somebody should look after although everything is handled.
+    ``handler_times`` are the durations of handlers in seconds.
     """
 
     concurrency: int = 0
@@ -108,7 +109,9 @@ class BalanceState:
     failed: int = 0
     late: int = 0
     zombies: int = 0
+    lost: int = 0
     troubles: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     handler_times: BucketsValue | None = None
 
     @property
@@ -123,8 +126,8 @@ class BalanceState:
         return (*stopped, *self.troubles)
 
     def lines(self) -> tuple[str, ...]:
-        """Return one line for each partition with anything unfinished, parked, dead, lent or borrowed."""
-        return tuple(str(one) for one in self.partitions if _tells(one))
+        """Return a line for each partition with anything unfinished, parked, dead or on loan, and all troubles."""
+        return (*(str(one) for one in self.partitions if _tells(one)), *self.troubles, *self.warnings)
 
 
 def _tells(one: PartitionBalance) -> bool:

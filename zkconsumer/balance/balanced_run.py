@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
@@ -23,7 +23,7 @@ from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
-from zkconsumer.balance.run_summary import run_summary, stops, troubles
+from zkconsumer.balance.run_summary import RunParts, run_problems, run_summary
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor
@@ -249,22 +249,23 @@ class BalancedRun:
 
     def summary(self) -> BalanceState:
         """Return what the run does at this moment. Any thread, also a signal handler."""
+        return run_summary(self._parts)
+
+    @property
+    def _parts(self) -> RunParts:
         limit = self._member.handler_timeout
-        state = run_summary(self.engine, self.reader.partitions, self.executor, self._concurrency, limit)
-        waiting = (f"{tp}: parked messages have to wait: {why}" for tp, why in list(self.pointers.trouble.items()))
-        risks = (f"{one.partition}: {one.text}" for one in self.pointers.retention.at_risk)
-        return replace(state, troubles=(*state.troubles, *waiting, *risks))
+        return RunParts(self.engine, self.reader, self.executor, self.pointers, self._concurrency, limit)
 
     def problems(self) -> tuple[str, ...]:
         """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""
-        return (*stops(self.reader.partitions), *troubles(self.executor, self._member.handler_timeout))
+        return run_problems(self._parts)
 
     def hurry(self) -> None:
         """Wait for no handler any more. Any thread, also a signal handler."""
         self._hurried = True
         self._events.put(None)
 
-    def put_down(self, thread: int, *, finished: bool, topics: Iterable[str] | None = None) -> None:
+    def put_down(self, thread: int, finished: bool, topics: Iterable[str] | None = None) -> None:
         """Settle what the handler that this thread runs has in hand, because the thread waits for the group.
 
         Arguments: ``thread`` is its native identifier; ``finished``: it counts as done, otherwise it comes again;

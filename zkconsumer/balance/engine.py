@@ -251,6 +251,7 @@ class Engine:
         counts = Counter([work.part for work in works])
         homes = {part.home for part in counts}
         with self._lock:
+            again = self.fates.parking.not_parked(again)
             for work in again:
                 self._put_back(work)
             self.lanes.returned(works)

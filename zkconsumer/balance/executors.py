@@ -31,7 +31,7 @@ def executor_named(
     Arguments: ``decoders`` are those of the streams; ``consumer`` is the consumer id.
     Raises: TypeError for a handler or decoder that does not fit; ValueError for an unknown name.
     """
-    timeout = config.handler_timeout_ms / 1000 if config.handler_timeout_ms >= 0 else None
+    timeout = config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None
     if executor == "processes":
         return ProcessExecutor(
             handler,

@@ -13,7 +13,7 @@ Source: the shards of parallel-consumer, which lacked the topic in their keys (i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -48,11 +48,12 @@ class Lane:
 
     * ``works``: those that wait; ``out``: number of those that a worker has
     * ``due``: when the first may begin (monotonic seconds; 0: at once)
-    * ``blocked``: parked messages of the key must be finished before; only their own works may begin
+    * ``blocked``: parked messages of the key must be finished before; only their own works may begin, and messages
+      ``before`` the first parked offset
     * ``listed``: it is in one of the lists of startable lanes, or waits for its due time
     """
 
-    __slots__ = ("blocked", "due", "key", "listed", "out", "table", "works")
+    __slots__ = ("before", "blocked", "due", "key", "listed", "out", "table", "works")
 
     def __init__(self, key: bytes, table: Table) -> None:
         self.key = key
@@ -61,7 +62,12 @@ class Lane:
         self.out = 0
         self.due = 0.0
         self.blocked = False
+        self.before = 0
         self.listed = False
+
+    def holds(self, work: ReadWork) -> bool:
+        """Return whether a message must wait for parked ones of its key."""
+        return self.blocked and not work.pointer and work.offset >= self.before
 
 
 Table = dict[bytes, "Lane | ReadWork"]
@@ -167,7 +173,7 @@ class Lanes:
             if not lane.blocked and lane.table.get(lane.key) is lane:
                 del lane.table[lane.key]
             return
-        if lane.blocked and not lane.works[0].pointer:
+        if lane.holds(lane.works[0]):
             return
         lane.listed = True
         self._list_again(lane, lane.due, lane.works[0].part.serial)
@@ -222,7 +228,7 @@ class Lanes:
             lane.listed = True
             home.aside.append(lane)
             return
-        if lane.blocked and not first.pointer:
+        if lane.holds(first):
             return  # listed before an earlier message was parked; unblocking lists it again
         lane.due = 0.0
         found.append(works.popleft())
@@ -286,7 +292,7 @@ class Lanes:
         """Let nothing of the key of a message in hand begin but works of pointers; ``behind`` are parked as well."""
         if work.key is not None:
             lane = self._lane(self._table(work.part.home.position.tp), work.key)
-            lane.blocked = True
+            lane.blocked, lane.before = True, 0
             self.remove(lane, behind)
 
     def remove(self, lane: Lane, works: Iterable[ReadWork]) -> None:
@@ -298,11 +304,20 @@ class Lanes:
         """Let messages of this key wait: earlier ones are parked."""
         self._lane(self._table(tp), key).blocked = True
 
-    def unblock_others(self, home: OpenPartition) -> None:
-        """Let messages begin again whose keys have no parked ones any more."""
+    def waits(self, tp: TopicPartition, key: bytes) -> bool:
+        """Return whether messages of this key wait, beside works of pointers."""
+        lane = self._table(tp).get(key)
+        return type(lane) is Lane and any(not work.pointer for work in lane.works)
+
+    def unblock(self, home: OpenPartition, lowest: Mapping[str, int]) -> None:
+        """Let messages begin again that no earlier parked one of their key holds back.
+
+        Arguments: ``lowest`` parked offset of each key, by its mark.
+        """
         for lane in self._lanes_of(home):
-            if lane.blocked and key_mark(lane.key) not in home.parked:
-                lane.blocked = False
+            if lane.blocked:
+                parked = lowest.get(key_mark(lane.key))
+                lane.blocked, lane.before = parked is not None, parked or 0
                 self._relist(lane)
 
     def resume(self, home: OpenPartition) -> None:

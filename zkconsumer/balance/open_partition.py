@@ -85,9 +85,8 @@ class OpenPartition:
         self.records: Iterator[Any] | None = None
         self.error: ZkConsumerError | None = None
         self.in_hand = 0
-        self.stopped = ""
+        self.stopped = self.full_because = ""
         self.retry_at = 0.0
-        self.full_because = ""
         self.wants_room = False
         self.room_at = self.attempts_to = 0
         self.failing: dict[int, Failing] = {}

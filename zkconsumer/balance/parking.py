@@ -11,8 +11,10 @@ from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Decision
-from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
+from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, key_mark
 
+ROOM_AGAIN = MOST_POINTERS * 3 // 4
+"""Parked messages of a partition at which it is read again, after there was no room."""
 NO_ROOM = "no more messages can be parked: {} pointers are there already"
 
 
@@ -60,38 +62,66 @@ class Parking:
     def behind_parked(self, home: OpenPartition, works: Sequence[ReadWork]) -> Sequence[ReadWork]:
         """Park messages that were just read, and whose key has parked ones.
 
-        Returns those that are not parked. Where there is no room they wait in their lane.
+        Returns those that are not parked. Where there is no room they wait in their lane, and so do later ones of their
+        key: a parked message is handled before those that wait.
         """
         if not home.parked or not self._by_key:
             return works
-        marks: dict[bytes, str] = {}
+        tp = home.position.tp
+        goes: dict[bytes, bool] = {}
         rest: list[ReadWork] = []
         behind: list[ReadWork] = []
         for work in works:
             key = work.key
-            if key is not None and key not in marks:
-                marks[key] = key_mark(key)
-            (behind if key is not None and marks[key] in home.parked else rest).append(work)
-        if not behind:
-            return works
-        if not home.ledger.point_at([Pointer(one.offset, key=self.mark(one)) for one in behind]):
-            self._full(home)
+            if key is not None and key not in goes:
+                goes[key] = key_mark(key) in home.parked and not self._lanes.waits(tp, key)
+            (behind if key is not None and goes[key] else rest).append(work)
+        if behind and not self._parked(home, behind):
             for one in behind:
-                self._lanes.block_key(home.position.tp, one.key or b"")
+                self._lanes.block_key(tp, one.key or b"")
             return works
-        for one in behind:
-            one.open = False
+        return rest if behind else works
+
+    def not_parked(self, works: Sequence[ReadWork]) -> Sequence[ReadWork]:
+        """Park messages that come back although they did not begin, because an earlier one of their key was parked.
+
+        Returns those that are not parked. Otherwise they would stand in the lane before later ones that are parked.
+        """
+        if not self._by_key or not any(work.part.home.parked for work in works):
+            return works
+        rest = []
+        for work in works:
+            home = work.part.home
+            behind = not work.pointer and self.mark(work) in home.parked and not home.position.revoked
+            if not behind or not self._parked(home, [work]):
+                rest.append(work)
         return rest
+
+    def _parked(self, home: OpenPartition, works: Sequence[ReadWork]) -> bool:
+        """Park messages behind earlier ones of their keys. Returns whether there was room."""
+        if not home.ledger.point_at([Pointer(one.offset, key=self.mark(one)) for one in works]):
+            self._full(home)
+            return False
+        for one in works:
+            one.open = False
+        return True
 
     def refresh(self, home: OpenPartition) -> None:
         """Take the keys with parked messages from the ledger, and let the other keys go on.
 
         A message of a pointer may have ended, and an operator may have dropped or replayed some.
         """
-        pointers = home.ledger.pointers.values()
-        home.parked = {one.key for one in pointers if one.key and one.fate is Fate.PARKED}
-        home.full_because = ""  # if there is no room still, the next message finds that
-        self._lanes.unblock_others(home)
+        lowest: dict[str, int] = {}
+        parked = 0
+        for one in home.ledger.pointers.values():
+            if one.fate is Fate.PARKED:
+                parked += 1
+                if one.key:
+                    lowest[one.key] = min(one.offset, lowest.get(one.key, one.offset))
+        home.parked = set(lowest)
+        if parked <= ROOM_AGAIN:
+            home.full_because = ""
+        self._lanes.unblock(home, lowest)
 
     @staticmethod
     def _full(home: OpenPartition) -> None:

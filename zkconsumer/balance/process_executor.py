@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from threading import Event, Lock, Thread
+from threading import BoundedSemaphore, Event, Lock, Thread
 from time import monotonic
 from weakref import WeakSet
 
@@ -51,6 +52,9 @@ log = logging.getLogger(__name__)
 
 START_WITHIN = 60.0
 """Seconds in which a worker process has imported the handler."""
+
+_starting = BoundedSemaphore(os.cpu_count() or 1)
+"""For processes that import their handler. All at once they would take so long that each is given up."""
 
 _SLICE = 0.1
 """Seconds after which a worker's thread looks at what nothing wakes it for: leases, the end, the handler's time."""
@@ -133,7 +137,7 @@ class ProcessExecutor:
         except BaseException as error:
             self.stop(Deadline(0.0))
             if isinstance(error, Exception):
-                error.add_note(f"no worker process can run the handler {self._name}")
+                error.add_note(f"no worker process can run the handler {self._name}; one has {START_WITHIN:.0f} s")
             raise
 
     def wake(self) -> None:
@@ -251,6 +255,15 @@ class _Worker:
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._deaths, 16))
             if self._ended.wait(pause):
                 return None
+        while not _starting.acquire(timeout=_SLICE):
+            if self._over:
+                return None
+        try:
+            return self._start_one()
+        finally:
+            _starting.release()
+
+    def _start_one(self) -> WorkerLink | None:
         self._starts += 1
         try:
             link = WorkerLink(self.name, self._setup)

@@ -6,13 +6,17 @@ interpreter makes. So the numbers of one partition may be a moment apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
+from typing import NamedTuple
 
 from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
 from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.pointer_reader import PointerReader
 from zkconsumer.balance.process_executor import ProcessExecutor
+from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.message_pointers import Fate
 
@@ -22,25 +26,39 @@ BLOCKED = 5.0
 """Seconds for which a handler may block an event loop before that is a trouble."""
 
 
-def run_summary(
-    engine: Engine, homes: Sequence[OpenPartition], executor: Executor, concurrency: int, limit: float | None = None
-) -> BalanceState:
-    """Return what a run does now.
+class RunParts(NamedTuple):
+    """The parts of a run. ``limit`` is ``handler.timeout.ms`` in seconds, None for none."""
 
-    Arguments: ``homes`` are the partitions that it reads; ``limit`` is ``handler.timeout.ms`` in seconds, None for
-    none.
-    """
+    engine: Engine
+    reader: Reader
+    executor: Executor
+    pointers: PointerReader
+    concurrency: int
+    limit: float | None = None
+
+
+def run_summary(parts: RunParts) -> BalanceState:
+    """Return what a run does now."""
+    engine, executor, homes = parts.engine, parts.executor, parts.reader.partitions
     now = monotonic()
     running = {(id(work.ledger), work.offset): began for work, began in running_works(executor)}
     return BalanceState(
-        concurrency,
+        parts.concurrency,
         tuple(_partition(home, running, now) for home in sorted(homes, key=lambda one: one.position.tp)),
         engine.fates.failed,
         engine.fates.late,
         engine.zombies,
-        tuple(troubles(executor, limit)),
+        parts.pointers.lost,
+        tuple(_troubles(parts)),
+        tuple(_warnings(parts)),
         engine.sizes.times.value(),
     )
+
+
+def run_problems(parts: RunParts) -> tuple[str, ...]:
+    """Return :attr:`BalanceState.problems`, without taking a lock."""
+    stops = (f"{home.position.tp} {why}" for home in parts.reader.partitions if (why := _stopped(home)))
+    return (*stops, *_troubles(parts))
 
 
 def running_works(executor: Executor) -> Sequence[tuple[Work, float]]:
@@ -49,16 +67,9 @@ def running_works(executor: Executor) -> Sequence[tuple[Work, float]]:
     return tell() if tell is not None else ()
 
 
-def stops(homes: Iterable[OpenPartition]) -> Iterator[str]:
-    """Yield why partitions stand still, in words that begin with the partition."""
-    for home in homes:
-        if why := _stopped(home):
-            yield f"{home.position.tp} {why}"
-
-
-def troubles(executor: Executor, limit: float | None) -> Iterator[str]:
+def _troubles(parts: RunParts) -> Iterator[str]:
     """Yield what keeps a run from its work, beside partitions that stand still."""
-    now = monotonic()
+    executor, limit, now = parts.executor, parts.limit, monotonic()
     if limit is not None:
         for work, began in running_works(executor):
             if now - began > limit:
@@ -69,11 +80,24 @@ def troubles(executor: Executor, limit: float | None) -> Iterator[str]:
     behind = getattr(executor, "lag", 0.0)
     if behind > BLOCKED:
         yield f"a handler blocks the event loop for {behind:.0f} s: nothing else runs"
+    for tp, why in sorted(parts.pointers.trouble.copy().items()):
+        yield f"{tp}: parked messages have to wait: {why}"
+
+
+def _warnings(parts: RunParts) -> Iterator[str]:
+    """Yield what somebody should look after although everything is handled."""
+    for risk in parts.pointers.retention.at_risk:
+        yield f"{risk.partition}: {risk.text}"
+    if parts.engine.rules.parks and parts.engine.rules.order is not Order.PARTITION:
+        for home in parts.reader.partitions:
+            if home.own and (why := home.position.parking_trouble):
+                yield f"nothing of {home.position.tp} can be parked: {why}"
 
 
 def _stopped(home: OpenPartition) -> str:
     if home.stopped:
-        return home.stopped.removeprefix(f"{home.position.tp} ")
+        why = home.stopped.removeprefix(f"{home.position.tp} ").removeprefix("has stopped: ")
+        return why if why.startswith("stopped") else f"stopped: {why}"
     return f"reads no more: {home.full_because}" if home.full_because else ""
 
 

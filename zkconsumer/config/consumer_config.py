@@ -220,8 +220,8 @@ class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, Coordinat
         **same_as("queued.max.bytes"),
     )
     handler_timeout_ms: int = integer(
-        "with `run(concurrency=)`: how long a handler may take; -1: for ever. Then a worker process is killed and a"
-        " coroutine cancelled, which counts as a failed attempt. A thread cannot be ended: its key stays blocked, and"
+        "with `run(concurrency=)`: how long a handler may take; -1 or 0: for ever. Then a worker process is killed and"
+        " a coroutine cancelled, which counts as a failed attempt. A thread cannot be ended: its key stays blocked, and"
         " `connector.state` says so",
         least=-1,
         advice="-1 sets no limit",

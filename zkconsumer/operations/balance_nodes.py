@@ -1,7 +1,7 @@
 """The nodes of balanced members, decoded for a group snapshot. Pure.
 
-The bytes may be anybody's. What cannot be decoded is unknown, never none. A snapshot keeps numbers and the first few
-messages, because one note may list a million offsets.
+The bytes may be anybody's. Bytes that cannot be decoded make a node unknown, never empty. A snapshot keeps numbers and
+the first few messages, because one note may list a million offsets.
 """
 
 from __future__ import annotations

@@ -117,6 +117,8 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "endingOffsetsByTimestamp": "name one time by endingTimestamp, or offsets by endingOffsets",
     "path": "load() takes no path; name the topics with subscribe",
     "groups": "it names the groups of table=members, owners, offsets or lag",
+    "concurrency": "Spark's tasks share the work of a batch; minPartitions divides it further",
+    "share.partitions": "a query lends nothing; its batches are offsets of whole partitions",
     "group.migration": "a query is no bridge; once all others are, restart it with group.coordination=kafka",
 }
 """Options that are known elsewhere, and what takes their place here."""

@@ -114,6 +114,8 @@ class GroupMember:
         self.committer: Committer | None = None
         self.engine: Engine | None = None
         self._closing = False
+        self.put_down_balanced: Callable[[int, bool], None] | None = None
+        """Does the same as :meth:`put_down` for a run whose messages are finished in any order."""
         self.not_committed: Sequence[str] = ()
         """After the end: positions from which messages are consumed again, although a commit was due."""
 
@@ -239,6 +241,8 @@ class GroupMember:
         Arguments: ``thread`` is its native identifier; ``finished``: its message counts as finished. Otherwise the
         message is consumed again, unless the thread has committed it explicitly.
         """
+        if self.put_down_balanced is not None:
+            self.put_down_balanced(thread, finished)
         for position in self.in_hand(thread):
             end = position.finished(including_held=True)
             committed = self.committer is not None and self.committer.counted_in_hand(position) == end

@@ -50,6 +50,7 @@ def test_only_partitions_with_news_have_a_line() -> None:
     state = BalanceState(8, (quiet, busy))
     assert state.lines() == (str(busy),)
     assert state.in_hand == 1
+    assert BalanceState(8, (quiet,), troubles=("a",), warnings=("b",)).lines() == ("a", "b")
 
 
 def test_problems_are_stops_and_troubles() -> None:

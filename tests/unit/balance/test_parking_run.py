@@ -11,8 +11,10 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector, cli
+from zkconsumer.balance import parking
 from zkconsumer.balance.outcomes import Reject
 from zkconsumer.balance.retry import Retry
+from zkconsumer.core import message_ledger
 from zkconsumer.core.message_pointers import Fate, Pointer, decode_pointers
 from zkconsumer.testing import FakeCluster
 
@@ -182,3 +184,33 @@ def test_dropped_message_frees_its_key(world: World, tmp_path: Any, monkeypatch:
         eventually(lambda: not world.pointers(), 10, "what was parked behind it")
     assert [offset for offset, _ in world.handled].count(4) == 1
     assert {offset for offset, _ in world.handled} == set(range(MESSAGES))
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_order_of_keys_survives_a_full_node(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    """Every third message fails twice, and only eight can be parked: some wait in lanes, others as pointers."""
+    for module in (message_ledger, parking):
+        monkeypatch.setattr(module, "MOST_POINTERS", 8)
+    monkeypatch.setattr(parking, "ROOM_AGAIN", 6)
+    world = World(cluster, f"full-{batch}")
+    done: list[int] = []
+    lock = threading.Lock()
+
+    def handle(messages: Any) -> None:
+        for message in messages if batch > 1 else [messages]:
+            if message.offset % 3 != 1 and message.offset % 4 == 0 and message.attempt < 3:
+                raise TimeoutError("the server is away")
+        with lock:
+            done.extend(message.offset for message in (messages if batch > 1 else [messages]))
+
+    world.handler = handle  # type: ignore[assignment, method-assign]
+    with world.running(Retry(delays=[0.02], jitter=0, park_after=1), batch=batch):
+        eventually(
+            lambda: world.committed() == MESSAGES and not world.pointers(),
+            20,
+            lambda: f"all messages; base {world.committed()}, {world.fates()}, done {sorted(done)}",
+        )
+    assert set(done) == set(range(MESSAGES))
+    for key in range(3):
+        of_key = [offset for offset in done if offset % 3 == key]
+        assert of_key == sorted(of_key)

@@ -12,6 +12,10 @@ import pytest
 from tests.timing import scaled
 from zkconsumer import cli
 from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, decode_pointers, encode_pointers
+from zkconsumer.deadline import Deadline
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.group_channel import GroupChannel, Membership
+from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.testing import FakeCluster, ManualClock
 from zkconsumer.zookeeper.session import Session
 
@@ -254,3 +258,14 @@ def test_groups_that_have_no_pointers(world: World) -> None:
     assert "has no such messages" in world.err
     assert world("list", "nobody") == 1
     assert "does not exist" in world.err
+
+
+def test_groups_of_brokers_keep_no_pointers(world: World) -> None:
+    (number, host, port), *_ = world.cluster.addresses()
+    channel = GroupChannel(BrokerChannel(Endpoint(number, host, port), client_id="test", socket_timeout=scaled(5.0)))
+    channel.connect(Deadline(scaled(5.0)))
+    assert not any(channel.commit(Membership("theirs"), {TopicPartition("t", 0): 3}, Deadline(scaled(5.0))).values())
+    channel.close()
+    for verb in (["list"], ["replay", "--all", "--execute"], ["export", "--to", "-"]):
+        assert world(verb[0], "theirs", *verb[1:]) == 1
+        assert "theirs: is a group that the brokers coordinate, and they keep no pointers" in world.err

@@ -126,6 +126,15 @@ def test_a_wrong_option_is_refused_with_its_name_and_value(given: dict[str, str]
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [("concurrency", "8", "Spark's tasks share the work"), ("share.partitions", "true", "a query lends nothing")],
+)
+def test_message_balance_is_no_option_of_spark(name: str, value: str, reason: str) -> None:
+    with pytest.raises(ConfigException, match=f"{name}: '{value}': unknown option; {reason}"):
+        parse({**BASE, name: value})
+
+
+@pytest.mark.parametrize(
     ("given", "named"),
     [
         ({"startingoffsets": "soon"}, "startingOffsets"),

@@ -1,4 +1,4 @@
-"""Checks of what balanced members keep: notes, pointers to parked messages and dead letters, and loans.
+"""Checks of balanced members: their notes, their pointers to parked messages and dead letters, and their loans.
 
 Pure; any thread.
 """
@@ -51,7 +51,7 @@ def parked_without_member(seen: Observations) -> Iterator[Finding]:
     ours = [name for name, node in snapshot.members.items() if member_kind(node) in _OURS]
     number, where = sum(parked.values()), _pointers_path(snapshot, min(parked))
     start = "start a member of this package with run(..., concurrency=...), or export them: "
-    start += our_command(snapshot, "dead", "list", snapshot.group)
+    start += our_command(snapshot, "dead", "export", snapshot.group, "--parked", "--to", "FILE")
     if not ours and not unread:
         level = Level.ERROR if snapshot.members else Level.WARN
         others = "only other members are" if snapshot.members else "no member is"
@@ -101,8 +101,8 @@ def full_pointers(seen: Observations) -> Iterator[Finding]:
             yield _unreadable_pointers(snapshot, tp, node)
             continue
         for number, kind, remedy in (
-            (node.parked, "parked message", "find out why they fail: " + _dead(snapshot, "list")),
-            (node.dead, "dead letter", "export and drop them: " + _dead(snapshot, "export")),
+            (node.parked, "parked message", "find out why they fail: " + _dead(snapshot, "list", "--parked")),
+            (node.dead, "dead letter", "replay or drop them: " + _dead(snapshot, "drop", "--all")),
         ):
             if number >= NEARLY_FULL:
                 full = number >= MOST_POINTERS
@@ -264,11 +264,16 @@ def pointers_and_retention(seen: Observations) -> Iterator[Finding]:
             if len(gone) == len(node.listed) and (node.parked or 0) + (node.dead or 0) > len(gone):
                 text = text.replace("deleted ", "deleted at least ")
             evidence = f"offset {gone[0].offset:,}, log from {log.start:,}"
-            yield Finding(Level.ERROR, text, evidence, path, "drop the pointers: " + _dead(snapshot, "drop"))
+            offsets = ",".join(str(one.offset) for one in gone)
+            where = ("--topic", f"{tp.topic}:{tp.partition}", "--offset", offsets)
+            remedy = "drop the pointers: " + _dead(snapshot, "drop", "--parked", *where)
+            yield Finding(Level.ERROR, text, evidence, path, remedy)
         elif near := _nearness(seen, tp, first.offset):
             text = f"retention is about to delete the message at offset {first.offset:,} of {tp}, which is"
             text += " a dead letter" if first.dead else " parked"
-            remedy = "export it, or raise retention.ms of the topic: " + _dead(snapshot, "export")
+            remedy = "export it, or raise retention.ms of the topic: " + _dead(
+                snapshot, "export", "--parked", "--to", "FILE"
+            )
             yield Finding(Level.WARN, text, near, path, remedy)
 
 
@@ -331,8 +336,8 @@ def _why(one: PointedMessage) -> str:
     return f"{counted(one.attempts, 'attempt')}, {one.reason or 'no reason given'}"
 
 
-def _dead(snapshot: GroupSnapshot, verb: str) -> str:
-    return our_command(snapshot, "dead", verb, snapshot.group)
+def _dead(snapshot: GroupSnapshot, verb: str, *more: str) -> str:
+    return our_command(snapshot, "dead", verb, snapshot.group, *more)
 
 
 def _ack_path(snapshot: GroupSnapshot, tp: TopicPartition) -> str:

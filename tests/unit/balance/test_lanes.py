@@ -1,0 +1,224 @@
+"""Lanes: the order of messages that wait, against a naive model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkconsumer.balance.lanes import Lanes, Order, order_named
+from zkconsumer.balance.read_work import Part, ReadWork
+from zkconsumer.model import TopicPartition
+
+KEYS = [None, b"a", b"b", b"c"]
+
+
+def home(partition: int = 0) -> Any:
+    position = SimpleNamespace(tp=TopicPartition("t", partition), halted=False, revoked=False)
+    return SimpleNamespace(position=position, stopped="", aside=[], parked=set(), ledger=None)
+
+
+class Fed:
+    """Lanes, and messages that are added with rising offsets."""
+
+    def __init__(self, order: Order = Order.KEY) -> None:
+        self.lanes = Lanes(order)
+        self.home = home()
+        self.offset = self.serial = 0
+
+    def add(self, keys: list[bytes | None], where: Any = None) -> list[ReadWork]:
+        at = where or self.home
+        self.serial += 1
+        part = Part(at, None, self.serial)
+        works = []
+        for key in keys:
+            works.append(ReadWork(SimpleNamespace(value=b""), self.offset, key, part))
+            self.offset += 1
+        self.lanes.add(at, works)
+        return works
+
+    def take(self, most: int = 100, now: float = 0.0) -> list[int]:
+        self.taken = self.lanes.take(most, now)
+        return [work.offset for work in self.taken]
+
+    def fail(self, work: ReadWork, due: float) -> None:
+        again = work.again()
+        again.not_before = due
+        self.lanes.put_back(again)
+        self.lanes.returned([work])
+
+
+@pytest.mark.parametrize(
+    ("order", "first", "second"),
+    [
+        (Order.NONE, [0, 1, 2, 3, 4], []),
+        (Order.KEY, [0, 1, 2, 4, 3], []),
+        (Order.PARTITION, [0, 1, 2, 3, 4], []),
+    ],
+)
+def test_all_of_a_lane_go_to_one_worker(order: Order, first: list[int], second: list[int]) -> None:
+    fed = Fed(order)
+    fed.add([b"a", b"b", None, b"b", b"a"])
+    assert sorted(fed.take()) == sorted(first)
+    assert fed.take() == second
+
+
+def test_a_key_in_hand_is_not_taken_again() -> None:
+    fed = Fed()
+    fed.add([b"a", b"b", b"a", b"b"])
+    assert fed.take(1) == [0]
+    (held,) = fed.taken
+    assert fed.take() == [1, 3]
+    assert fed.take() == []
+    fed.lanes.returned([held])
+    assert fed.take() == [2]
+
+
+def test_the_oldest_goes_first_when_its_key_is_free() -> None:
+    fed = Fed()
+    fed.add([b"a", b"a"])
+    assert fed.take(1) == [0]
+    held = fed.taken
+    fed.add([None] * 3)
+    fed.lanes.returned(held)
+    assert fed.take() == [1, 2, 3, 4]
+
+
+def test_a_failed_message_holds_its_key_until_it_is_due() -> None:
+    fed = Fed()
+    fed.add([b"a", b"a", b"b"])
+    assert fed.take(1) == [0]
+    fed.fail(fed.taken[0], 10.0)
+    assert fed.take(now=9.9) == [2]
+    assert fed.lanes.next_due() == 10.0
+    assert fed.take(now=10.0) == [0], "alone: what follows waits for its outcome"
+    fed.lanes.returned(fed.taken)
+    assert fed.take(now=10.0) == [1]
+
+
+def test_a_stopped_partition_begins_nothing_until_resumed() -> None:
+    fed, other = Fed(), home(1)
+    fed.add([b"a", None, b"b", b"b"])
+    fed.add([b"a"], other)
+    fed.home.position.halted = True
+    assert fed.take() == [4]
+    fed.home.position.halted = False
+    fed.lanes.resume(fed.home)
+    assert sorted(fed.take()) == [0, 1, 2, 3]
+
+
+def test_a_key_stays_busy_over_a_new_stay() -> None:
+    """A handler of the earlier stay still has it."""
+    fed, later = Fed(), home()
+    fed.add([b"a", b"b", b"b"])
+    assert fed.take(1) == [0]
+    (held,) = fed.taken
+    fed.home.position.halted = fed.home.position.revoked = True
+    fed.lanes.drop(fed.home)
+    fed.add([b"a", b"b"], later)
+    assert fed.take() == [4]
+    fed.lanes.returned([held])
+    assert fed.take() == [3]
+
+
+def test_a_blocked_key_begins_only_works_of_pointers() -> None:
+    fed = Fed()
+    fed.add([b"a", b"a", b"a"])
+    assert fed.take(1) == [0]
+    (first,) = fed.taken
+    behind = fed.lanes.waiting_behind(first)
+    assert [work.offset for work in behind] == [1, 2]
+    fed.lanes.block(first, behind[:1])
+    fed.lanes.returned([first])
+    assert fed.take() == []
+    again = first.again()
+    again.pointer = True
+    fed.lanes.put_back(again)
+    assert fed.take() == [0]
+    fed.lanes.returned(fed.taken)
+    assert fed.take() == []
+    fed.lanes.unblock(fed.home, {})
+    assert fed.take() == [2]
+
+
+def test_slots_that_leave_take_their_messages_along() -> None:
+    fed = Fed()
+    for slot, work in enumerate(fed.add([b"a", b"b", None, b"a", None])):
+        work.slot = slot
+    assert sorted(work.offset for work in fed.lanes.remove_slots(fed.home, 0b10101)) == [0, 2, 4]
+    assert sorted(fed.take()) == [1, 3]
+
+
+def test_unknown_orders_are_refused() -> None:
+    with pytest.raises(ValueError, match="order must be one of"):
+        order_named("keys")
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(st.sampled_from(KEYS), min_size=1, max_size=6)),
+        st.tuples(st.just("take"), st.integers(1, 5)),
+        st.tuples(st.just("done"), st.integers(0, 9)),
+        st.tuples(st.just("fail"), st.integers(0, 9)),
+        st.tuples(st.just("later"), st.integers(1, 3)),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS, st.sampled_from([Order.KEY, Order.PARTITION]))
+def test_every_message_comes_once_and_each_lane_in_order(  # noqa: C901
+    steps: list[tuple[str, Any]], order: Order
+) -> None:
+    """One worker has a lane at a time, and what fails goes before what follows it."""
+    fed, now, hands = Fed(order), 0.0, list[list[ReadWork]]()
+    done: dict[bytes | None, list[int]] = {}
+
+    def lane(work: ReadWork) -> bytes | None:
+        return b"" if order is Order.PARTITION else work.key
+
+    def take(most: int) -> bool:
+        works = fed.lanes.take(most, now)
+        busy = {lane(work) for hand in hands for work in hand} - {None}
+        assert not busy & {lane(work) for work in works}
+        hands.extend([work] if lane(work) is None else [] for work in works)
+        for key in dict.fromkeys(lane(work) for work in works if lane(work) is not None):
+            hands.append([work for work in works if lane(work) == key])
+        hands[:] = [hand for hand in hands if hand]
+        return bool(works)
+
+    def settle(number: int, *, fails: bool) -> None:
+        if not hands:
+            return
+        hand = hands.pop(number % len(hands))
+        back = hand if fails else []
+        for work in back:
+            again = work.again()
+            again.not_before = now + 1 if work is hand[0] else 0.0
+            fed.lanes.put_back(again)
+        if not fails:
+            for work in hand:
+                done.setdefault(lane(work), []).append(work.offset)
+        fed.lanes.returned(hand)
+
+    for step, value in steps:
+        if step == "add":
+            fed.add(value)
+        elif step == "take":
+            take(value)
+        elif step == "later":
+            now += value
+        else:
+            settle(value, fails=step == "fail")
+    while hands or take(100):
+        settle(0, fails=False)
+        now += 1
+    now += 100
+    while take(100) or hands:
+        settle(0, fails=False)
+    assert sorted(offset for offsets in done.values() for offset in offsets) == list(range(fed.offset))
+    for key, offsets in done.items():
+        assert key is None or offsets == sorted(offsets)
