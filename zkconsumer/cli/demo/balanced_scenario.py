@@ -118,8 +118,8 @@ class BalancedSteps:
         self._producer.start(self._account)
         self._producer.let_finish()
         self._screen.say(
-            f"{self._total:,} flights are being produced, keyed by carrier. One in {FAILING} fails {FAILURES} times.\n"
-            f"{DAMAGED} are damaged, so that no attempt at them can succeed."
+            f"{self._total:,} flights are being produced, keyed by carrier.\n"
+            f"One in {FAILING} fails {FAILURES} times. {DAMAGED} are damaged, and every attempt at them fails."
         )
         self._until(lambda: all(one.recorded for one in self._members.values()), "every process handles flights")
         self._until(lambda: self._recorded >= self._total * _KILLED_AT, "a good part is handled")
