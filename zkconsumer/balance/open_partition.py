@@ -75,8 +75,7 @@ class OpenPartition:
         self.queue = queue
         self.reader = reader
         self.messages = messages
-        self.own = own
-        self.shared = not own
+        self.own, self.shared = own, not own
         self.at = position.consumed or 0
         self.limit = NO_LIMIT
         self.chunks: deque[Chunk] = deque()
