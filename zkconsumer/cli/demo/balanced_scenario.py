@@ -112,14 +112,14 @@ class BalancedSteps:
             self._screen.say(f"{name} is process {member.pid}, with {count} workers")
         self._until(lambda: self._view.members == MEMBERS.keys(), "all processes are members")
         self._until(lambda: len(self._view.owners) == PARTITIONS, "all partitions have an owner")
-        idle = sorted(MEMBERS.keys() - {member for member, _ in self._view.owners.values()})
-        self._until(lambda: self._zookeeper.borrowers() >= set(idle), f"keys are lent to {' and '.join(idle)}")
-        self._screen.say(f"{' and '.join(idle)} owns no partition, and the owners lend keys to it")
+        # owners may still change, because the last member has just joined
+        self._until(lambda: self._zookeeper.borrowers() >= self._idle, "keys are lent to the member without partitions")
+        self._screen.say(f"{' and '.join(sorted(self._idle))} owns no partition, and the owners lend keys to it")
         self._producer.start(self._account)
         self._producer.let_finish()
         self._screen.say(
-            f"{self._total:,} flights are being produced, keyed by carrier. One in {FAILING} fails {FAILURES} times.\n"
-            f"{DAMAGED} are damaged, so that no attempt at them can succeed."
+            f"{self._total:,} flights are being produced, keyed by carrier.\n"
+            f"One in {FAILING} fails {FAILURES} times. {DAMAGED} are damaged, and every attempt at them fails."
         )
         self._until(lambda: all(one.recorded for one in self._members.values()), "every process handles flights")
         self._until(lambda: self._recorded >= self._total * _KILLED_AT, "a good part is handled")
@@ -145,6 +145,10 @@ class BalancedSteps:
         self._until(lambda: not self._view.members, "the group is empty")
         for member in self._members.values():
             member.join()
+
+    @property
+    def _idle(self) -> set[str]:
+        return MEMBERS.keys() - {member for member, _ in self._view.owners.values()}
 
     @property
     def _recorded(self) -> int:
