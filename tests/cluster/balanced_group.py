@@ -102,14 +102,31 @@ class BalancedGroup:
         self.produced: dict[Place, bytes | None] = {}
         self.zookeeper = KazooClient(connect, timeout=20.0)
         self.keep = False
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all", "log_level": 0})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "linger.ms": 5,
+                "acks": "all",
+                "log_level": 0,
+                "topic.metadata.refresh.interval.ms": 1000,
+            }
+        )
         self._ended: list[BalancedMember] = []
         self._witness = Witness(self.directory, connect, group, self.topics)
 
     def __enter__(self) -> Self:
         self.zookeeper.start(timeout=scaled(10))
         self._witness.__enter__()
+        for (
+            topic,
+            count,
+        ) in self.topics.items():  # else messages wait long for a partition of a topic that was just made
+            eventually(lambda t=topic, n=count: self._knows(t, n), 20, topic)  # type: ignore[misc]
         return self
+
+    def _knows(self, topic: str, count: int) -> bool:
+        found = self._producer.list_topics(topic, scaled(5)).topics[topic].partitions
+        return len(found) >= count and all(one.leader >= 0 for one in found.values())
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.release(OVER)

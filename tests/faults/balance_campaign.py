@@ -174,7 +174,7 @@ class Campaign:
         if not self.group.members[name].running:
             self.log.append(f"{name} has ended by itself: {member.log_text()[-2000:]}")
             self._join(name)
-        self._wait(0.1, 1.0)
+        self._wait(0.5, 2.0)
 
     def _wait(self, least: float, most: float) -> None:
         sleep(self._random.uniform(least, most))
