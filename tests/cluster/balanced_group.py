@@ -102,13 +102,31 @@ class BalancedGroup:
         self.produced: dict[Place, bytes | None] = {}
         self.zookeeper = KazooClient(connect, timeout=20.0)
         self.keep = False
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "linger.ms": 5,
+                "acks": "all",
+                "log_level": 0,
+                "topic.metadata.refresh.interval.ms": 1000,
+            }
+        )
         self._ended: list[BalancedMember] = []
         self._witness = Witness(self.directory, connect, group, self.topics)
 
     def __enter__(self) -> Self:
         self.zookeeper.start(timeout=scaled(10))
         self._witness.__enter__()
+        for (
+            topic,
+            count,
+        ) in self.topics.items():  # else messages wait long for a partition of a topic that was just made
+            eventually(lambda t=topic, n=count: self._knows(t, n), 20, topic)  # type: ignore[misc]
         return self
+
+    def _knows(self, topic: str, count: int) -> bool:
+        found = self._producer.list_topics(topic, scaled(5)).topics[topic].partitions
+        return len(found) >= count and all(one.leader >= 0 for one in found.values())
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.release(OVER)
@@ -152,7 +170,7 @@ class BalancedGroup:
         """
         first = len(self.produced)
         places: dict[int, Place] = {}
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "acks": "all", "log_level": 0})
+        producer = self._producer
         keys: dict[int, bytes | None] = {}
 
         def delivered(number: int) -> Callable[[Any, Any], None]:
@@ -173,7 +191,9 @@ class BalancedGroup:
                 on_delivery=delivered(number),
             )
             producer.poll(0)
-        assert producer.flush(scaled(30)) == 0, "not acknowledged in time"
+        producer.flush(scaled(30))
+        # another thread that produces may be about to call back
+        eventually(lambda: len(places) == len(keys), 30, "the acknowledgement of all messages")
         self.produced |= {place: keys[number] for number, place in places.items()}
         return [places[number] for number in sorted(places)]
 

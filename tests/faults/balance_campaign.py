@@ -51,6 +51,7 @@ class Flow:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flow", daemon=True)
         self.refused: set[Place] = set()
+        self._error: BaseException | None = None
 
     def _words(self) -> str:
         draw = self._random.random()
@@ -66,6 +67,12 @@ class Flow:
         return "sleep=0.002"
 
     def _run(self) -> None:
+        try:
+            self._produce()
+        except BaseException as error:  # raised at the end: a campaign without messages finds nothing
+            self._error = error
+
+    def _produce(self) -> None:
         group = self._group
         each = max(1, int(self._rate * _PAUSE_S / group.topics[group.topic]))
         while not self._stop.wait(_PAUSE_S):
@@ -87,6 +94,8 @@ class Flow:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        if self._error is not None:
+            raise self._error
 
 
 class Campaign:
@@ -165,7 +174,7 @@ class Campaign:
         if not self.group.members[name].running:
             self.log.append(f"{name} has ended by itself: {member.log_text()[-2000:]}")
             self._join(name)
-        self._wait(0.1, 1.0)
+        self._wait(0.5, 2.0)
 
     def _wait(self, least: float, most: float) -> None:
         sleep(self._random.uniform(least, most))
