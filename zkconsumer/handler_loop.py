@@ -132,6 +132,8 @@ class RunLoop:
         When no worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
         ``consumer.timeout.action=end``). The connector lives on, and may be run again.
 
+        With ``concurrency`` so many handlers run at a time, and an exception is a failed attempt at one message. See
+        docs/message-balance.md for ``order``, ``executor``, ``batch``, ``retry``, ``dead_letter``, ``failure_limit``.
         With ``until`` (and ``concurrency``) it returns when everything before an end is finished, parked or a dead
         letter in each partition that this member owns, and commits that. The connector lives on. ``until="end"`` is the
         log ends as of now; or a mapping from (topic, partition) to offsets, for all partitions of the topics; or a time
