@@ -27,9 +27,10 @@ from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.handler_check import check_handler, check_workers
 from zkconsumer.balance.lanes import order_named
 from zkconsumer.balance.retry import Retry
-from zkconsumer.balance.until import RunEndRequest, RunEndWatch, find_ends, requested_end
+from zkconsumer.balance.until import RunEndRequest, RunEndWatch, checked_end, find_ends
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.registration import SHARE_KEY, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
@@ -40,6 +41,7 @@ from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MergedStreams
 from zkconsumer.wiring import GroupMember
+from zkconsumer.wiring.sharing_access import share_to_advertise, sharing_access
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -71,6 +73,8 @@ class RunLoop:
     """Whether messages are finished in any order: the first run had ``concurrency``."""
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
+    _advertised: dict[str, object]
+    _registration: Registration
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -132,8 +136,14 @@ class RunLoop:
         When no worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
         ``consumer.timeout.action=end``). The connector lives on, and may be run again.
 
-        With ``concurrency`` so many handlers run at a time, and an exception is a failed attempt at one message. See
-        docs/message-balance.md for ``order``, ``executor``, ``batch``, ``retry``, ``dead_letter``, ``failure_limit``.
+        With ``concurrency`` the messages are balanced one by one: up to so many handlers run at the same time, and
+        those of one key come in order (``order``). An exception of the handler then ends nothing: the message comes
+        again (``retry``, a default :class:`Retry`), is parked, or becomes a dead letter. A BaseException ends the run.
+        A partition stops, visibly, at its ``failure_limit``. ``commit_offsets()`` in a handler does not count its
+        message. A handler may run longer than ``max.poll.interval.ms``: it blocks its key alone. ``batch`` above 1
+        gives the handler lists; it may return a list with one outcome (or exception) for each. See
+        ``docs/message-balance.md``.
+
         With ``until`` (and ``concurrency``) it returns when everything before an end is finished, parked or a dead
         letter in each partition that this member owns, and commits that. The connector lives on. ``until="end"`` is the
         log ends as of now; or a mapping from (topic, partition) to offsets, for all partitions of the topics; or a time
@@ -151,7 +161,7 @@ class RunLoop:
         without the extra ``otel``.
         """
         self._check_run(workers, concurrency, topics, key_decoder, value_decoder)
-        end = _run_end(until, concurrency, topics)
+        end = checked_end(until, concurrency, topics, time_ns() // 1_000_000)
         decoders = (key_decoder, value_decoder)
         handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
         options = concurrency and BalancedOptions(
@@ -159,6 +169,7 @@ class RunLoop:
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
+        self._advertise(options or None)
         with guard or nullcontext():
             try:
                 if topics is not None:
@@ -194,7 +205,9 @@ class RunLoop:
         traced = tracer is not None and tracer is not False
         check_handler(handler, concurrency, executor, traced=traced)
         if traced:  # here, so that the loop has no branch for it
-            handler = _with_spans(handler, tracer, self.config)
+            from zkconsumer.tracing import ProcessSpans  # here, because nobody else needs the library
+
+            handler = ProcessSpans(tracer, self.config).around(handler)
         if concurrency is None:
             return handler, executor
         made = executor_named(executor, handler, concurrency, batch, self.config, self.consumer_id, decoders)
@@ -254,8 +267,21 @@ class RunLoop:
             closing=lambda: self._end.begun,
             closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
+            sharing=sharing_access(member, lambda: self._registration) if SHARE_KEY in self._advertised else None,
             handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
+
+    def _advertise(self, options: BalancedOptions | None) -> None:
+        """Have the registration say that this member shares, if it does. Raises ConfigException if it cannot."""
+        share = options and share_to_advertise(self.config, options.order, options.concurrency)
+        if share and not self._created:
+            self._advertised[SHARE_KEY] = str(share)
+
+    def _give_back(self) -> None:
+        """Give back what a run has on loan from other members, within a short time."""
+        run = self._running
+        if isinstance(run, BalancedRun):
+            run.give_back()
 
     def _create_streams(
         self,
@@ -484,17 +510,3 @@ class _Run:
                 self._timeout = error
         if over:
             self._stop()
-
-
-def _run_end(until: object, concurrency: int | None, topics: object) -> RunEndRequest | None:
-    if until is None:
-        return None
-    if concurrency is None or isinstance(topics, TopicFilter):
-        raise ValueError("until needs concurrency, and topics by name")
-    return requested_end(until, time_ns() // 1_000_000)
-
-
-def _with_spans(handler: Handler, tracer: Tracer | bool, config: ConsumerConfig) -> Handler:
-    from zkconsumer.tracing import ProcessSpans  # here, because nobody else needs the library
-
-    return ProcessSpans(tracer, config).around(handler)

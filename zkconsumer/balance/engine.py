@@ -276,7 +276,8 @@ class Engine:
                 self.pointer_settled(work)
 
     def _put_back(self, work: ReadWork) -> None:
-        if work.part.home.position.revoked:
+        home = work.part.home
+        if home.position.revoked or home.leaving >> work.slot & 1:  # whoever gets its slot handles it again
             self._forget(work)
         else:
             self.lanes.put_back(work)

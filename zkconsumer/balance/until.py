@@ -21,6 +21,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
 
@@ -53,7 +54,7 @@ class RunEnd:
 
         False without partitions: see :meth:`reached_by_group`.
         """
-        return bool(positions) and all(_base(position) >= self.limit(tp) for tp, position in positions.items())
+        return bool(positions) and all(_base_of(position) >= self.limit(tp) for tp, position in positions.items())
 
     def reached_by_group(self, stored: Mapping[TopicPartition, int]) -> bool:
         """Return whether the committed offsets of the group have reached the ends.
@@ -106,6 +107,15 @@ class RunEndRequest:
     time: int
 
 
+def checked_end(until: Any, concurrency: int | None, topics: object, now_ms: int) -> RunEndRequest | None:
+    """Return what ``until`` of ``run`` asks for, None if it is None. Raises: as :func:`requested_end`."""
+    if until is None:
+        return None
+    if concurrency is None or isinstance(topics, TopicFilter):
+        raise ValueError("until needs concurrency, and topics by name")
+    return requested_end(until, now_ms)
+
+
 def requested_end(until: Any, now_ms: int) -> RunEndRequest:
     """Check ``until`` and return what it asks for. ``now_ms`` is the present time in ms since 1970.
 
@@ -132,7 +142,7 @@ def requested_end(until: Any, now_ms: int) -> RunEndRequest:
     return RunEndRequest(None, time)
 
 
-def _base(position: PartitionPosition) -> int:
+def _base_of(position: PartitionPosition) -> int:
     """Return the base as it will be once all pointers are stored, -1 if it is unknown."""
     ledger = position.ledger
     if position.consumed is None or ledger is None or not ledger.pointers:

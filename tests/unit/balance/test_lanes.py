@@ -161,7 +161,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(st.sampled_from(KEYS), min_size=1, max_size=6)),
         st.tuples(st.just("take"), st.integers(1, 5)),
-        st.tuples(st.just("done"), st.integers(0, 9)),
+        st.tuples(st.just("finish"), st.integers(0, 9)),
         st.tuples(st.just("fail"), st.integers(0, 9)),
         st.tuples(st.just("later"), st.integers(1, 3)),
     ),
@@ -169,56 +169,62 @@ STEPS = st.lists(
 )
 
 
+class Workers:
+    """Workers that take lanes, finish them and fail; a message is noted when it is done."""
+
+    def __init__(self, order: Order) -> None:
+        self.fed = Fed(order)
+        self.order = order
+        self.now = 0.0
+        self.hands: list[list[ReadWork]] = []
+        self.done: dict[bytes | None, list[int]] = {}
+
+    def lane(self, work: ReadWork) -> bytes | None:
+        return b"" if self.order is Order.PARTITION else work.key
+
+    def add(self, keys: list[bytes | None]) -> None:
+        self.fed.add(keys)
+
+    def later(self, seconds: float) -> None:
+        self.now += seconds
+
+    def take(self, most: int) -> bool:
+        works = self.fed.lanes.take(most, self.now)
+        busy = {self.lane(work) for hand in self.hands for work in hand} - {None}
+        assert not busy & {self.lane(work) for work in works}
+        self.hands += [[work] for work in works if self.lane(work) is None]
+        for lane in dict.fromkeys(lane for work in works if (lane := self.lane(work)) is not None):
+            self.hands.append([work for work in works if self.lane(work) == lane])
+        return bool(works)
+
+    def finish(self, number: int) -> None:
+        if self.hands:
+            hand = self.hands.pop(number % len(self.hands))
+            for work in hand:
+                self.done.setdefault(self.lane(work), []).append(work.offset)
+            self.fed.lanes.returned(hand)
+
+    def fail(self, number: int) -> None:
+        """The first fails, and the others are not begun."""
+        if self.hands:
+            hand = self.hands.pop(number % len(self.hands))
+            for work in hand:
+                again = work.again()
+                again.not_before = self.now + 1 if work is hand[0] else 0.0
+                self.fed.lanes.put_back(again)
+            self.fed.lanes.returned(hand)
+
+
 @given(STEPS, st.sampled_from([Order.KEY, Order.PARTITION]))
 def test_every_message_comes_once_and_each_lane_in_order(  # noqa: C901
     steps: list[tuple[str, Any]], order: Order
 ) -> None:
     """One worker has a lane at a time, and what fails goes before what follows it."""
-    fed, now, hands = Fed(order), 0.0, list[list[ReadWork]]()
-    done: dict[bytes | None, list[int]] = {}
-
-    def lane(work: ReadWork) -> bytes | None:
-        return b"" if order is Order.PARTITION else work.key
-
-    def take(most: int) -> bool:
-        works = fed.lanes.take(most, now)
-        busy = {lane(work) for hand in hands for work in hand} - {None}
-        assert not busy & {lane(work) for work in works}
-        hands.extend([work] if lane(work) is None else [] for work in works)
-        for key in dict.fromkeys(lane(work) for work in works if lane(work) is not None):
-            hands.append([work for work in works if lane(work) == key])
-        hands[:] = [hand for hand in hands if hand]
-        return bool(works)
-
-    def settle(number: int, *, fails: bool) -> None:
-        if not hands:
-            return
-        hand = hands.pop(number % len(hands))
-        back = hand if fails else []
-        for work in back:
-            again = work.again()
-            again.not_before = now + 1 if work is hand[0] else 0.0
-            fed.lanes.put_back(again)
-        if not fails:
-            for work in hand:
-                done.setdefault(lane(work), []).append(work.offset)
-        fed.lanes.returned(hand)
-
+    workers = Workers(order)
     for step, value in steps:
-        if step == "add":
-            fed.add(value)
-        elif step == "take":
-            take(value)
-        elif step == "later":
-            now += value
-        else:
-            settle(value, fails=step == "fail")
-    while hands or take(100):
-        settle(0, fails=False)
-        now += 1
-    now += 100
-    while take(100) or hands:
-        settle(0, fails=False)
-    assert sorted(offset for offsets in done.values() for offset in offsets) == list(range(fed.offset))
-    for key, offsets in done.items():
-        assert key is None or offsets == sorted(offsets)
+        getattr(workers, step)(value)
+    workers.later(1000)
+    while workers.hands or workers.take(100):
+        workers.finish(0)
+    assert sorted(offset for offsets in workers.done.values() for offset in offsets) == list(range(workers.fed.offset))
+    assert all(key is None or offsets == sorted(offsets) for key, offsets in workers.done.items())

@@ -1,0 +1,246 @@
+"""The engine: outcomes, late ones, what is in hand, and slots that leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zkconsumer.balance.balanced_message import BalancedMessage
+from zkconsumer.balance.batch_size import MOST, BatchSize
+from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
+from zkconsumer.balance.handler_results import outcomes_of
+from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.message_fates import EngineRules
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
+from zkconsumer.balance.read_work import Part, ReadWork
+from zkconsumer.balance.retry import Retry
+from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.streams.rate_limit import RateLimitedLease
+from zkconsumer.streams.stream_queue import Chunk
+from zkconsumer.zookeeper.lease import Lease
+
+AT_ONCE = Deadline(0.0)
+FAILED = Failed(ZeroDivisionError("no"))
+
+
+class World:
+    """An engine with one partition ``t-0``, whose messages are all read."""
+
+    def __init__(self, messages: int = 6, **rules: Any) -> None:
+        self.lease = Lease()
+        self.lease.renew(monotonic(), 3600.0)
+        self.lease.resume(self.lease.epoch)
+        self.errors: list[BaseException] = []
+        retry = rules.pop("retry", Retry(delays=[0.0], park_after=99, park_seconds=1e6))
+        self.engine = Engine(self.lease, EngineRules(retry=retry, **rules), failed=self.errors.append)
+        self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+        self.position.may_park = True
+        self.ledger = self.position.ledger = MessageLedger(self.position, 0, lock=Lock())
+        self.let_go: list[bool] = []
+        self.passed: list[int] = []
+        queue: Any = SimpleNamespace(let_go=lambda: self.let_go.append(True))
+        reader: Any = SimpleNamespace(passed=lambda chunk, first, end, closing: self.passed.append(end))
+        self.home = OpenPartition(self.position, self.ledger, queue, reader, BalancedMessage)
+        self.home.answers = self.engine
+        self.engine.open(self.home)
+        self.chunk = Chunk(self.position, b"", 0, messages)
+        self.chunk.unfinished = 1
+        part = Part(self.home, self.chunk, 1)
+        records = [SimpleNamespace(offset=n, value=b"", key=b"ab"[n % 2 :][:1]) for n in range(messages)]
+        works = [ReadWork(record, record.offset, record.key, part) for record in records]
+        self.ledger.read(range(messages), messages)
+        self.engine.push(self.home, works)
+        self.engine.chunk_read(self.home, self.chunk)
+
+    def take(self, most: int = 100) -> list[Any]:
+        return list(self.engine.take(most, AT_ONCE))
+
+    def settle(self, works: list[Any], outcome: Outcome) -> None:
+        self.engine.settle([(work, outcome) for work in works])
+
+
+def test_outcomes_move_the_base_and_let_go_of_the_chunk() -> None:
+    world = World()
+    works = world.take()
+    assert world.position.held
+    world.settle([work for work in works if work.offset], DONE)
+    assert (world.position.consumed, world.position.held, world.passed) == (0, True, [])
+    world.settle([work for work in works if not work.offset], DONE)
+    assert (world.position.consumed, world.position.held, world.passed) == (6, False, [6])
+    assert world.engine.in_hand == 0
+
+
+def test_what_was_not_started_comes_again_in_order() -> None:
+    world = World()
+    first = world.take(3)
+    world.settle(first[:1], FAILED)
+    world.settle(list(reversed(first[1:])), NOT_STARTED)
+    again = []
+    while works := world.take(1):
+        again += works
+        world.settle(works, DONE)
+    assert [work.offset for work in again if work.key == b"a"] == [0, 2, 4]
+    assert [work.attempts for work in again] == [int(work.offset == 0) for work in again]
+
+
+def test_an_answer_during_the_handler_counts_at_its_end() -> None:
+    world = World(1)
+    (work,) = world.take()
+    work.message.ack()
+    assert world.position.consumed == 0, "its handler has not returned"
+    world.settle([work], FAILED)
+    assert world.position.consumed == 1
+
+
+def test_an_answer_to_an_earlier_attempt_does_nothing() -> None:
+    world = World(1)
+    (work,) = world.take()
+    early = work.message
+    world.settle([work], FAILED)
+    (work,) = world.take()
+    world.settle([work], PENDING)
+    early.ack()
+    assert (world.position.consumed, work.message.attempt) == (0, 2)
+    work.message.ack()
+    work.message.nack()
+    assert world.position.consumed == 1
+
+
+def test_a_late_outcome_touches_nothing_of_the_next_stay() -> None:
+    world = World(2)
+    works = world.take()
+    world.position.revoked = True
+    later = PartitionPosition(world.position.tp, world.position.thread, 0)
+    later.ledger = MessageLedger(later, 0, lock=Lock())
+    later.ledger.read(range(2), 2)
+    world.engine.drop(world.home)
+    world.settle(works, FAILED)
+    assert (later.consumed, world.engine.fates.late, world.let_go) == (0, 2, [True])
+    assert world.take() == []
+
+
+def test_nothing_begins_without_the_lease_or_when_revoked() -> None:
+    world = World()
+    (work,) = world.take(1)
+    assert world.engine.may_start(work)
+    world.lease.suspend()
+    assert not world.engine.may_start(work)
+    assert world.take() == []
+    world.lease.resume(world.lease.epoch)
+    world.position.revoked = True
+    assert not world.engine.may_start(work)
+
+
+def test_the_rate_cap_holds_at_hand_out() -> None:
+    world = World()
+    engine = Engine(RateLimitedLease(world.lease, 20), EngineRules())
+    engine.open(world.home)
+    engine.push(world.home, world.take())
+    assert len(engine.take(100, AT_ONCE)) == 2, "a tenth of a second's"
+    assert engine.take(100, AT_ONCE) == ()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_an_interrupt_of_a_handler_ends_everything(error: BaseException) -> None:
+    world = World()
+    works = world.take()
+    world.settle(works[:1], Failed(error))
+    assert world.errors == [error]
+    assert world.engine.ended
+    assert world.take() == []
+    assert world.position.consumed == 0
+
+
+def test_later_counts_as_no_attempt() -> None:
+    world = World(1)
+    (work,) = world.take()
+    world.settle([work], Later(0))
+    (work,) = world.take()
+    assert work.message.attempt == 1
+
+
+def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
+    world, left = World(), list[bool]()
+    world.home.shared = True
+    (work, *_) = works = world.take(2)
+    work.slot = 5
+    dropped = world.engine.give_up(world.home, 1 << 5, lambda: left.append(True))
+    assert (dropped, left) == ([], [])
+    assert not world.engine.may_start(work)
+    world.settle(works, DONE)
+    assert left == [True]
+
+
+def test_a_partition_stops_at_the_limit_and_loses_no_attempt() -> None:
+    world = World(order=Order.NONE, failure_limit=FailureLimit(consecutive=3))
+    works = world.take()
+    world.settle(works, FAILED)
+    assert "attempts failed in a row, the last with ZeroDivisionError" in world.home.stopped
+    assert world.take() == []
+    failed = [world.ledger.attempts(offset) for offset in range(6)]
+    assert [one.failed for one in failed if one is not None] == [1, 1], "before the limit"
+    assert world.ledger.unfinished == 6
+
+
+LIMIT = FailureLimit(consecutive=5, ratio=0.5, window=10)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reached"),
+    [("fffff", True), ("ffffsf", False), ("sfsfsfsfsf", True), ("sssffssffs", False), ("sssssssssf", False)],
+)
+def test_limits_of_failures(outcomes: str, reached: bool) -> None:
+    count = FailureCount()
+    for outcome in outcomes:
+        if outcome == "f":
+            count.failed()
+        else:
+            count.succeeded(1)
+    assert bool(count.reached(LIMIT)) is reached
+    if reached:
+        count.succeeded(1)
+        count.failed()
+        assert not count.reached(LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FailureLimit(consecutive=0), "consecutive"),
+        (lambda: FailureLimit(ratio=0), "ratio"),
+        (lambda: FailureLimit(window=True), "window"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_batch_sizes_follow_the_quickest_takes() -> None:
+    sizes = BatchSize()
+    for _ in range(12):
+        sizes.note(sizes.size, 1e-6 * sizes.size)
+    assert sizes.size == MOST
+    for _ in range(9):
+        sizes.note(1, 0.05)
+    assert (sizes.size, sizes.workers(7)) == (1, 7)
+
+
+def test_outcomes_of_a_batch() -> None:
+    error = ValueError("no")
+    assert outcomes_of(None, 2) == [DONE, DONE]
+    assert outcomes_of([None, error], 2) == [DONE, Failed(error)]
+    wrong = outcomes_of([None], 2)
+    assert [str(one.error) for one in wrong if isinstance(one, Failed)] == [
+        "the handler returned 1 outcomes for 2 messages"
+    ] * 2

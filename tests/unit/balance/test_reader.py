@@ -1,0 +1,203 @@
+"""The reader: what it makes of chunks, gaps, jumps and places that cannot be read."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.message_fates import EngineRules
+from zkconsumer.balance.outcomes import DONE
+from zkconsumer.balance.reader import Reader, ReadLimits
+from zkconsumer.core.finished_note import Attempts, FinishedNote
+from zkconsumer.core.message_pointers import Pointer
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.unfinished_offsets import Finished
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MessageSizeTooLargeException
+from zkconsumer.kafka.record_batch import CorruptRecordsError
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
+from zkconsumer.testing.partition_log import encode_batch
+from zkconsumer.zookeeper.lease import Lease
+
+TP = TopicPartition("t", 0)
+AT_ONCE = Deadline(0.0)
+
+
+class World:
+    """A reader of one stream with the partition ``t-0``, which steps when the test says so."""
+
+    def __init__(self, *, window: int = 100, skip: bool = False) -> None:
+        lease = Lease()
+        lease.renew(monotonic(), 3600.0)
+        lease.resume(lease.epoch)
+        budget = QueueBudget(1 << 30)
+        self.queue = StreamQueue(100, lambda: None, budget)
+        reader = ChunkReader("s", self.queue, lease, ReadSettings(skip_corrupt=skip), lambda *_: None)
+        stream: KafkaStream[Any, Any] = KafkaStream(reader, timeout=None)
+        self.engine = Engine(lease, EngineRules())
+        self.position = self.owned()
+        self.woken = 0
+        self.reader = Reader(
+            "g_c",
+            self.engine,
+            ReadLimits(window, budget),
+            streams=lambda: [stream],
+            positions=lambda: {TP: self.position},
+            stream_of=lambda _: stream,
+            wake_fetchers=self.wake,
+        )
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def owned(self, start: int = 0) -> PartitionPosition:
+        return PartitionPosition(TP, ThreadId("g_c-0"), start)
+
+    def deliver(self, first: int, count: int) -> None:
+        records = bytearray(encode_batch([b"v"] * count, 0, ()))
+        records[:8] = first.to_bytes(8, "big")
+        self.queue.deliver(self.position, bytes(records), (first, first + count), ())
+
+    def read(self) -> None:
+        while self.reader.step():
+            pass
+
+    def take(self, most: int = 1000) -> list[Any]:
+        self.read()
+        return list(self.engine.take(most, AT_ONCE))
+
+    def offsets(self) -> list[int]:
+        return [work.offset for work in self.take()]
+
+    def finish(self, works: list[Any]) -> None:
+        self.engine.settle([(work, DONE) for work in works])
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_chunks_become_works_in_order(world: World) -> None:
+    world.deliver(0, 3)
+    world.deliver(3, 2)
+    works = world.take()
+    assert [work.offset for work in works] == [0, 1, 2, 3, 4]
+    world.finish(works)
+    assert world.position.consumed == 5
+
+
+def test_a_gap_is_read_again(world: World) -> None:
+    world.deliver(0, 2)
+    world.deliver(5, 2)
+    assert world.offsets() == [0, 1]
+    assert world.position.fetch_from == 2
+
+
+def test_a_chunk_that_comes_twice_gives_its_messages_once(world: World) -> None:
+    world.deliver(0, 3)
+    world.deliver(0, 3)
+    world.deliver(3, 1)
+    assert world.offsets() == [0, 1, 2, 3]
+
+
+def test_a_jump_forward_leaves_what_is_in_hand_unfinished(world: World) -> None:
+    world.deliver(0, 2)
+    works = world.take()
+    world.queue.jump(world.position, 50)
+    world.deliver(50, 1)
+    later = world.take()
+    assert [work.offset for work in later] == [50]
+    world.finish(later)
+    assert world.position.consumed == 0
+    world.finish(works)
+    assert world.position.consumed == 51
+
+
+def test_a_jump_back_counts_no_outcome_of_the_other_log(world: World) -> None:
+    world.deliver(0, 4)
+    works = world.take()
+    world.queue.jump(world.position, 2)
+    world.deliver(2, 1)
+    later = world.take()
+    assert [work.offset for work in later] == [2]
+    world.finish(works)
+    assert world.position.consumed == 2
+    world.finish(later)
+    assert world.position.consumed == 3
+
+
+def test_a_note_leaves_out_what_is_finished(world: World) -> None:
+    world.position.known_note = FinishedNote(0, (Finished(0, 5, (0, 3)),), {3: Attempts(2, 99)})
+    world.deliver(0, 6)
+    works = world.take()
+    assert [(work.offset, work.attempts, work.first_ms) for work in works] == [(0, 0, 0), (3, 2, 99), (5, 0, 0)]
+
+
+def test_a_parked_message_is_left_to_its_pointer(world: World) -> None:
+    world.position.known_pointers = {1: Pointer(1)}
+    world.deliver(0, 3)
+    assert world.offsets() == [0, 2]
+
+
+def test_the_window_stops_the_partition_and_room_starts_it() -> None:
+    world = World(window=10)
+    for first in (0, 10, 20):
+        world.deliver(first, 10)
+    works = world.take()
+    assert [work.offset for work in works] == list(range(10))
+    assert world.position.full
+    world.finish(works[:5])
+    assert [work.offset for work in world.take()] == list(range(10, 20))
+
+
+def test_an_unreadable_place_is_raised_when_it_is_reached(world: World) -> None:
+    """Raised at once it would end each run before the messages in front of it are handled."""
+    world.deliver(0, 2)
+    world.queue.fail(world.position, MessageSizeTooLargeException("too large", TP, 2, 3))
+    works = world.take()
+    assert [work.offset for work in works] == [0, 1]
+    world.finish(works)
+    with pytest.raises(MessageSizeTooLargeException):
+        world.read()
+
+
+def test_a_corrupt_place_is_skipped_where_that_is_wanted() -> None:
+    world = World(skip=True)
+    world.deliver(0, 2)
+    world.queue.fail(world.position, CorruptRecordsError(TP, 2, 5, "bits"))
+    works = world.take()
+    assert (world.queue.skipped, world.position.fetch_from) == (1, 5)
+    world.deliver(5, 1)
+    works += world.take()
+    world.finish(works)
+    assert (world.position.consumed, [work.offset for work in works]) == (6, [0, 1, 5])
+
+
+def test_a_seek_drops_what_has_not_begun(world: World) -> None:
+    world.deliver(0, 4)
+    (held,) = world.take(1)
+    old, world.position = world.position, world.owned(2)
+    world.queue.replace(old, world.position)
+    world.deliver(2, 1)
+    assert world.offsets() == [2]
+    world.finish([held])
+    assert world.position.consumed == 2
+
+
+def test_a_second_reader_begins_at_the_base(world: World) -> None:
+    """The run before it has read beyond, and its messages are fetched again."""
+    world.deliver(0, 4)
+    works = world.take()
+    world.finish([work for work in works if work.offset != 1])
+    second = World()
+    second.position = world.position
+    second.read()
+    assert world.position.fetch_from == 1
+    second.deliver(1, 3)
+    assert second.offsets() == [1]
