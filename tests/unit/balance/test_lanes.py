@@ -216,9 +216,7 @@ class Workers:
 
 
 @given(STEPS, st.sampled_from([Order.KEY, Order.PARTITION]))
-def test_every_message_comes_once_and_each_lane_in_order(  # noqa: C901
-    steps: list[tuple[str, Any]], order: Order
-) -> None:
+def test_every_message_comes_once_and_each_lane_in_order(steps: list[tuple[str, Any]], order: Order) -> None:
     """One worker has a lane at a time, and what fails goes before what follows it."""
     workers = Workers(order)
     for step, value in steps:
