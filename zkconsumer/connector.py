@@ -390,6 +390,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
         failure, complete = None, False
         try:
             if self._member is not None:
+                self._give_back()  # while the session still lives
                 self._member.close(deadline or Deadline(self._end.remaining), finished=finished)
                 if self._member.not_committed:
                     failure = OffsetCommitError(

@@ -30,6 +30,7 @@ from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, RunEndWatch, checked_end, find_ends
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.registration import SHARE_KEY, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
@@ -40,6 +41,7 @@ from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MergedStreams
 from zkconsumer.wiring import GroupMember
+from zkconsumer.wiring.sharing_access import share_to_advertise, sharing_access
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -71,6 +73,8 @@ class RunLoop:
     """Whether messages are finished in any order: the first run had ``concurrency``."""
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
+    _advertised: dict[str, object]
+    _registration: Registration
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -165,6 +169,7 @@ class RunLoop:
         )
         signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
         guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
+        self._advertise(options or None)
         with guard or nullcontext():
             try:
                 if topics is not None:
@@ -262,8 +267,21 @@ class RunLoop:
             closing=lambda: self._end.begun,
             closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
+            sharing=sharing_access(member, lambda: self._registration) if SHARE_KEY in self._advertised else None,
             handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
+
+    def _advertise(self, options: BalancedOptions | None) -> None:
+        """Have the registration say that this member shares, if it does. Raises ConfigException if it cannot."""
+        share = options and share_to_advertise(self.config, options.order, options.concurrency)
+        if share and not self._created:
+            self._advertised[SHARE_KEY] = str(share)
+
+    def _give_back(self) -> None:
+        """Give back what a run has on loan from other members, within a short time."""
+        run = self._running
+        if isinstance(run, BalancedRun):
+            run.give_back()
 
     def _create_streams(
         self,

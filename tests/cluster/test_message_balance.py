@@ -16,6 +16,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Self
@@ -438,8 +439,12 @@ def test_a_bad_deploy_stops_before_it_buries_everything(balanced: Balanced) -> N
 
 
 SHARING = {"share.partitions": "true"}
+shares = pytest.mark.skipif(
+    find_spec("zkconsumer.balance.sharing.sharing_thread") is None, reason="members do not share partitions yet"
+)
 
 
+@shares
 @pytest.mark.parametrize(("victim", "how"), [("a", "kill"), ("b", "kill"), ("a", "freeze"), ("b", "freeze")])
 def test_lender_and_borrower_die_with_messages_in_hand(balanced: Balanced, victim: str, how: str) -> None:
     """``a`` owns the partition, and ``b`` and ``c`` borrow slots. One dies, or freezes until its session has ended."""
@@ -472,6 +477,7 @@ def test_lender_and_borrower_die_with_messages_in_hand(balanced: Balanced, victi
     group.check()
 
 
+@shares
 def test_slots_move_without_overlap_when_members_come(balanced: Balanced) -> None:
     """New members get slots whose messages the old ones have in hand, which those must finish and report before."""
     group = balanced()

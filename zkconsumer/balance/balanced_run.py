@@ -24,9 +24,11 @@ from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_summary import RunParts, run_problems, run_summary
+from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.registration import AdvertisedShare
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 SLICE = 0.2
 """Seconds after which the caller's thread looks whether a signal has come, or the time is over."""
+LEAVE_WITHIN = 2.0
+"""Seconds that a run takes to give back what it has on loan."""
 STOP_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
 
@@ -93,6 +97,7 @@ class MemberAccess:
     closing: Callable[[], bool]
     closed: Callable[[], bool]
     shut_down: Callable[[], None]
+    sharing: SharingAccess | None = None
     handler_timeout: float | None = None
 
 
@@ -129,6 +134,10 @@ class BalancedRun:
             self.reader.limit = options.until.limit
         self.engine.wake_reader = self.reader.wake
         self.pointers = self._pointer_reader(options)
+        self.sharing: Sharing | None = None
+        if member.sharing is not None:
+            share = AdvertisedShare(options.order.value, options.concurrency)
+            self.sharing = Sharing(member.sharing, self.engine, self.reader, share)
         self.executor: Executor = self._executor(handler, options)
         self.engine.wake_executor = self.executor.wake
         if isinstance(self.executor, ThreadExecutor):
@@ -159,6 +168,8 @@ class BalancedRun:
         """Run until the end. Raises: what went wrong; ConsumerTimeoutException after ``timeout``."""
         try:
             self.reader.start()
+            if self.sharing is not None:
+                self.sharing.start()
             self.dead_letters.start()
             if self._member.parks:
                 self.pointers.start()
@@ -214,6 +225,9 @@ class BalancedRun:
         self.engine.abort(error)
 
     def _stop_reader(self) -> None:
+        self.give_back()
+        if self.sharing is not None:
+            self.sharing.stop(Deadline(STOP_WITHIN))
         deadline = Deadline(STOP_WITHIN)
         self.pointers.close(deadline)
         if not self.dead_letters.close(deadline):
@@ -227,6 +241,11 @@ class BalancedRun:
             log.warning("%s: its handler has not returned", name)
 
     # ---- any thread
+
+    def give_back(self) -> None:
+        """Give back what is on loan from other members, once the messages of it in hand are finished; waits a while."""
+        if self.sharing is not None:
+            self.sharing.leave(Deadline(0.0 if self._hurried else LEAVE_WITHIN))
 
     def summary(self) -> BalanceState:
         """Return what the run does at this moment. Any thread, also a signal handler."""

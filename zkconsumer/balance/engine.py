@@ -277,7 +277,7 @@ class Engine:
 
     def _put_back(self, work: ReadWork) -> None:
         home = work.part.home
-        if home.position.revoked or home.leaving >> work.slot & 1:
+        if home.position.revoked or home.leaving >> work.slot & 1:  # whoever gets its slot handles it again
             self._forget(work)
         else:
             self.lanes.put_back(work)

@@ -25,8 +25,8 @@ from zkconsumer.core.finished_note import Attempts
 TRY_AGAIN = 30.0
 """Seconds after which a partition that has stopped is tried again, by one round of its messages."""
 
-NOT_OURS = 60.0
-"""Seconds until another attempt at a message that only its owner may give up."""
+REFUSED = 5.0
+"""Seconds that a message waits for its slot to go back to the owner, before it is tried again here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,9 @@ class MessageFates:
         except Exception as e:  # noqa: BLE001 (the policy is the application's: it is told)
             self._abort(e)
             return work.again()
+        if not home.own and (decision.kind is Kind.DEAD or decision.attempts >= self._rules.retry.park_after):
+            home.refused |= 1 << work.slot  # only the owner parks messages and buries them
+            return self._held(work, replace(decision, seconds=max(decision.seconds, REFUSED)))
         if decision.kind is Kind.DEAD:
             return self._dead(work, decision)
         if decision.kind is Kind.PARK and self._park(work, decision):
@@ -148,8 +151,6 @@ class MessageFates:
     def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
         """Make a dead letter of a message. Returns as :meth:`replacement`."""
         home = work.home
-        if not home.own:  # its owner makes the dead letter, when it has the slot again
-            return self._held(work, replace(decision, seconds=NOT_OURS))
         # before: a dead letter may be delivered, and taken out there, at once
         home.failing[work.offset] = Failing(decision.attempts, monotonic(), f"dead letter: {decision.reason}")
         if not self.dead_letters.bury(work, decision, self.parking.mark(work)):

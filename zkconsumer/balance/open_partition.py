@@ -51,8 +51,9 @@ class OpenPartition:
     * ``held_chunks``: chunks with messages that are not finished
     * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
     * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
-    * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go, and
-      ``leavers`` wait until nothing of their slots is in hand; ``may_start`` is asked before each handler
+    * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
+      ``refused`` those that go back to the owner because a message fails, and ``leavers`` wait until nothing of their
+      slots is in hand; ``may_start`` is asked before each handler
     """
 
     lender = ""
@@ -74,8 +75,7 @@ class OpenPartition:
         self.queue = queue
         self.reader = reader
         self.messages = messages
-        self.own = own
-        self.shared = not own
+        self.own, self.shared = own, not own
         self.at = position.consumed or 0
         self.limit = NO_LIMIT
         self.chunks: deque[Chunk] = deque()
@@ -87,15 +87,14 @@ class OpenPartition:
         self.stopped = self.full_because = ""
         self.retry_at = 0.0
         self.wants_room = False
-        self.room_at = 0
-        self.attempts_to = 0
+        self.room_at = self.attempts_to = 0
         self.failing: dict[int, Failing] = {}
         self.parked: set[str] = set()
         self.aside: list[Any] = []
         self.held_chunks: set[Chunk] = set()
         self.outcomes = FailureCount()
         self.may_start: Callable[[Any], bool] = lambda _: True
-        self.leaving = NO_SLOTS
+        self.leaving = self.refused = NO_SLOTS
         self.leavers: list[tuple[int, Callable[[], None]]] = []
         self.hand: set[Any] = set()
         self.answers: Any = None
@@ -119,3 +118,19 @@ class OpenPartition:
 
     def __repr__(self) -> str:
         return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"
+
+
+def begin_lending(
+    position: PartitionPosition, lends: Callable[[PartitionPosition], MessageLedger | None], *, jumps: bool
+) -> bool:
+    """Make the ledger of a partition whose slots may be lent; returns False if it is too early.
+
+    Arguments: ``lends`` makes it; ``jumps``: the partition goes on at another place of its log.
+    """
+    if jumps:
+        if position.ledger is not None:
+            position.known_pointers = position.ledger.stored_pointers
+        position.ledger = position.known_note = None
+    position.ledger = lends(position)
+    position.full = position.ledger is None
+    return position.ledger is not None

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from zkconsumer.balance.balanced_message import balanced_class
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.open_partition import NO_LIMIT, OpenPartition
+from zkconsumer.balance.open_partition import NO_LIMIT, OpenPartition, begin_lending
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
@@ -97,8 +97,8 @@ class Reader:
         self._stream_of = stream_of
         self._wake_fetchers = wake_fetchers
         self._homes: dict[TopicPartition, OpenPartition] = {}
-        self.shares = False
-        """Whether slots of the member's partitions may be lent to others."""
+        self.lends: Callable[[PartitionPosition], MessageLedger | None] | None = None
+        """Makes the ledger of a partition whose slots may be lent; returns None until it is known what is lent."""
         self._borrowed: dict[PartitionPosition, Borrowed] = {}
         self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._classes: dict[Any, Any] = {}
@@ -270,7 +270,11 @@ class Reader:
         if chunk is not None and jumps:
             position.consumed = chunk.fetch_offset
             position.batch_until = NOTHING_HELD
-        if position.ledger is None or jumps:
+        if self.lends is not None and (position.ledger is None or jumps):
+            if not begin_lending(position, self.lends, jumps=jumps):
+                return None
+            again = True
+        elif position.ledger is None or jumps:
             # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
             former = position.ledger
             pointers = position.known_pointers if former is None else former.stored_pointers
@@ -278,15 +282,16 @@ class Reader:
             position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=RLock())
         elif again:
             position.ledger.begin_again()
+        assert position.ledger is not None
         home = OpenPartition(position, position.ledger, stream.queue, stream.chunk_reader, self._class_of(stream))
         home.answers = self._engine
         home.at = position.consumed or 0
-        home.shared = self.shares
+        home.shared = self.lends is not None
         home.limit = self.limit(position.tp)
         self._note_pointers(home)
         self._homes[position.tp] = home
         self._engine.open(home)
-        if again and not jumps:
+        if again and (self.lends is not None or not jumps):
             stream.queue.read_again(position, home.at)  # an earlier run has read beyond
             return None if chunk is None or chunk.fetch_offset > home.at else home
         return home
@@ -390,6 +395,8 @@ class Reader:
             wanted = [work for work in works if self._wants(home, work)]
         ledger.read([work.offset for work in wanted], end)
         home.at = end
+        if home.leaving:  # counted as unfinished, and read again by whoever gets the slot
+            wanted = [work for work in wanted if not home.leaving >> work.slot & 1]
         if wanted:
             self._engine.push(home, wanted)
 
@@ -397,7 +404,7 @@ class Reader:
         key = work.key
         by_key = key is not None and self._order is Order.KEY
         slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
-        if not home.ledger.wants(work.offset, slot) or home.leaving >> slot & 1:
+        if not home.ledger.wants(work.offset, slot):
             return False
         work.slot = slot
         attempts = home.ledger.attempts(work.offset)

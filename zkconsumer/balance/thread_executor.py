@@ -142,11 +142,14 @@ class ThreadExecutor:
     def _work(self, source: WorkSource, worker: _Worker) -> None:
         worker.native = get_native_id()
         handle = self._one_by_one if self._batch == 1 else self._in_batches
-        while not source.ended:
-            works = source.take(max(self._sizes.size, self._batch), Deadline(TAKE_WITHIN))
-            if works:
-                worker.hand.extend(works)
-                handle(source, worker)
+        try:
+            while not source.ended:
+                works = source.take(max(self._sizes.size, self._batch), Deadline(TAKE_WITHIN))
+                if works:
+                    worker.hand.extend(works)
+                    handle(source, worker)
+        except BaseException as e:  # noqa: BLE001 (the caller of run raises it: otherwise a thread would be missing)
+            source.abort(e)
 
     def _one_by_one(self, source: WorkSource, worker: _Worker) -> None:
         handler, hand, may_start = self._handler, worker.hand, source.may_start

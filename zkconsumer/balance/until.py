@@ -54,7 +54,7 @@ class RunEnd:
 
         False without partitions: see :meth:`reached_by_group`.
         """
-        return bool(positions) and all(_base(position) >= self.limit(tp) for tp, position in positions.items())
+        return bool(positions) and all(_base_of(position) >= self.limit(tp) for tp, position in positions.items())
 
     def reached_by_group(self, stored: Mapping[TopicPartition, int]) -> bool:
         """Return whether the committed offsets of the group have reached the ends.
@@ -142,7 +142,7 @@ def requested_end(until: Any, now_ms: int) -> RunEndRequest:
     return RunEndRequest(None, time)
 
 
-def _base(position: PartitionPosition) -> int:
+def _base_of(position: PartitionPosition) -> int:
     """Return the base as it will be once all pointers are stored, -1 if it is unknown."""
     ledger = position.ledger
     if position.consumed is None or ledger is None or not ledger.pointers:

@@ -63,6 +63,9 @@ class WorkSource(Protocol):
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. A work that was taken is settled exactly once, PENDING then once more."""
 
+    def abort(self, error: BaseException) -> None:
+        """End the run with an error that is nobody's handler's."""
+
     @property
     def ended(self) -> bool:
         """Whether nothing is to be taken any more."""

@@ -38,7 +38,7 @@ from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.stream_delivery import Delivery
+from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, read_settings
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
@@ -228,26 +228,33 @@ class MemberParts:
         self, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]
     ) -> list[KafkaStream[Any, Any]]:
         """Return new streams of a topic, in thread order; ``ended`` is called at the end of each."""
-        config = self.config
-        settings = read_settings(config)
-        streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(
-                ChunkReader(
-                    f"{topic}/{self.consumer}-{number}" if topic else f"{self.consumer}-{number}",
-                    StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget),
-                    self.gate,
-                    settings,
-                    self._count,
-                ),
-                timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
-                ends_on_timeout=config.consumer_timeout_action == "end",
-                message_class=message,
-                ended=ended,
-            )
-            for number in range(count)
+        streams = [
+            self._stream(f"{topic}/{self.consumer}-{n}" if topic else f"{self.consumer}-{n}", message, ended)
+            for n in range(count)
         ]
         self.delivery.add(topic, streams)
         return streams
+
+    def borrowing_stream(self, topic: str) -> KafkaStream[Any, Any]:
+        """Return a stream for messages of other members' partitions, decoded as those of the topic's own streams."""
+        of_topic = {name: stream.message_class for name, _, stream in self.delivery.streams()}
+        return self._stream(
+            f"{topic}/{self.consumer}-borrowed", of_topic.get(topic) or of_topic[ANY_TOPIC], lambda: None
+        )
+
+    def _stream(
+        self, name: str, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]
+    ) -> KafkaStream[Any, Any]:
+        config = self.config
+        settings = read_settings(config)
+        queue = StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget)
+        return KafkaStream(
+            ChunkReader(name, queue, self.gate, settings, self._count),
+            timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
+            ends_on_timeout=config.consumer_timeout_action == "end",
+            message_class=message,
+            ended=ended,
+        )
 
     # ---- metrics
 

@@ -162,6 +162,7 @@ def test_dead_letter_goes_to_a_function_before_the_base_moves(world: World) -> N
     assert world.pointers() == {}
 
 
+@pytest.mark.tier("standard")
 def test_rejected_message_is_kept_and_can_be_replayed(world: World) -> None:
     world.fails = lambda message: Reject("no such account") if message.offset == 5 else None
     with world.running(SOON):
@@ -175,6 +176,7 @@ def test_rejected_message_is_kept_and_can_be_replayed(world: World) -> None:
     assert len(world.handled) == MESSAGES + 1
 
 
+@pytest.mark.tier("standard")
 def test_dropped_message_frees_its_key(world: World, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     world.fails = failing(4, 1)
@@ -186,6 +188,7 @@ def test_dropped_message_frees_its_key(world: World, tmp_path: Any, monkeypatch:
     assert {offset for offset, _ in world.handled} == set(range(MESSAGES))
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.parametrize("batch", [1, 7])
 def test_order_of_keys_survives_a_full_node(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
     """Every third message fails twice, and only eight can be parked: some wait in lanes, others as pointers."""

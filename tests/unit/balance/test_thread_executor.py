@@ -40,3 +40,18 @@ def test_a_handler_that_hangs_holds_back_no_outcome() -> None:
         eventually(lambda: source.settled == len(values), 10, "the rest")
         source.ended = True
         assert executor.stop(Deadline(scaled(10)))
+
+
+def test_a_worker_that_cannot_go_on_ends_the_run() -> None:
+    """Otherwise its messages would stay in hand for ever, and nobody would be told."""
+
+    class Broken(WorkList):
+        def settle(self, outcomes: Any) -> None:
+            raise ValueError("no more")
+
+    source = Broken(new_works([b"0"]))
+    executor = ThreadExecutor(lambda _: None, 2)
+    executor.start(source)
+    eventually(lambda: source.ended, 10, "the end of the run")
+    assert str(source.error) == "no more"
+    assert executor.stop(Deadline(scaled(10)))

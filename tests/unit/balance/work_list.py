@@ -57,7 +57,12 @@ class WorkList:
         self.settled = 0
         self.ended = False
         self.halted = False
+        self.error: BaseException | None = None
         self.wake: Callable[[], None] = lambda: None
+
+    def abort(self, error: BaseException) -> None:
+        self.error = error
+        self.ended = True
 
     def take(self, most: int, deadline: Deadline) -> Sequence[Work]:
         with self._changed:

@@ -124,7 +124,7 @@ class Lender:
 
     def __init__(self, consumer: str, session: int, order: str, stay: str) -> None:
         self._consumer = consumer
-        self._session = session
+        self.session = session
         self._order = order
         self.stay = stay
         self._number = 0
@@ -199,7 +199,7 @@ class Lender:
             number=self._next(),
             stay=self.stay,
             lender=self._consumer,
-            lender_session=self._session,
+            lender_session=self.session,
             slots=loan.slots & held,
             recalled=held & ~loan.slots,
         )
@@ -279,7 +279,7 @@ class Lender:
             if free:
                 orders.append(LendSlots(borrower, free))
                 close &= ~free
-                made = loan or Loan(0, self.stay, self._consumer, self._session, session, self._order)
+                made = loan or Loan(0, self.stay, self._consumer, self.session, session, self._order)
                 self._loans[borrower] = replace(made, number=self._next(), slots=made.slots | free)
         if close != self._closed:
             # before the ledger gives slots up: otherwise one that is no longer to be lent stays closed

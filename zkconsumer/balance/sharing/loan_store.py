@@ -28,7 +28,7 @@ from zkconsumer.zookeeper.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An owner node: the consumer that it names, its session, and whether it is one of ours (or a Scala member's)."""
+    """An owner node: the consumer that it names, and its session. ``ours``: it is no Scala member's."""
 
     consumer: str
     session: int
@@ -80,6 +80,10 @@ class LoanStore:
 
     def _deadline(self) -> Deadline:
         return Deadline(self._timeout)
+
+    def owned_topics(self) -> Collection[str]:
+        """Return the topics with owners, for a member whose subscription is a filter. Raises RegistryError."""
+        return self._cache.children(paths.owners(self._group), self._deadline()) or ()
 
     def look(self, topics: Collection[str], lent: Collection[TopicPartition]) -> GroupSight:
         """Return the group. Raises RegistryError.

@@ -99,8 +99,6 @@ class BalancedSteps:
         workers = sum(MEMBERS.values())
         self._screen.step(2, f"Three processes with {workers} workers together handle {PARTITIONS} partitions")
         self._screen.say('connector.run(handle, "flights", concurrency=3, order="key")', "green")
-        self._producer.start(self._account)
-        self._producer.let_finish()
         for name, count in MEMBERS.items():
             self._members[name] = member = BalancedMember(
                 name,
@@ -112,14 +110,18 @@ class BalancedSteps:
                 self._folder,
             )
             self._screen.say(f"{name} is process {member.pid}, with {count} workers")
+        self._until(lambda: self._view.members == MEMBERS.keys(), "all processes are members")
+        self._until(lambda: len(self._view.owners) == PARTITIONS, "all partitions have an owner")
+        idle = sorted(MEMBERS.keys() - {member for member, _ in self._view.owners.values()})
+        self._until(lambda: self._zookeeper.borrowers() >= set(idle), f"keys are lent to {' and '.join(idle)}")
+        self._screen.say(f"{' and '.join(idle)} owns no partition, and the owners lend keys to it")
+        self._producer.start(self._account)
+        self._producer.let_finish()
         self._screen.say(
             f"{self._total:,} flights are being produced, keyed by carrier. One in {FAILING} fails {FAILURES} times.\n"
             f"{DAMAGED} are damaged, so that no attempt at them can succeed."
         )
-        self._until(lambda: len(self._view.owners) == PARTITIONS, "all partitions have an owner")
         self._until(lambda: all(one.recorded for one in self._members.values()), "every process handles flights")
-        idle = sorted(MEMBERS.keys() - {member for member, _ in self._view.owners.values()})
-        self._screen.say(f"{' and '.join(idle)} owns no partition and handles flights that the owners lend to it")
         self._until(lambda: self._recorded >= self._total * _KILLED_AT, "a good part is handled")
 
     def _one_is_killed(self) -> None:

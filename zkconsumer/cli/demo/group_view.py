@@ -92,6 +92,14 @@ class GroupInZooKeeper:
             if node is not None
         }
 
+    def borrowers(self) -> frozenset[str]:
+        """Return the members to which keys of some partition are lent. Raises: RegistryError."""
+        deadline = Deadline(_ANSWER_S)
+        found = [
+            self._session.children(paths.partition_loans(self._group, tp), deadline) or () for tp in self._partitions
+        ]
+        return frozenset(self._name(name) for names in found for name in names)
+
     def pointers(self) -> dict[tuple[int, int], Pointer]:
         """Return the pointers to parked messages and dead letters, by partition and offset.
 

@@ -1,0 +1,145 @@
+"""One partition of another member of which this one handles some slots: its position, its ledger, its reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import RLock
+from time import time
+from typing import Any
+
+from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.reader import Borrowed, Reader
+from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
+from zkconsumer.balance.sharing.lent_partition import reopen
+from zkconsumer.balance.sharing.loan_nodes import LoanReport
+from zkconsumer.balance.sharing.shared_ledger import SharedLedger
+from zkconsumer.core.key_slots import NO_SLOTS
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.streams import KafkaStream
+from zkconsumer.streams.stream_queue import StreamQueue
+
+REPORT_EVERY = 1.0
+"""Seconds between two reports that tell only of progress."""
+
+
+class BorrowedPartition:
+    """A loan to this member. ``begun`` is a position to fetch from now on; ``ended``: one is to be forgotten."""
+
+    def __init__(self, tp: TopicPartition, stream: Callable[[str], KafkaStream[Any, Any]], order: str) -> None:
+        self.tp = tp
+        self.borrower = Borrower(order)
+        self.home: OpenPartition | None = None
+        self.begun: tuple[PartitionPosition, StreamQueue] | None = None
+        self.ended = False
+        self.left = False
+        self.current: Callable[[], bool] = lambda: False
+        self._make_stream = stream
+        self._stream: KafkaStream[Any, Any] | None = None
+        self._ledger: SharedLedger | None = None
+        self._reader: Reader | None = None
+        self._closed = NO_SLOTS
+        self._told: LoanReport | None = None
+        self._told_at = 0.0
+
+    # ---- the reader's thread
+
+    def obey(
+        self,
+        orders: Sequence[BorrowerOrder],
+        engine: Engine,
+        reader: Reader,
+        wake: Callable[[], None],
+        lender: str = "",
+    ) -> None:
+        """Do what concerns the ledger and the engine. Arguments: ``lender`` is the owner, for the state."""
+        self._reader = reader
+        for order in orders:
+            if isinstance(order, EndLoan):
+                self.end()
+            elif isinstance(order, TakeOn):
+                self._take_on(order, engine, reader)
+            elif isinstance(order, GiveUp) and self._ledger is not None and self.home is not None:
+                self.borrower.gave_up(order.slots, self._ledger.give_up(order.slots))
+                self._closed &= ~order.slots
+                self.home.refused &= ~order.slots
+        home, ledger = self.home, self._ledger
+        if home is None or ledger is None:
+            return
+        if not self.borrower.held and self.borrower.reports is not None:
+            self.end()
+            return
+        home.lender = lender
+        closing = self.borrower.closing
+        if reopened := self._closed & ~closing & ledger.slots:
+            reader.read_again(home, reopen(home, ledger, engine, reopened))
+        if closed := closing & ~self._closed:
+            engine.give_up(home, closed, wake)
+        self._closed = closing
+        paused = self.borrower.reports is None
+        if paused != home.position.paused:
+            (home.queue.pause if paused else home.queue.resume)(home.position)
+
+    def _take_on(self, order: TakeOn, engine: Engine, reader: Reader) -> None:
+        if self._ledger is not None and self.home is not None:
+            again = self._ledger.take_on(order.slots, order.note)
+            engine.take_on(self.home, order.slots)
+            reader.read_again(self.home, again)
+            return
+        base = order.note.base
+        position = PartitionPosition(self.tp, ThreadId("borrowed-0"), base)
+        ledger = SharedLedger(position, base, order.note, slots=order.slots, lock=RLock())
+        position.ledger = self._ledger = ledger
+        stream = self._stream = self._make_stream(self.tp.topic)
+        self.home = reader.borrow(Borrowed(position, ledger, stream, lambda _: self.current()))
+        if order.note.attempts:
+            self.home.attempts_to = max(order.note.attempts) + 1
+        self._closed = NO_SLOTS
+        self.begun = (position, stream.queue)
+
+    def end(self) -> None:
+        """Read the partition no more. What is in hand ends by itself."""
+        if self.home is not None and self._stream is not None and self._reader is not None:
+            self._stream.queue.revoke([self.home.position])
+            self._reader.return_borrowed(self.home.position)
+            self._stream.queue.close()
+            self.ended = True
+        self.home = self._ledger = self._stream = None
+        self.begun = None
+        self._closed = NO_SLOTS
+
+    # ---- the sharing thread
+
+    def report(self, session: int, now: float, *, leaving: bool, in_hand: int) -> LoanReport | None:
+        """Return the report to write now, None if there is nothing to tell."""
+        borrower, told = self.borrower, self._told
+        if borrower.reports is None:
+            self.left = True
+            return None
+        note = borrower.note(self._ledger)
+        report = LoanReport(
+            borrower.number,
+            borrower.stay,
+            session,
+            borrower.reports,
+            note,
+            leaving,
+            in_hand.bit_count(),
+            int(time() * 1000),
+        )
+        self.left = False  # a borrower that leaves waits until the lender has taken everything back
+        if told is not None:
+            same = _moves(told) == _moves(report)
+            if same and (told.note == note or now - self._told_at < REPORT_EVERY):
+                return None
+        return report
+
+    def reported(self, report: LoanReport, now: float) -> None:
+        """Note that this was written."""
+        self._told, self._told_at = report, now
+
+
+def _moves(report: LoanReport) -> tuple[object, ...]:
+    """Return the part of a report that must not wait."""
+    return report.number, report.stay, report.session, report.held, report.leaving

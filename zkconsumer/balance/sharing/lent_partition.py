@@ -1,0 +1,109 @@
+"""One partition of ours whose slots may be lent: its ledger, and what the lender's orders mean for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from threading import RLock
+
+from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.reader import Reader
+from zkconsumer.balance.sharing.lender import (
+    CloseSlots,
+    Lender,
+    LenderOrder,
+    LenderView,
+    LendSlots,
+    TakeBack,
+    TakeReport,
+)
+from zkconsumer.balance.sharing.shared_ledger import SharedLedger
+from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.key_slots import NO_SLOTS
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.zookeeper.session import Session
+
+
+def slots_in_hand(homes: Collection[OpenPartition]) -> int:
+    """Return the slots of the messages that handlers have. Any thread."""
+    found = NO_SLOTS
+    for home in homes:
+        for work in home.hand.copy():
+            found |= 1 << work.slot
+    return found
+
+
+class LentPartition:
+    """One stay at a partition of ours.
+
+    * ``ready``: the loans of an earlier owner are ours, so that the partition may be handled; ``opened``: it is
+    * ``over``: the position goes on at another place of the log, in another stay
+    """
+
+    def __init__(self, position: PartitionPosition, lender: Lender, view: LenderView) -> None:
+        start, note = position.consumed or 0, position.known_note
+        beginning = lender.begin(start, note, view)
+        pieces = (*(note.finished if note is not None else ()), *beginning.known)
+        attempts = {} if note is None else note.attempts
+        self.position = position
+        self.lender = lender
+        self.ledger = SharedLedger(
+            position,
+            start,
+            FinishedNote(start, pieces, attempts),
+            position.known_pointers,
+            beginning.slots,
+            RLock(),
+        )
+        self.ledger.begin(beginning, dict(lender.lent))
+        self.ready = False
+        self.opened = False
+        self.over = False
+        self._closed = NO_SLOTS
+
+    def in_session(self, session: Session) -> bool:
+        """Return whether the session of our claim still lives, as far as we know."""
+        return session.session_id == self.lender.session
+
+    @property
+    def pinned(self) -> int:
+        """Slots that must stay here: a message of them is parked, or has failed."""
+        return self.ledger.parked_slots() | self.ledger.attempted_slots()
+
+    def obey(
+        self,
+        orders: Sequence[LenderOrder],
+        home: OpenPartition,
+        engine: Engine,
+        reader: Reader,
+        wake: Callable[[], None],
+    ) -> None:
+        """Do what concerns the ledger and the engine. Called on the reader's thread."""
+        ledger, again = self.ledger, None
+        for order in orders:
+            if isinstance(order, CloseSlots):
+                reopened = self._closed & ~order.slots & ledger.slots
+                engine.give_up(home, order.slots & ~self._closed, wake)
+                self._closed = order.slots
+                if reopened:
+                    again = _lower(again, reopen(home, ledger, engine, reopened))
+            elif isinstance(order, LendSlots):
+                ledger.lend_slots(order.borrower, order.slots)
+            elif isinstance(order, TakeReport):
+                ledger.reported(order.borrower, order.note)
+            elif isinstance(order, TakeBack):
+                again = _lower(again, ledger.take_back(order.borrower, order.slots, keeps=order.keeps))
+                engine.take_on(home, order.slots)
+        if again is not None:
+            reader.read_again(home, again)
+
+
+def reopen(home: OpenPartition, ledger: SharedLedger, engine: Engine, slots: int) -> int:
+    """Handle slots again whose waiting messages were forgotten. Returns the offset to read again from."""
+    again = ledger.take_on(slots, ledger.give_up(slots))
+    engine.take_on(home, slots)
+    return again
+
+
+def _lower(one: int | None, other: int) -> int:
+    return other if one is None else min(one, other)

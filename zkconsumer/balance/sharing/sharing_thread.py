@@ -1,0 +1,350 @@
+"""Lends slots of this member's partitions, and handles slots that others lend to it.
+
+The thread reads the nodes, which are watched, has :class:`Lender` and :class:`Borrower` decide, and does what they say:
+slots come and go on the reader's thread, nodes are written here. While nothing changes it asks nothing.
+
+Threads: ``<consumer>-sharing`` does everything but :meth:`Sharing.ledger_of` and :meth:`Sharing.wake`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import Any
+
+from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.reader import Reader
+from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
+from zkconsumer.balance.sharing.borrower import BorrowerView
+from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
+from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_hand
+from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
+from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
+from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.registration import AdvertisedShare, advertised_share
+from zkconsumer.core.subscription import subscribed_topics
+from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
+from zkconsumer.fetch.partition_fetch import Sink
+from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.streams import KafkaStream
+from zkconsumer.zookeeper.session import Session
+
+log = logging.getLogger(__name__)
+
+TICK = 1.0
+"""Seconds between two looks if nothing wakes the thread; reports are written as often."""
+PAUSE = 0.05
+"""Seconds between two looks at least."""
+SETTLED = 0.3
+"""Seconds for which members and owners must stay the same before slots are moved to a new plan."""
+CALL_WITHIN = 10.0
+"""Seconds that a change of slots may take on the reader's thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingAccess:
+    """What sharing needs of its member.
+
+    ``topics`` are those of the subscription, None for a filter; ``stream`` makes a stream of a topic for chunks that no
+    stream of the user gets; ``fetch`` has a position fetched, and ``forget`` stops the fetching of ended ones.
+    """
+
+    session: Session
+    group: str
+    consumer: ConsumerId
+    topics: Callable[[], Collection[str] | None]
+    positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
+    stream: Callable[[str], KafkaStream[Any, Any]]
+    fetch: Callable[[PartitionPosition, Sink], None]
+    forget: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The quotas in effect, and the group that they were computed for."""
+
+    basis: object = None
+    since: float = 0.0
+    quotas: Mapping[TopicPartition, Mapping[str, int]] = field(default_factory=dict)
+    waits: bool = False
+
+
+class Sharing:
+    """Sharing of one run. Arguments: ``share`` is what this member advertises."""
+
+    def __init__(self, access: SharingAccess, engine: Engine, reader: Reader, share: AdvertisedShare) -> None:
+        self._access = access
+        self._engine = engine
+        self._reader = reader
+        self._share = share
+        self._flag = WakeFlag()
+        self._store = LoanStore(access.session, access.group, access.consumer, self._flag.set)
+        self._wanted: set[PartitionPosition] = set()
+        self._lock = Lock()
+        self._lent: dict[PartitionPosition, LentPartition] = {}
+        self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
+        self._homes: dict[TopicPartition, list[OpenPartition]] = {}
+        self._plan = _Plan()
+        self._stays = count()
+        self._epoch = -1
+        self._leaving = False
+        self._left = Event()
+        self._stopping = False
+        self.trouble = ""
+        reader.lends = self.ledger_of
+        self.thread = Thread(target=self._run, name=f"{access.consumer}-sharing", daemon=True)
+
+    # ---- any thread
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def wake(self) -> None:
+        """Look again soon."""
+        self._flag.set()
+
+    def ledger_of(self, position: PartitionPosition) -> MessageLedger | None:
+        """Return the ledger of a partition of ours, None until it is known what is lent. Any thread; for the reader."""
+        lent = self._lent.get(position)
+        if lent is not None and not lent.over:
+            if not lent.opened:
+                lent.opened = lent.ready
+                return lent.ledger if lent.ready else None
+            lent.over = True  # it goes on at another place of its log, in a new stay
+        with self._lock:
+            if position not in self._wanted:
+                self._wanted.add(position)
+                self._flag.set()
+        return None
+
+    @property
+    def lent(self) -> Mapping[TopicPartition, Mapping[str, int]]:
+        """The slots of our partitions that others have, by partition and member."""
+        return {position.tp: dict(lent.lender.lent) for position, lent in list(self._lent.items())}
+
+    @property
+    def borrowed(self) -> Mapping[TopicPartition, int]:
+        """The slots of other members' partitions that we have."""
+        return {tp: one.borrower.held for tp, one in list(self._borrowed.items()) if one.borrower.held}
+
+    def leave(self, deadline: Deadline) -> bool:
+        """Give all loans back, and wait until it is reported or for the deadline; returns whether it was."""
+        self._leaving = True
+        self._flag.set()
+        if self.thread.is_alive():
+            return self._left.wait(deadline.remaining())
+        return True
+
+    def stop(self, deadline: Deadline) -> None:
+        """End the thread, and everything that was borrowed."""
+        self._stopping = True
+        self._flag.set()
+        if self.thread.is_alive():
+            self.thread.join(deadline.remaining())
+        for one in list(self._borrowed.values()):
+            one.end()
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._flag.clear()
+                try:
+                    self._step()
+                    self.trouble = ""
+                except RegistryError as e:
+                    self.trouble = f"loans of slots wait for ZooKeeper: {e}"
+                    self._store.refresh()
+                    self._plan.waits = False
+                self._flag.wait(SETTLED if self._plan.waits else TICK)
+                if not self._stopping:
+                    WakeFlag().wait(PAUSE)  # several changes at once are one
+        except BaseException as e:  # noqa: BLE001 (the caller of run raises it)
+            self._engine.abort(e)
+        finally:
+            self._left.set()
+
+    def _step(self) -> None:
+        session = self._access.session
+        epoch = session.lease.epoch
+        if epoch != self._epoch:
+            # watches do not outlive the connection: until all is read again, nothing borrowed may begin
+            self._store.refresh()
+        positions = self._access.positions()
+        self._begin_stays(positions)
+        sight = self._store.look(self._topics(), [position.tp for position in self._lent])
+        if session.lease.epoch == epoch:
+            self._epoch = epoch
+        self._quotas(sight)
+        for position, lent in list(self._lent.items()):
+            if position.revoked or positions.get(position.tp) is not position:
+                del self._lent[position]
+            else:
+                self._lend(lent, sight)
+        self._borrow(sight)
+
+    def _topics(self) -> Collection[str]:
+        """Return the topics whose partitions may be lent to us. Raises RegistryError."""
+        topics = self._access.topics()
+        return self._store.owned_topics() if topics is None else topics
+
+    # ---- the plan
+
+    def _quotas(self, sight: GroupSight) -> None:
+        """Compute the plan anew if the group has changed and then stayed the same for a while."""
+        topics = self._topics()
+        members: dict[str, SharingMember] = {}
+        for name, registration in sight.registrations.items():
+            share = advertised_share(registration)
+            if share is not None and share.order == self._share.order:
+                try:
+                    subscribed = frozenset(subscribed_topics(registration, topics, exclude_internal=False))
+                except (InvalidTopicFilterError, TopicFilterTimeoutError):
+                    continue
+                members[name] = SharingMember(share.concurrency, subscribed)
+        owners = {tp: owner.consumer for tp, owner in sight.owners.items() if owner.ours}
+        plan, basis, now = self._plan, (members, owners), monotonic()
+        if basis != plan.basis:
+            plan.basis, plan.since, plan.waits = basis, now, True
+        elif plan.waits and now - plan.since >= SETTLED:
+            plan.waits = False
+            plan.quotas = slot_quotas(members, owners)
+
+    # ---- our partitions
+
+    def _begin_stays(self, positions: Mapping[TopicPartition, PartitionPosition]) -> None:
+        """Take over the loans of partitions that have become ours. Raises RegistryError."""
+        with self._lock:
+            wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
+        for position in wanted:
+            tp, session = position.tp, self._access.session
+            borrowed = self._borrowed.pop(tp, None)
+            if borrowed is not None:
+                self._on_reader(borrowed.end)  # before the same slots may be lent on
+            self._store.forget(tp)  # our claim is newer than what may be cached
+            sight = self._store.look(self._topics(), [tp])
+            owner = sight.owners.get(tp)
+            if owner is None or owner.session != session.session_id:
+                continue
+            stay = f"{session.session_id & (1 << 64) - 1:x}-{next(self._stays)}"
+            lender = Lender(self._access.consumer, session.session_id, self._share.order, stay)
+            self._lent[position] = LentPartition(position, lender, self._view(tp, sight, ()))
+            with self._lock:
+                self._wanted.discard(position)
+
+    def _view(
+        self, tp: TopicPartition, sight: GroupSight, homes: Collection[OpenPartition], pinned: int = 0
+    ) -> LenderView:
+        quotas = self._plan.quotas.get(tp, {})
+        return LenderView(sight.sessions, sight.loans.get(tp, {}), quotas, pinned, slots_in_hand(homes), monotonic())
+
+    def _lend(self, lent: LentPartition, sight: GroupSight) -> None:
+        position, lender, tp = lent.position, lent.lender, lent.position.tp
+        owner = sight.owners.get(tp)
+        if lent.over or owner is None or owner.session != lender.session or not lent.in_session(self._access.session):
+            return
+        home = self._reader.home_of(position) if lent.opened else None
+        view = self._view(tp, sight, self._homes_of(tp, home), lent.pinned)
+        if home is None or home.ledger is not lent.ledger:
+            orders = lender.writes(view)
+            if lender.ready(view) and not lent.ready:
+                lent.ready = True
+                self._reader.wake()
+        elif not self._plan.quotas:
+            return  # the plan is not known yet
+        else:
+            orders = lender.step(view)
+            if any(not isinstance(order, WriteLoan | DeleteLoan) for order in orders):
+                self._on_reader(lambda: lent.obey(orders, home, self._engine, self._reader, self.wake))
+        self._write(lent, orders, view)
+
+    def _write(self, lent: LentPartition, orders: list[LenderOrder], view: LenderView) -> None:
+        tp = lent.position.tp
+        for order in orders:
+            if isinstance(order, WriteLoan):
+                if not self._store.write(tp, order, lent.ledger.lent_note(order.borrower)):
+                    self._flag.set()
+            elif isinstance(order, DeleteLoan):
+                self._store.delete(tp, order, reported=view.loans[order.borrower].reported)
+
+    def _homes_of(self, tp: TopicPartition, home: OpenPartition | None) -> list[OpenPartition]:
+        """Return the stays at a partition that may have messages in hand, of earlier ones too."""
+        known = self._homes.setdefault(tp, [])
+        if home is not None and home not in known:
+            known.append(home)
+        self._homes[tp] = known = [one for one in known if one is home or one.hand]
+        return known
+
+    # ---- others' partitions
+
+    def _borrow(self, sight: GroupSight) -> None:
+        own = {position.tp for position in self._access.positions().values()}
+        for tp in {*sight.mine, *self._borrowed} - own:
+            if tp not in self._borrowed:
+                self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._share.order)
+            self._serve(self._borrowed[tp], sight)
+        if self._leaving and all(one.left for one in self._borrowed.values()):
+            self._left.set()
+
+    def _serve(self, one: BorrowedPartition, sight: GroupSight) -> None:
+        """Do what one loan to us asks for."""
+        access, tp = self._access, one.tp
+        seen, owner = sight.mine.get(tp), sight.owners.get(tp)
+        view = BorrowerView(
+            access.session.session_id,
+            None if owner is None else owner.session,
+            None if seen is None else seen.loan,
+            slots_in_hand(self._homes_of(tp, one.home)),
+            0 if one.home is None else one.home.refused,
+            self._leaving,
+        )
+        orders = one.borrower.step(view)
+        one.current = lambda: self._epoch == access.session.lease.epoch
+        lender = seen.loan.lender if seen is not None and seen.loan is not None else ""
+        self._on_reader(lambda: one.obey(orders, self._engine, self._reader, self.wake, lender))
+        if one.begun is not None:
+            position, queue = one.begun
+            one.begun = None
+            access.fetch(position, queue)
+        if one.ended:
+            one.ended = False
+            access.forget()
+        report = one.report(access.session.session_id, monotonic(), leaving=self._leaving, in_hand=view.in_hand)
+        if report is not None and seen is not None:
+            if self._store.report(tp, seen.version, report, exists=seen.reported):
+                one.reported(report, monotonic())
+            else:
+                self._flag.set()
+        if seen is None and one.home is None and not self._homes_of(tp, None):
+            self._borrowed.pop(tp, None)
+
+    def _on_reader(self, call: Callable[[], None]) -> None:
+        """Have the reader's thread do something, and wait for it. Raises what it raised."""
+        done, failed = Event(), []
+
+        def do() -> None:
+            try:
+                call()
+            except Exception as e:  # noqa: BLE001 (raised below)
+                failed.append(e)
+            finally:
+                done.set()
+
+        self._reader.submit(do)
+        deadline = Deadline(CALL_WITHIN)
+        while not done.wait(0.2):
+            if deadline.expired or not self._reader.thread.is_alive():
+                raise RegistryError("the reader did not take a change of slots in time")
+        if failed:
+            raise failed[0]
