@@ -152,7 +152,7 @@ def _recorded_rate(group: Group, each: float) -> tuple[float, int]:
 
 def _empty(cluster: DevCluster, plan: Plan) -> dict[str, Any]:
     """Measure a handler that does nothing. The messages are there before."""
-    keys = even_keys(100_000 if plan.quick else 1_000_000, _KEYS)
+    keys = even_keys(400_000 if plan.quick else 1_000_000, _KEYS)
     run: dict[str, Any] = {"concurrency": 64, "order": "key"}
     ways = {
         OURS: Way("balanced", "count", {"run": run}, processes=1),

@@ -1,6 +1,6 @@
 """One member process of ``scripts/bench balance``: ``python -m tests.bench.balance_peer '<task as JSON>'``.
 
-Says "ready" once it is a member, and "counted SECONDS NUMBER" (CLOCK_MONOTONIC) twenty times a second if its handler
+Says "ready" once it is a member, and "counted SECONDS NUMBER" (CLOCK_MONOTONIC) a hundred times a second if its handler
 counts. It ends cleanly on SIGTERM. The loop for confluent-kafka is what a careful user writes: no partition's offset is
 committed past an unfinished message, messages of a key stay in order, what is in hand is bounded.
 """
@@ -22,6 +22,7 @@ from tests.bench import balance_handlers
 from tests.bench.balance_handlers import HANDLERS
 
 _LOOK_S = 0.05
+_TELL_S = 0.01
 _COMMIT_S = 1.0
 _MOST_IN_HAND = 2_000
 _END_S = 10.0
@@ -44,7 +45,7 @@ def _say(line: str) -> None:
 
 def _tell_counted() -> None:
     pause = threading.Event()
-    while not pause.wait(_LOOK_S):
+    while not pause.wait(_TELL_S):
         _say(f"counted {monotonic():.6f} {balance_handlers.number_counted()}")
 
 

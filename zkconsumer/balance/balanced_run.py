@@ -254,7 +254,7 @@ class BalancedRun:
     @property
     def _parts(self) -> RunParts:
         limit = self._member.handler_timeout
-        return RunParts(self.engine, self.reader, self.executor, self.pointers, self._concurrency, limit)
+        return RunParts(self.engine, self.reader, self.executor, self.pointers, self._concurrency, limit, self.sharing)
 
     def problems(self) -> tuple[str, ...]:
         """Return why not everything is handled, in words. Any thread, also a signal handler; takes no lock."""

@@ -48,6 +48,7 @@ class OpenPartition:
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: the keys with parked messages, by their marks
+    * ``log_seen``: the end of the log has been compared with the note
     * ``held_chunks``: chunks with messages that are not finished
     * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
     * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
@@ -86,7 +87,7 @@ class OpenPartition:
         self.in_hand = 0
         self.stopped = self.full_because = ""
         self.retry_at = 0.0
-        self.wants_room = False
+        self.wants_room = self.log_seen = False
         self.room_at = self.attempts_to = 0
         self.failing: dict[int, Failing] = {}
         self.parked: set[str] = set()
@@ -104,6 +105,14 @@ class OpenPartition:
         """Bytes of the chunks that wait to be read, or whose messages are not all finished."""
         waiting = sum(len(chunk.records) for chunk in list(self.chunks))
         return waiting + sum(chunk.in_use for chunk in list(self.held_chunks))
+
+    def add(self, chunk: Chunk) -> None:
+        """Add the next chunk that is to be read."""
+        if not self.log_seen and self.position.log_end >= 0:
+            # a log that was cut short and grows again gets other messages at the offsets of the note
+            self.log_seen = True
+            self.ledger.forget_from(self.position.log_end)
+        self.chunks.append(chunk)
 
     def forget_chunks(self) -> None:
         """Forget what waits to be read."""

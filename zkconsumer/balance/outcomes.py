@@ -42,10 +42,14 @@ DONE = Done()
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed. ``error`` is the exception; ``worker_died``: its worker did not survive, or was killed."""
+    """The attempt failed. ``error`` is the exception; ``worker_died``: its worker did not survive, or was killed.
+
+    ``together``: other messages had begun in that worker, and one of them may be the cause.
+    """
 
     error: BaseException
     worker_died: bool = False
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -422,11 +422,9 @@ class _Worker:
             error = WorkerDiedError(f"{self.name} {reason}{where}")
         if len(begun) > 1:
             self._suspects.crashed([_place(work) for work in begun])
-        failed = set(begun)
+        failed, cost = set(begun), Failed(error, worker_died=True, together=len(begun) > 1)
         self._died(reason + where + ("" if told else " or not begun"))
-        self._source.settle(
-            [(work, Failed(error, worker_died=True) if work in failed else NOT_STARTED) for work in rest]
-        )
+        self._source.settle([(work, cost if work in failed else NOT_STARTED) for work in rest])
         self._give_back(self._pending)
         self._pending.clear()
 

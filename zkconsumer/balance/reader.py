@@ -251,7 +251,7 @@ class Reader:
                 if home is None and position not in self._borrowed:
                     home = self._open(position, chunk)
                 if home is not None:
-                    home.chunks.append(chunk)
+                    home.add(chunk)
                     self._note_room(home)
             queue.taken = None
         if any(home.queue is queue and (home.chunks or home.held_chunks) for home in self.partitions):

@@ -157,11 +157,12 @@ def decide(
     if isinstance(outcome, Later):
         seconds = min(outcome.seconds, MOST_SECONDS)
     elif isinstance(outcome, Failed):
-        attempts += 1
+        # the last attempt is one that no other message can have spoiled
+        attempts += not (outcome.together and attempts + 1 >= retry.attempts)
         reason, error = reason_of(outcome.error), outcome.error
         if attempts >= retry.attempts or _rejected(retry, outcome):
             return Decision(Kind.DEAD, 0.0, 0, attempts, first, reason, error)
-        seconds = retry.delay(attempts) * (1 + retry.jitter * (2 * random - 1))
+        seconds = retry.delay(max(attempts, 1)) * (1 + retry.jitter * (2 * random - 1))
     else:
         raise ValueError(f"{outcome!r} needs no decision")
     due = now_ms + round(seconds * 1000)

@@ -17,6 +17,7 @@ from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.pointer_reader import PointerReader
 from zkconsumer.balance.process_executor import ProcessExecutor
 from zkconsumer.balance.reader import Reader
+from zkconsumer.balance.sharing.sharing_thread import Sharing
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.message_pointers import Fate
 
@@ -27,7 +28,7 @@ BLOCKED = 5.0
 
 
 class RunParts(NamedTuple):
-    """The parts of a run. ``limit`` is ``handler.timeout.ms`` in seconds, None for none."""
+    """The parts of a run. ``limit`` is ``handler.timeout.ms`` in seconds, None for none; ``sharing`` if it shares."""
 
     engine: Engine
     reader: Reader
@@ -35,6 +36,7 @@ class RunParts(NamedTuple):
     pointers: PointerReader
     concurrency: int
     limit: float | None = None
+    sharing: Sharing | None = None
 
 
 def run_summary(parts: RunParts) -> BalanceState:
@@ -80,6 +82,8 @@ def _troubles(parts: RunParts) -> Iterator[str]:
     behind = getattr(executor, "lag", 0.0)
     if behind > BLOCKED:
         yield f"a handler blocks the event loop for {behind:.0f} s: nothing else runs"
+    if parts.sharing is not None and parts.sharing.trouble:
+        yield parts.sharing.trouble
     for tp, why in sorted(parts.pointers.trouble.copy().items()):
         yield f"{tp}: parked messages have to wait: {why}"
 

@@ -103,6 +103,11 @@ class MessageLedger:
         """Whether :meth:`wants` is true of every message that is read next."""
         return self._unfinished.plain and not self._pointers and not self._ahead
 
+    def forget_from(self, log_end: int) -> None:
+        """Believe nothing that the note says of messages after the log's end: it was of a log that is gone."""
+        with self._lock:
+            self._unfinished.forget_from(log_end)
+
     def begin_again(self) -> int:
         """Forget what was read and is not finished, so that it is read again. Returns the offset to read from."""
         with self._lock:

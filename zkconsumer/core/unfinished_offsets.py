@@ -45,6 +45,14 @@ class Finished(NamedTuple):
             return self
         return Finished(offset, self.end, self.unfinished[bisect_left(self.unfinished, offset) :], self.slots)
 
+    def before(self, offset: int) -> Finished | None:
+        """Return the part before ``offset``, None if there is none."""
+        if self.end <= offset:
+            return self
+        if self.start >= offset:
+            return None
+        return Finished(self.start, offset, self.unfinished[: bisect_left(self.unfinished, offset)], self.slots)
+
     def without(self, offset: int) -> Finished:
         """Return the same, with this offset finished as well."""
         at = bisect_left(self.unfinished, offset)
@@ -145,6 +153,11 @@ class UnfinishedOffsets:
         unfinished.difference_update(offsets)
         self.highest = max(self.highest, last + 1)
         return True
+
+    def forget_from(self, end: int) -> None:
+        """Believe nothing that is said of ``end`` and later offsets, unless they were read here."""
+        end = max(end, self.read_to)
+        self._known = tuple(part for one in self._known if (part := one.before(end)) is not None)
 
     def base_without(self, passed: Collection[int]) -> int:
         """Return the base as it will be once these messages are finished as well."""

@@ -191,6 +191,16 @@ def test_a_chunk_that_is_read_again_is_not_held_for_ever(world: World) -> None:
     assert home.held_bytes == 0
 
 
+def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:
+    """The log was cut short, and has new messages where the note tells of finished ones."""
+    world.position.known_note = FinishedNote(0, (Finished(0, 9, (1,)),))
+    world.position.log_end = 3
+    world.deliver(0, 3)
+    world.position.log_end = 6
+    world.deliver(3, 3)
+    assert world.offsets() == [1, 3, 4, 5]
+
+
 def test_a_note_leaves_out_what_is_finished(world: World) -> None:
     world.position.known_note = FinishedNote(0, (Finished(0, 5, (0, 3)),), {3: Attempts(2, 99)})
     world.deliver(0, 6)

@@ -73,6 +73,16 @@ def test_lost_worker_costs_an_attempt_whatever_it_raised() -> None:
     assert (got.kind, got.attempts) == (Kind.AGAIN, 1)
 
 
+def test_last_attempt_is_not_lost_beside_another_message() -> None:
+    together = Failed(RuntimeError("killed"), worker_died=True, together=True)
+    alone = Failed(RuntimeError("killed"), worker_died=True)
+    policy = Retry(attempts=3)
+    assert [decided(together, n, retry=policy).attempts for n in (0, 1, 2)] == [1, 2, 2]
+    assert decided(together, 2, retry=policy).kind is not Kind.DEAD
+    assert decided(together, 0, retry=Retry(attempts=1)).attempts == 0
+    assert decided(alone, 2, retry=policy).kind is Kind.DEAD
+
+
 def test_message_that_did_not_begin_comes_at_once() -> None:
     assert decided(NOT_STARTED, 2, 5) == Decision(Kind.AGAIN, 0.0, NOW, 2, 5)
 
