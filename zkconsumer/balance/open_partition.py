@@ -108,10 +108,10 @@ class OpenPartition:
 
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk that is to be read."""
-        if not self.log_seen and self.position.log_end >= 0:
+        if not self.log_seen and self.position.first_log_end >= 0:
             # a log that was cut short and grows again gets other messages at the offsets of the note
             self.log_seen = True
-            self.ledger.forget_from(self.position.log_end)
+            self.ledger.forget_from(self.position.first_log_end)
         self.chunks.append(chunk)
 
     def forget_chunks(self) -> None:

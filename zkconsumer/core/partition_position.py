@@ -5,7 +5,7 @@ position, so that late responses, queued chunks and messages of the old one can 
 
 Threads: each field has one usual writer. The first four take no lock:
 
-* the fetcher: ``fetched``, ``log_end``, ``epochs``
+* the fetcher: ``fetched``, ``log_end``, ``first_log_end``, ``epochs``
 * the thread that iterates the stream: ``consumed``, ``held_until``, ``batch_until``
 * the committer: ``committed``
 * the group thread, and the thread that shuts down: ``revoked``, which is only ever set
@@ -57,6 +57,7 @@ class PartitionPosition:
     * ``committed``: the offset that was last written to or read from the store
     * ``log_end``: the end of the messages that may be handed out: the high watermark, or the last stable offset with
       ``isolation.level=read_committed``; -1 if unknown
+    * ``first_log_end``: ``log_end`` as it was in the first response of this position; -1 before
     * ``epochs``: the leader epochs of the fetched messages
     * ``from_start``: true if the topic was created anew, so that nothing of its log has been read
     * ``paused``: true while the application wants no messages of the partition
@@ -76,6 +77,7 @@ class PartitionPosition:
         "epochs",
         "fetch_from",
         "fetched",
+        "first_log_end",
         "from_start",
         "full",
         "halted",
@@ -105,7 +107,7 @@ class PartitionPosition:
         self.committed: int | None = start
         self.held_until = NOTHING_HELD
         self.batch_until = NOTHING_HELD
-        self.log_end = -1
+        self.log_end = self.first_log_end = -1
         self.epochs: Epochs = ()
         self.from_start = False
         self._revoked = False

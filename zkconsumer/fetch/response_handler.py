@@ -85,6 +85,8 @@ class ResponseHandler:
         fetch, request, response = part
         position = fetch.position
         position.log_end = response.end(self._settings.isolation_level)
+        if position.first_log_end < 0:
+            position.first_log_end = position.log_end
         log_end = response.high_watermark if response.high_watermark >= 0 else NO_END
         records = response.records
         reach = extent(records, fetch.tp, request.offset, log_end) if records else NOTHING

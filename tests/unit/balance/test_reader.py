@@ -194,9 +194,8 @@ def test_a_chunk_that_is_read_again_is_not_held_for_ever(world: World) -> None:
 def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:
     """The log was cut short, and has new messages where the note tells of finished ones."""
     world.position.known_note = FinishedNote(0, (Finished(0, 9, (1,)),))
-    world.position.log_end = 3
+    world.position.first_log_end, world.position.log_end = 3, 6
     world.deliver(0, 3)
-    world.position.log_end = 6
     world.deliver(3, 3)
     assert world.offsets() == [1, 3, 4, 5]
 
