@@ -25,6 +25,7 @@ from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.open_partition import NO_LIMIT, OpenPartition, begin_lending
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
+from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate
@@ -260,8 +261,13 @@ class Reader:
 
     # ---- partitions that come and go
 
-    def _open(self, position: PartitionPosition, chunk: Chunk | None = None) -> OpenPartition | None:
-        """Begin a stay at a partition. Returns None if the chunk is not the next one to read."""
+    def _open(
+        self, position: PartitionPosition, chunk: Chunk | None = None, kept: FinishedNote | None = None
+    ) -> OpenPartition | None:
+        """Begin a stay at a partition. Returns None if the chunk is not the next one to read.
+
+        Arguments: ``kept`` tells what is finished beyond the place that the chunk jumps to.
+        """
         old = self._homes.get(position.tp)
         if old is not None:
             self._drop(old)
@@ -278,7 +284,7 @@ class Reader:
             # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
             former = position.ledger
             pointers = position.known_pointers if former is None else former.stored_pointers
-            note = None if jumps else position.known_note
+            note = kept if jumps else position.known_note
             position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=RLock())
         elif again:
             position.ledger.begin_again()
@@ -447,9 +453,16 @@ class Reader:
 
     def read_again(self, home: OpenPartition, offset: int) -> None:
         """Read a partition again from an offset. Called on this thread."""
+        if home.batches is not None:  # what was read of it keeps it until that is finished, and no longer
+            self._engine.chunk_read(home, home.chunks[0])
+        # as in the queue: the fetcher has found a truncation already, and would not find it again
+        back = [chunk for chunk in home.chunks if chunk.jump and chunk.fetch_offset < offset]
         home.forget_chunks()
         home.at = offset
         home.queue.read_again(home.position, offset)
+        if back:
+            home.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
+            home.position.fetch_from = home.chunks[0].fetch_offset
 
     def _jump(self, home: OpenPartition, offset: int) -> None:
         """Go on at the offset that ``auto.offset.reset`` or a truncated log names."""
@@ -457,14 +470,22 @@ class Reader:
             home.ledger.read((), offset)
             home.at = offset
             return
-        # another log: outcomes of messages in hand say nothing of it
-        position, chunks = home.position, home.chunks
+        # another log from there on: outcomes of messages in hand say nothing of it. What is before is still to be done.
+        position, chunks, former = home.position, home.chunks, home.ledger
         home.chunks = type(chunks)()
-        home.ledger.leave_position()
+        offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), home.at)
+        start, note = min(former.base, offset), former.point(pointers=False).note.before(offset)
+        former.leave_position()
+        home.position = former.position  # it has ended, and its messages with it
+        position.held_until = NOTHING_HELD
         self._drop(home)
-        made = self._open(position, Chunk(position, b"", offset, offset, jump=True))
+        made = self._open(position, Chunk(position, b"", start, start, jump=True), note if start < offset else None)
         if made is not None:
-            made.chunks = chunks
+            made.ledger.lose_parked(offset)
+            if start < offset:
+                self.read_again(made, start)
+            else:
+                made.chunks = chunks
 
     # ---- unreadable places
 

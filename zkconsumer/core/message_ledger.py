@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
@@ -172,6 +172,15 @@ class MessageLedger:
                     self._passing.add(pointer.offset)
             self._serial += 1
             return True
+
+    def lose_parked(self, start: int) -> None:
+        """Make dead letters of the parked messages from ``start`` on: the log is another one from there on.
+
+        Its messages of the same numbers are read then. Where there is no room for them, the pointers stay as they are.
+        """
+        reason = "no longer in the log: it was truncated, or its topic was made anew"
+        parked = [one for one in self.pointers.values() if one.offset >= start and one.fate is Fate.PARKED]
+        self.point_at([replace(one, fate=Fate.DEAD, due_ms=0, reason=reason) for one in parked])
 
     def _fate(self, offset: int) -> Fate:
         return self._pointers[offset].fate

@@ -68,6 +68,8 @@ class AckStore:
         self._session = session
         self._group = group
         self._stored: dict[TopicPartition, _Stored] = {}
+        self._met: set[TopicPartition] = set()
+        """Partitions whose pointers a commit read again: the next look tells of them, though nothing moves since."""
 
     def track(self, partition: TopicPartition, known: KnownAcks | None) -> None:
         """Note what was read of a partition; None: nothing was, and what is known stays."""
@@ -84,6 +86,7 @@ class AckStore:
     def forget(self, partition: TopicPartition) -> None:
         """Forget a partition that is ours no longer."""
         self._stored.pop(partition, None)
+        self._met.discard(partition)
 
     def start_note(self, partition: TopicPartition, start: int | None) -> FinishedNote | None:
         """Return the note that was read at the claim, if it belongs to this start."""
@@ -183,6 +186,7 @@ class AckStore:
         refused = self._make_parents([paths.pointers(self._group, tp) for tp in moved], deadline)
         before = {tp: self._stored[tp].version for tp in moved}
         self.read(moved, deadline)
+        self._met.update(moved)
         for tp in moved:
             stored, path = self._stored[tp], paths.pointers(self._group, tp)
             denied = stored.version is not None and stored.version == before[tp]
@@ -227,4 +231,6 @@ class AckStore:
                 moved.append(tp)
         if moved:
             self.read(moved, deadline)
-        return {tp: self._stored[tp].pointers for tp in moved if not self._stored[tp].trouble}
+        told = {*moved, *self._met.intersection(partitions)}
+        self._met -= told
+        return {tp: self._stored[tp].pointers for tp in told if not self._stored[tp].trouble}

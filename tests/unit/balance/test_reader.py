@@ -12,7 +12,7 @@ from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.outcomes import DONE
 from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.core.finished_note import Attempts, FinishedNote
-from zkconsumer.core.message_pointers import Pointer
+from zkconsumer.core.message_pointers import Fate, Pointer
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.deadline import Deadline
@@ -122,6 +122,7 @@ def test_a_jump_forward_leaves_what_is_in_hand_unfinished(world: World) -> None:
 def test_a_jump_back_counts_no_outcome_of_the_other_log(world: World) -> None:
     world.deliver(0, 4)
     works = world.take()
+    world.finish(works[:2])
     world.queue.jump(world.position, 2)
     world.deliver(2, 1)
     later = world.take()
@@ -130,6 +131,64 @@ def test_a_jump_back_counts_no_outcome_of_the_other_log(world: World) -> None:
     assert world.position.consumed == 2
     world.finish(later)
     assert world.position.consumed == 3
+
+
+def test_a_jump_back_keeps_what_is_unfinished_before_it(world: World) -> None:
+    """The log was truncated at 4: what comes before it is in the log still, and only 1 of it is finished."""
+    world.deliver(0, 8)
+    works = world.take()
+    world.finish(works[1:2])
+    world.queue.jump(world.position, 4)
+    world.deliver(4, 2)
+    world.read()
+    assert (world.position.consumed, world.position.fetch_from) == (0, 0)
+    world.deliver(0, 6)
+    again = world.take()
+    assert [work.offset for work in again] == [0, 2, 3, 4, 5]
+    world.finish(works)
+    assert world.position.consumed == 0
+    world.finish(again)
+    assert world.position.consumed == 6
+
+
+def test_a_jump_back_loses_no_message_to_an_old_pointer(world: World) -> None:
+    world.position.known_pointers = {1: Pointer(1), 3: Pointer(3)}
+    world.deliver(0, 6)
+    world.finish(world.take())
+    world.queue.jump(world.position, 2)
+    world.deliver(2, 3)
+    assert world.offsets() == [2, 3, 4]
+    assert world.position.ledger is not None
+    assert {one.offset: one.fate for one in world.position.ledger.pointers.values()} == {1: Fate.PARKED, 3: Fate.DEAD}
+
+
+def test_messages_of_the_other_log_do_not_begin_after_a_jump_back(world: World) -> None:
+    world.deliver(0, 4)
+    world.read()
+    world.queue.jump(world.position, 2)
+    world.read()
+    world.deliver(0, 3)
+    assert world.offsets() == [0, 1, 2]
+
+
+def test_a_jump_back_that_waits_outlives_another_read(world: World) -> None:
+    world.deliver(0, 4)
+    world.finish(world.take())
+    world.deliver(9, 1)  # a gap: it is read again from 4
+    world.queue.jump(world.position, 2)
+    world.read()
+    assert world.position.fetch_from == 2
+    world.deliver(2, 1)
+    assert world.offsets() == [2]
+
+
+def test_a_chunk_that_is_read_again_is_not_held_for_ever(world: World) -> None:
+    world.deliver(0, 600)
+    world.reader.step()
+    home = world.reader.partitions[0]
+    world.reader.read_again(home, 100)
+    world.finish(world.take())
+    assert home.held_bytes == 0
 
 
 def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:

@@ -480,3 +480,18 @@ def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: 
     new.finish([101])
     one.commit()
     assert server.offset() == 100, "it is in hand again"
+
+
+def test_what_a_commit_meets_reaches_the_ledger(server: Fake) -> None:
+    """A tool wrote pointers just before a commit of ours, which read them, and so no later look sees them move."""
+    one, other = Member(server), Member(server)
+    (position,) = one.claim()
+    read(position, range(100, 110))
+    ledger = ledger_of(position)
+    ledger.point_at([Pointer(103, Fate.DEAD)])
+    one.commit()
+    assert other.session.write(POINTERS, encode_pointers([Pointer(103, Fate.PARKED)]), soon())
+    ledger.point_at([Pointer(101)])
+    one.commit()
+    one.tracker.look_at_pointers()
+    assert ledger.pointers == {101: Pointer(101), 103: Pointer(103, Fate.PARKED)}
