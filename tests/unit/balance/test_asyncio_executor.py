@@ -63,6 +63,19 @@ def test_each_result_and_exception_of_a_coroutine_is_told() -> None:
     assert isinstance(error_of(found[5]), HandlerFailedError)
 
 
+def test_each_message_of_a_batch_has_its_own_outcome() -> None:
+    async def handler(messages: list[Any]) -> list[object]:
+        return [ValueError("bad") if message.offset % 2 else Later(1.0) for message in messages]
+
+    source = WorkList(new_works([b"v"] * 6))
+    with running(source, handler, batch=3):
+        eventually(source.done, 10, "all outcomes")
+    found = source.last()
+
+    assert [found[n] for n in (0, 2, 4)] == [Later(1.0)] * 3
+    assert all(isinstance(error_of(found[n]), ValueError) for n in (1, 3, 5))
+
+
 def test_so_many_coroutines_as_concurrency_run_at_once() -> None:
     inside, most = 0, 0
     gate = threading.Event()
