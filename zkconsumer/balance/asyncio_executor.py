@@ -15,8 +15,9 @@ from time import monotonic
 from typing import Any
 
 from zkconsumer.balance.handler_check import Handler, check_coroutine_handler
+from zkconsumer.balance.handler_results import outcome_of, outcomes_of
 from zkconsumer.balance.loop_bridge import LoopBridge
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Done, Failed, Later, Outcome, Pending, Reject
+from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome
 from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import HandlerFailedError, HandlerTimeoutError
@@ -125,18 +126,19 @@ class AsyncioExecutor:
         if self._batch > 1:
             batch = [work for work in works if self._source.may_start(work)] if not self._over else []
             if batch:
-                outcome = await self._handle(batch)
+                outcomes = outcomes_of(await self._handle(batch), len(batch))
                 works[:] = [work for work in works if work not in batch]
-                for work in batch:
+                for work, outcome in zip(batch, outcomes, strict=True):
                     self._settle(work, outcome)
             return
         while works and not self._over and self._source.may_start(works[0]):
-            outcome = await self._handle(works[:1])
+            outcome = outcome_of(await self._handle(works[:1]))
             self._settle(works.pop(0), outcome)
             if not isinstance(outcome, Done):
                 return
 
-    async def _handle(self, batch: list[Work]) -> Outcome:
+    async def _handle(self, batch: list[Work]) -> object:
+        """Return what the handler returned, or the outcome if it did not return."""
         now = monotonic()
         for work in batch:
             self._running[work] = now
@@ -144,8 +146,7 @@ class AsyncioExecutor:
         try:
             messages = [work.message for work in batch]
             async with nullcontext() if self._timeout is None else asyncio.timeout(self._timeout) as limit:
-                result = await self._handler(messages if self._batch > 1 else messages[0])
-            return result if isinstance(result, Later | Reject | Pending) else DONE
+                return await self._handler(messages if self._batch > 1 else messages[0])
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None:

@@ -16,7 +16,7 @@ from tests.timing import eventually, scaled
 from tests.unit.balance.work_list import WorkList, new_works
 from zkconsumer.balance.asyncio_executor import AsyncioExecutor
 from zkconsumer.balance.loop_bridge import LoopBridge
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome, Reject
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import HandlerFailedError, HandlerTimeoutError
 
@@ -61,6 +61,19 @@ def test_each_result_and_exception_of_a_coroutine_is_told() -> None:
     assert isinstance(error_of(found[3]), ValueError)
     assert isinstance(error_of(found[4]), SystemExit)
     assert isinstance(error_of(found[5]), HandlerFailedError)
+
+
+def test_a_batch_has_an_outcome_for_each_of_its_messages() -> None:
+    error = ValueError("bad")
+
+    async def handler(messages: list[Any]) -> list[object]:
+        return [(None, Later(1.5), Reject("no"), error)[message.offset] for message in messages]
+
+    source = WorkList(new_works([b"v"] * 4))
+    with running(source, handler, batch=4):
+        eventually(source.done, 10, lambda: f"all outcomes: {source.outcomes}")
+
+    assert list(source.last().values()) == [DONE, Later(1.5), Reject("no"), Failed(error)]
 
 
 def test_so_many_coroutines_as_concurrency_run_at_once() -> None:
