@@ -1,4 +1,4 @@
-"""What the return value of a handler means. Pure."""
+"""The meaning of a handler's return value. Pure."""
 
 from __future__ import annotations
 

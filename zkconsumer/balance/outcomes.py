@@ -1,4 +1,4 @@
-"""What a handler may say of a message, and what the engine makes of it. Pure; any thread."""
+"""The outcomes of a message: those that a handler may name, and those of the engine. Pure; any thread."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _MOST_OFFSET = (1 << 63) - 1
 
 
 class Fate(Enum):
-    """What becomes of the message of a pointer."""
+    """The fate of the message of a pointer."""
 
     PARKED = "parked"
     DEAD = "dead"

@@ -18,7 +18,7 @@ from zkconsumer.core.unfinished_offsets import Finished
 
 @dataclass(frozen=True, slots=True)
 class BorrowerView:
-    """What a borrower decides by.
+    """The inputs of a borrower's decisions.
 
     * ``session``: ours; ``owner_session``: that of the owner node, None if there is none
     * ``loan``: ours, None if there is none that can be read
@@ -109,7 +109,7 @@ class Borrower:
     def _answer(self, loan: Loan, view: BorrowerView, orders: list[BorrowerOrder]) -> None:
         if loan.number != self.number:
             self.number, self._declined = loan.number, NO_SLOTS
-            # What the lender still counts as lent it has not heard of as given back: it must be told again.
+            # The lender has not heard yet that these slots were given back, so it is told again.
             self._awaited = loan.lent
             self._gone = [(kept, note) for slots, note in self._gone if (kept := slots & self._awaited)]
         self._declined |= ALL_SLOTS if view.leaving else view.refused & self.held

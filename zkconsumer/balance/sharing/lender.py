@@ -38,7 +38,7 @@ class SeenLoan:
 
 @dataclass(frozen=True, slots=True)
 class LenderView:
-    """What the lender decides by.
+    """The inputs of the lender's decisions.
 
     * ``sessions``: the session of every registered consumer; ``loans``: the partition's loan nodes, by borrower
     * ``quotas``: how many slots each member should have (``slot_plan``); empty: nothing is lent
@@ -255,7 +255,7 @@ class Lender:
             del self._loans[borrower]
             self._taken.pop(borrower, None)
         elif back:
-            # with a higher number, so that the borrower reports no more of what it gave back
+            # The number is higher, so the borrower no longer reports what it gave back.
             self._loans[borrower] = replace(
                 loan, number=self._next(), slots=loan.slots & kept, recalled=loan.recalled & kept
             )

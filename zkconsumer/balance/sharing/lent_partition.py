@@ -67,7 +67,7 @@ class LentPartition:
 
     @property
     def pinned(self) -> int:
-        """Slots that must stay here: a message of them is parked, or has failed."""
+        """The slots that must stay here, because a message of them is parked, or has failed."""
         return self.ledger.parked_slots() | self.ledger.attempted_slots()
 
     def obey(

@@ -59,7 +59,7 @@ class Loan:
 
 @dataclass(frozen=True, slots=True)
 class LoanReport:
-    """What a borrower says of its loan.
+    """A borrower's answer to its loan.
 
     * ``number`` and ``stay``: of the loan that it answers
     * ``session``: the borrower's

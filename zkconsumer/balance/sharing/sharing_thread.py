@@ -52,7 +52,7 @@ CALL_WITHIN = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingAccess:
-    """What sharing needs of its member.
+    """The parts of a member that sharing uses.
 
     ``topics`` are those of the subscription, None for a filter; ``stream`` makes a stream of a topic for chunks that no
     stream of the user gets; ``fetch`` has a position fetched, and ``forget`` stops the fetching of ended ones.
@@ -231,8 +231,8 @@ class Sharing:
             tp, session = position.tp, self._access.session
             borrowed = self._borrowed.pop(tp, None)
             if borrowed is not None:
-                self._on_reader(borrowed.end)  # before the same slots may be lent on
-            self._store.forget(tp)  # our claim is newer than what may be cached
+                self._on_reader(borrowed.end)  # It must end before the same slots may be lent on.
+            self._store.forget(tp)  # Our claim is newer than the cache may be.
             sight = self._store.look(self._topics(), [tp])
             owner = sight.owners.get(tp)
             if owner is None or owner.session != session.session_id:
