@@ -279,3 +279,29 @@ def test_misfit_arguments_are_refused(join: Join) -> None:
         connector.run(print, concurrency=2)
     with pytest.raises(ValueError, match="order must be one of"):
         connector.run(print, "events", concurrency=2, order="keys")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("executor", ["threads", "asyncio"])
+def test_a_nack_in_its_handler_holds_up_the_key(cluster: FakeCluster, join: Join, executor: Any) -> None:
+    """The handler returns as if all were done, and later messages of the key were taken together with this one."""
+    cluster.create_topic("keyed", 1)
+    cluster.append("keyed", 0, [b"%d" % n for n in range(20)], [b"k"] * 20)
+    connector, taken = join(), list[tuple[int, int]]()
+
+    def handler(message: Any) -> None:
+        taken.append((message.offset, message.attempt))
+        if message.offset == 3 and message.attempt == 1:
+            message.nack()
+
+    async def coroutine(message: Any) -> None:
+        handler(message)
+
+    with pytest.raises(ConsumerTimeoutException):
+        connector.run(
+            handler if executor == "threads" else coroutine,
+            "keyed",
+            concurrency=4,
+            executor=executor,
+            retry=Retry(delays=(0.05,), jitter=0.0),
+        )
+    assert taken == [(0, 1), (1, 1), (2, 1), (3, 1), (3, 2), *((n, 1) for n in range(4, 20))]

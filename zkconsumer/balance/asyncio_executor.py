@@ -17,7 +17,7 @@ from typing import Any
 from zkconsumer.balance.handler_check import Handler, check_coroutine_handler
 from zkconsumer.balance.handler_results import outcome_of, outcomes_of
 from zkconsumer.balance.loop_bridge import LoopBridge
-from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome
+from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, answered
 from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import HandlerFailedError, HandlerTimeoutError
@@ -129,10 +129,11 @@ class AsyncioExecutor:
                 outcomes = await self._handle(batch)
                 works[:] = [work for work in works if work not in batch]
                 for work, outcome in zip(batch, outcomes, strict=True):
-                    self._settle(work, outcome)
+                    self._settle(work, answered(outcome, work.answer))
             return
         while works and not self._over and self._source.may_start(works[0]):
             (outcome,) = await self._handle(works[:1])
+            outcome = answered(outcome, works[0].answer)
             self._settle(works.pop(0), outcome)
             if not isinstance(outcome, Done):
                 return

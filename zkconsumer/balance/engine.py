@@ -19,7 +19,7 @@ from zkconsumer.balance.dead_letters import DeadLetters
 from zkconsumer.balance.lanes import Lanes
 from zkconsumer.balance.message_fates import EngineRules, MessageFates
 from zkconsumer.balance.open_partition import HELD, OpenPartition
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
@@ -194,7 +194,7 @@ class Engine:
         with self._lock:
             for work, outcome in outcomes:
                 assert type(work) is ReadWork
-                if outcome is DONE and work.open and work.answer is None:
+                if outcome is DONE and work.open:
                     work.open = False
                     done.append(work)
                 else:
@@ -218,8 +218,7 @@ class Engine:
         """Sort an outcome that is not simply done. The caller holds the lock."""
         if not work.open:
             return
-        if work.answer is not None and outcome is not NOT_STARTED:
-            outcome = work.answer
+        outcome = answered(outcome, work.answer)
         if isinstance(outcome, Pending):
             work.pending = True
             return

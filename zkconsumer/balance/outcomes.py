@@ -60,3 +60,12 @@ class NotStarted:
 NOT_STARTED = NotStarted()
 
 Outcome = Done | Failed | Later | Reject | Pending | NotStarted
+
+
+def answered(outcome: Outcome, answer: Outcome | None) -> Outcome:
+    """Return what counts of a handler's ``outcome`` and the ``answer`` that came before it, None if none did.
+
+    An exception that ends the run counts in any case.
+    """
+    ends_run = isinstance(outcome, Failed) and not isinstance(outcome.error, Exception)
+    return outcome if answer is None or ends_run or outcome is NOT_STARTED else answer

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, final
 
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.outcomes import Outcome
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.streams.stream_queue import Chunk
@@ -38,7 +37,7 @@ class ReadWork(Work):
     """One message of a :class:`Part`, as read from ``record``.
 
     * ``taken`` once a worker has it; ``open`` until it has its outcome
-    * ``pending`` while only the application knows when it ends; ``answer`` is what it told before that
+    * ``pending`` while only the application knows when it ends
     * ``slot`` is set where slots are shared
 
     A further attempt is another work. So an answer to an earlier attempt finds that one closed, and does nothing.
@@ -48,7 +47,6 @@ class ReadWork(Work):
     taken = False
     open = True
     pending = False
-    answer: Outcome | None = None
     slot = 0
 
     def __init__(self, record: Any, offset: int, key: bytes | None, part: Part) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from zkconsumer.balance.batch_size import SECONDS, BatchSize
 from zkconsumer.balance.handler_results import outcome_of, outcomes_of
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome, answered
 from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.deadline import Deadline
 
@@ -171,6 +171,8 @@ class ThreadExecutor:
                     outcome = DONE if result is None else outcome_of(result)
                 except BaseException as e:  # noqa: BLE001 (the engine decides)
                     outcome = Failed(e)
+                if work.answer is not None:
+                    outcome = answered(outcome, work.answer)
             outcomes.append((work, outcome))
             finished += 1
             if outcome is not DONE and work.lane is not None:
@@ -220,4 +222,5 @@ class ThreadExecutor:
             result = self._handler([work.message for work in works])
         except BaseException as e:  # noqa: BLE001 (the engine decides)
             return [(work, Failed(e)) for work in works]
-        return list(zip(works, outcomes_of(result, len(works)), strict=True))
+        told = zip(works, outcomes_of(result, len(works)), strict=True)
+        return [(work, answered(outcome, work.answer)) for work, outcome in told]

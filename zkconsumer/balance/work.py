@@ -20,6 +20,7 @@ class Work:
     * ``attempts``: the failed attempts so far, the first at ``first_ms`` (milliseconds since 1970; 0: none)
     * ``not_before``: when it may be handed out again (monotonic seconds; 0: at once)
     * ``pointer``: whether it is the message of a pointer
+    * ``answer``: the outcome that the application told before the handler ended
     * ``home``: the stay at the partition, as the engine sees it
     """
 
@@ -27,6 +28,7 @@ class Work:
     first_ms = 0
     not_before = 0.0
     pointer = False
+    answer: Outcome | None = None
     home: Any = None
 
     def __init__(self, message: Any, offset: int, ledger: MessageLedger, chunk: Chunk | None, lane: Any = None) -> None:

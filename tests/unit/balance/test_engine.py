@@ -102,6 +102,15 @@ def test_an_answer_during_the_handler_counts_at_its_end() -> None:
     assert world.position.consumed == 1
 
 
+def test_an_answer_hides_nothing_that_ends_the_run() -> None:
+    world = World(1)
+    (work,) = world.take()
+    work.message.ack()
+    world.settle([work], Failed(KeyboardInterrupt()))
+    assert world.engine.ended
+    assert world.position.consumed == 0
+
+
 def test_an_answer_to_an_earlier_attempt_does_nothing() -> None:
     world = World(1)
     (work,) = world.take()
