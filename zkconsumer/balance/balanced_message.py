@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol
 
 from zkconsumer.balance.outcomes import DONE, Failed, Outcome
@@ -51,7 +52,8 @@ class BalancedMessage(MessageAndMetadata[K, V]):
         return work.attempts + 1
 
 
-def balanced_class(stream_class: type[MessageAndMetadata[Any, Any]]) -> Callable[[Any], BalancedMessage[Any, Any]]:
+@lru_cache(maxsize=64)
+def balanced_class(stream_class: Any) -> Callable[[Any], BalancedMessage[Any, Any]]:
     """Return the class of messages that have the decoders of a stream's messages."""
     if stream_class is MessageAndMetadata:
         return BalancedMessage

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.balance.failure_limit import FailureCount
+from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.message_pointers import Fate
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.record_batch import RecordBatch
+from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.stream_queue import Chunk, StreamQueue
 
@@ -114,6 +117,15 @@ class OpenPartition:
             self.ledger.forget_from(self.position.first_log_end)
         self.chunks.append(chunk)
 
+    def note_pointers(self) -> None:
+        """Note which keys have parked messages, and to which offset messages may have failed before."""
+        for pointer in self.ledger.pointers.values():
+            if pointer.key and pointer.fate is Fate.PARKED:
+                self.parked.add(pointer.key)
+        note = self.position.known_note
+        if note is not None and note.attempts:
+            self.attempts_to = max(note.attempts) + 1
+
     def forget_chunks(self) -> None:
         """Forget what waits to be read."""
         self.chunks.clear()
@@ -127,6 +139,20 @@ class OpenPartition:
 
     def __repr__(self) -> str:
         return f"<OpenPartition {self.position.tp} at {self.at}, {self.in_hand} in hand>"
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A partition of another member, of which this one handles some slots.
+
+    Its chunks come through ``stream``, and its outcomes go to ``ledger``, which counts those slots. ``may_start`` is
+    asked before each handler, and returns at once.
+    """
+
+    position: PartitionPosition
+    ledger: MessageLedger
+    stream: KafkaStream[Any, Any]
+    may_start: Callable[[Work], bool]
 
 
 def begin_lending(

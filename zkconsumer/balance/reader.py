@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
@@ -22,13 +21,11 @@ from typing import Any, NamedTuple
 from zkconsumer.balance.balanced_message import balanced_class
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.open_partition import NO_LIMIT, OpenPartition, begin_lending
+from zkconsumer.balance.open_partition import NO_LIMIT, Borrowed, OpenPartition, begin_lending
 from zkconsumer.balance.read_work import Part, ReadWork
-from zkconsumer.balance.work import Work
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
@@ -56,20 +53,6 @@ class ReadLimits(NamedTuple):
 
     window: int
     budget: QueueBudget
-
-
-@dataclass(frozen=True, slots=True)
-class Borrowed:
-    """A partition of another member, of which this one handles some slots.
-
-    Its chunks come through ``stream``, and its outcomes go to ``ledger``, which counts those slots. ``may_start`` is
-    asked before each handler, and returns at once.
-    """
-
-    position: PartitionPosition
-    ledger: MessageLedger
-    stream: KafkaStream[Any, Any]
-    may_start: Callable[[Work], bool]
 
 
 class Reader:
@@ -102,7 +85,6 @@ class Reader:
         """Makes the ledger of a partition whose slots may be lent; returns None until it is known what is lent."""
         self._borrowed: dict[PartitionPosition, Borrowed] = {}
         self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
-        self._classes: dict[Any, Any] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._flag = WakeFlag()
         self._stopping = False
@@ -139,7 +121,12 @@ class Reader:
         """Read this partition of another member too. Called on the reader's thread, see :meth:`submit`."""
         position, stream = borrowed.position, borrowed.stream
         home = OpenPartition(
-            position, borrowed.ledger, stream.queue, stream.chunk_reader, self._class_of(stream), own=False
+            position,
+            borrowed.ledger,
+            stream.queue,
+            stream.chunk_reader,
+            balanced_class(stream.message_class),
+            own=False,
         )
         home.answers = self._engine
         home.at = position.consumed or 0
@@ -289,32 +276,20 @@ class Reader:
         elif again:
             position.ledger.begin_again()
         assert position.ledger is not None
-        home = OpenPartition(position, position.ledger, stream.queue, stream.chunk_reader, self._class_of(stream))
+        home = OpenPartition(
+            position, position.ledger, stream.queue, stream.chunk_reader, balanced_class(stream.message_class)
+        )
         home.answers = self._engine
         home.at = position.consumed or 0
         home.shared = self.lends is not None
         home.limit = self.limit(position.tp)
-        self._note_pointers(home)
+        home.note_pointers()
         self._homes[position.tp] = home
         self._engine.open(home)
         if again and (self.lends is not None or not jumps):
             stream.queue.read_again(position, home.at)  # an earlier run has read beyond
             return None if chunk is None or chunk.fetch_offset > home.at else home
         return home
-
-    def _note_pointers(self, home: OpenPartition) -> None:
-        for pointer in home.ledger.pointers.values():
-            if pointer.key and pointer.fate is Fate.PARKED:
-                home.parked.add(pointer.key)
-        note = home.position.known_note
-        if note is not None and note.attempts:
-            home.attempts_to = max(note.attempts) + 1
-
-    def _class_of(self, stream: KafkaStream[Any, Any]) -> Any:
-        made = self._classes.get(stream.message_class)
-        if made is None:
-            made = self._classes[stream.message_class] = balanced_class(stream.message_class)
-        return made
 
     def _drop(self, home: OpenPartition) -> None:
         """Forget a stay that has ended. Messages of it that are in hand are settled with its own ledger."""

@@ -162,7 +162,7 @@ def test_a_jump_back_loses_no_message_to_an_old_pointer(world: World) -> None:
     assert {one.offset: one.fate for one in world.position.ledger.pointers.values()} == {1: Fate.PARKED, 3: Fate.DEAD}
 
 
-def test_messages_of_the_other_log_do_not_begin_after_a_jump_back(world: World) -> None:
+def test_messages_of_the_other_log_do_not_begin_after_a_jump(world: World) -> None:
     world.deliver(0, 4)
     world.read()
     world.queue.jump(world.position, 2)

@@ -8,8 +8,8 @@ from time import time
 from typing import Any
 
 from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.reader import Borrowed, Reader
+from zkconsumer.balance.open_partition import Borrowed, OpenPartition
+from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lent_partition import reopen
 from zkconsumer.balance.sharing.loan_nodes import LoanReport
