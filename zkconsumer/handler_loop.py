@@ -24,7 +24,7 @@ from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, Member
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.handler_check import check_handler, check_workers
+from zkconsumer.balance.handler_check import check_handler, check_options, check_workers
 from zkconsumer.balance.lanes import Order, kept_order, order_named
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, checked_end, watch_end
@@ -161,9 +161,9 @@ class RunLoop:
         without the extra ``otel``.
         """
         self._check_run(order, workers, concurrency, topics, key_decoder, value_decoder)
+        check_options(concurrency, order, executor, batch, retry, failure_limit, dead_letter)
         end = checked_end(until, concurrency, topics, time_ns() // 1_000_000)
-        decoders = (key_decoder, value_decoder)
-        handler, executor = self._fitting(handler, executor, concurrency, batch, decoders, tracer)
+        handler, executor = self._fitting(handler, executor, concurrency, batch, (key_decoder, value_decoder), tracer)
         options = concurrency and BalancedOptions(
             concurrency, order_named(order), executor, batch, retry or Retry(), failure_limit, dead_letter=dead_letter
         )

@@ -230,6 +230,47 @@ def test_a_partition_stops_when_everything_fails(cluster: FakeCluster, join: Joi
     assert len(decode_pointers(tree["/consumers/g/parked/events/1"])) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("batch", [0, -1, True, "3", None]),
+        ("retry", [3, 0, False, Retry]),
+        ("failure_limit", [5, "x", FailureLimit]),
+        ("executor", [None, object(), "thread"]),
+        ("order", [None, "keys"]),
+        ("dead_letter", ["topic", 5]),
+        ("concurrency", [0, True, "4"]),
+    ],
+)
+def test_a_wrong_option_is_named_before_the_group_is_joined(
+    cluster: FakeCluster, join: Join, name: str, wrong: list[Any]
+) -> None:
+    """Otherwise it would hang, or fail at the first message that fails."""
+    connector = join()
+    for value in wrong:
+        with pytest.raises((TypeError, ValueError), match=f"^{name}"):
+            connector.run(print, "events", **{"concurrency": 2, name: value})
+    assert not cluster.zookeeper.tree("/consumers").keys() - {"/consumers"}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"retry": Retry()},
+        {"dead_letter": print},
+        {"order": "none"},
+        {"executor": "processes"},
+        {"batch": 2},
+        {"failure_limit": None},
+        {"until": "end"},
+    ],
+)
+def test_options_that_need_concurrency_say_so(join: Join, option: dict[str, Any]) -> None:
+    """Nothing would be tried again, although ``retry`` is given, and the first failure would end the run."""
+    with pytest.raises(ValueError, match=f"{next(iter(option))} needs concurrency"):
+        join().run(print, "events", workers=2, **option)
+
+
 def test_misfit_arguments_are_refused(join: Join) -> None:
     connector = join()
     with pytest.raises(ValueError, match="workers or concurrency"):

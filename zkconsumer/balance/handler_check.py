@@ -9,6 +9,9 @@ from collections.abc import Callable
 from multiprocessing import current_process
 from typing import Any
 
+from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.retry import Retry
+
 Handler = Callable[..., Any]
 
 
@@ -78,6 +81,32 @@ def check_workers(workers: int, concurrency: int | None) -> None:
         raise ValueError(f"concurrency must be a whole number of at least 1, not {concurrency!r}")
     if workers != 1:
         raise ValueError("give workers or concurrency, not both")
+
+
+def check_options(
+    concurrency: int | None,
+    order: object,
+    executor: object,
+    batch: object,
+    retry: object,
+    failure_limit: object,
+    dead_letter: object,
+) -> None:
+    """Check options of ``run`` that only ``concurrency`` uses. Raises: TypeError, ValueError; they name the option."""
+    if concurrency is None:
+        given = {"order": order != "key", "executor": executor != "threads", "batch": batch != 1}
+        given |= {"retry": retry is not None, "failure_limit": failure_limit != FailureLimit()}
+        given["dead_letter"] = dead_letter is not None
+        for name in (name for name, differs in given.items() if differs):
+            raise ValueError(f"{name} needs concurrency: without it, nothing looks at it")
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise ValueError(f"batch must be a whole number of at least 1, not {batch!r:.80}")
+    if retry is not None and not isinstance(retry, Retry):
+        raise TypeError(f"retry takes a Retry(...) or None, not {retry!r:.80}")
+    if failure_limit is not None and not isinstance(failure_limit, FailureLimit):
+        raise TypeError(f"failure_limit takes a FailureLimit(...) or None, not {failure_limit!r:.80}")
+    if not isinstance(executor, str) and not callable(getattr(executor, "wake", None)):
+        raise TypeError(f"executor must be one of 'threads', 'processes', 'asyncio', not {executor!r:.80}")
 
 
 def pickled_for_workers(value: Any, what: str) -> bytes:

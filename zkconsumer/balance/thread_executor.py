@@ -14,8 +14,8 @@ from time import monotonic
 from typing import Any
 
 from zkconsumer.balance.batch_size import SECONDS, BatchSize
-from zkconsumer.balance.handler_results import outcomes_of
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Later, Outcome, Pending, Reject, answered
+from zkconsumer.balance.handler_results import outcome_of, outcomes_of
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome, answered
 from zkconsumer.balance.work import Work, WorkSource
 from zkconsumer.deadline import Deadline
 
@@ -168,7 +168,7 @@ class ThreadExecutor:
                 worker.current, worker.began = (work,), last
                 try:
                     result = handler(work.message)
-                    outcome = result if isinstance(result, Later | Reject | Pending) else DONE
+                    outcome = DONE if result is None else outcome_of(result)
                 except BaseException as e:  # noqa: BLE001 (the engine decides)
                     outcome = Failed(e)
                 if work.answer is not None:

@@ -25,7 +25,8 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from zkconsumer.balance.outcomes import NOT_STARTED, Failed, Later, Pending, Reject
+from zkconsumer.balance.handler_results import outcome_of, outcomes_of
+from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, Pending
 from zkconsumer.decoded_messages import message_class
 from zkconsumer.errors import HandlerFailedError, InvalidMessageException
 from zkconsumer.kafka.compression import Expansion
@@ -156,19 +157,15 @@ def received_error(sent: SentError, worker: str) -> BaseException:
 
 def results_of(result: object, messages: int) -> list[object]:
     """Return what a handler's result says of each of its messages, as it is sent: None for done, or an exception."""
-    if not isinstance(result, list | tuple):
-        return [_result_of(result)] * messages
-    if len(result) != messages:
-        return [ValueError(f"the handler returned {len(result)} outcomes for {messages} messages")] * messages
-    return [_result_of(one) for one in result]
+    return [_sent_outcome(outcome) for outcome in outcomes_of(result, messages)]
 
 
-def _result_of(result: object) -> object:
-    if isinstance(result, Pending):
+def _sent_outcome(outcome: Outcome) -> object:
+    if isinstance(outcome, Pending):
         return TypeError("PENDING stands for a later ack() or nack(), which a handler in a process cannot call")
-    if isinstance(result, Failed):
-        return result.error
-    return result if isinstance(result, Later | Reject | BaseException) else None
+    if isinstance(outcome, Failed):
+        return outcome.error
+    return None if isinstance(outcome, Done) else outcome
 
 
 def packed(value: object) -> bytes:
@@ -325,7 +322,7 @@ class Worker:
     def _call(self, messages: list[Any]) -> list[object]:
         try:
             if self._batch == 1:
-                return [_result_of(self._handler(messages[0]))]
+                return [_sent_outcome(outcome_of(self._handler(messages[0])))]
             return results_of(self._handler(messages), len(messages))
         except BaseException as error:  # noqa: BLE001 - the parent decides; SystemExit ends its run, not only the worker
             return [error] * len(messages)
