@@ -24,7 +24,7 @@ from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.open_partition import NO_LIMIT, Borrowed, OpenPartition, begin_lending
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
+from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -282,6 +282,7 @@ class Reader:
         home.answers = self._engine
         home.at = position.consumed or 0
         home.shared = self.lends is not None
+        home.leaving = ALL_SLOTS & ~home.ledger.slots  # parked messages of lent keys wait until the slot is back
         home.limit = self.limit(position.tp)
         home.note_pointers()
         self._homes[position.tp] = home
