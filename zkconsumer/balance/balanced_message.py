@@ -52,9 +52,13 @@ class BalancedMessage(MessageAndMetadata[K, V]):
         return work.attempts + 1
 
 
-@lru_cache(maxsize=64)
 def balanced_class(stream_class: Any) -> Callable[[Any], BalancedMessage[Any, Any]]:
-    """Return the class of messages that have the decoders of a stream's messages."""
+    """Return the class of messages that have the decoders of a stream's messages. The same one each time."""
+    return _balanced_class(stream_class)
+
+
+@lru_cache(maxsize=64)
+def _balanced_class(stream_class: Any) -> Callable[[Any], BalancedMessage[Any, Any]]:
     if stream_class is MessageAndMetadata:
         return BalancedMessage
     return type(
