@@ -16,12 +16,13 @@ from time import monotonic
 
 from zkconsumer.balance.batch_size import BatchSize
 from zkconsumer.balance.dead_letters import DeadLetters
-from zkconsumer.balance.lanes import Lanes
+from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.message_fates import EngineRules, MessageFates
 from zkconsumer.balance.open_partition import HELD, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
+from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
@@ -367,6 +368,9 @@ class Engine:
             record = work.message
             made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
             made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
+            # without a key no order holds it back, and whoever has its slot does not handle what is parked
+            by_key = self.rules.order is Order.KEY and made.key is not None
+            made.slot = slot_of_key(made.key or b"") if by_key else NO_SLOT
             self.lanes.put_back(made)
         self.look()
         return True

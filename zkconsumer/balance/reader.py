@@ -26,7 +26,7 @@ from zkconsumer.balance.open_partition import NO_LIMIT, OpenPartition, begin_len
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
+from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
@@ -293,6 +293,7 @@ class Reader:
         home.answers = self._engine
         home.at = position.consumed or 0
         home.shared = self.lends is not None
+        home.leaving = ALL_SLOTS & ~home.ledger.slots  # parked messages of lent keys wait until the slot is back
         home.limit = self.limit(position.tp)
         self._note_pointers(home)
         self._homes[position.tp] = home

@@ -16,6 +16,8 @@ SLOT_SHIFT = 24
 """Number of lower bits of a CRC-32 that the slot does not depend on."""
 ALL_SLOTS = (1 << SLOTS) - 1
 NO_SLOTS = 0
+NO_SLOT = SLOTS
+"""The slot of a message that may be handled whoever has the slots: it is in no set."""
 BLOCK = 128
 """Number of neighbouring offsets in one block."""
 

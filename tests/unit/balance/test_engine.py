@@ -21,6 +21,8 @@ from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.work import Work
+from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -188,6 +190,32 @@ def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:
     assert not world.engine.may_start(work)
     world.settle(works, DONE)
     assert left == [True]
+
+
+@pytest.mark.parametrize("key", [b"k", None])
+def test_a_parked_message_begins_while_other_slots_are_on_loan(key: bytes | None) -> None:
+    world = World(1)
+    world.settle(world.take(), DONE)
+    world.home.shared = True
+    slots = ALL_SLOTS if key is None else ALL_SLOTS & ~(1 << slot_of_key(key))
+    world.engine.give_up(world.home, slots, lambda: None)
+    record = SimpleNamespace(offset=3, value=b"", key=key)
+    work = Work(record, 3, world.ledger, None)
+    assert world.engine.add_pointer_work(work)
+    (taken,) = world.take()
+    assert world.engine.may_start(taken)
+    world.settle([taken], NOT_STARTED)
+    assert len(world.take()) == 1
+
+
+def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
+    world = World(1)
+    world.settle(world.take(), DONE)
+    world.engine.give_up(world.home, 1 << slot_of_key(b"k"), lambda: None)
+    work = Work(SimpleNamespace(offset=3, value=b"", key=b"k"), 3, world.ledger, None)
+    assert not world.engine.add_pointer_work(work)
+    world.engine.take_on(world.home, ALL_SLOTS)
+    assert world.engine.add_pointer_work(work)
 
 
 def test_a_partition_stops_at_the_limit_and_loses_no_attempt() -> None:

@@ -69,10 +69,10 @@ class SharedLedger(MessageLedger):
         return self._unfinished.read_to
 
     def attempted_slots(self) -> int:
-        """Return the slots of messages that have failed here."""
+        """Return the slots of messages that have failed here, or wait for their pointers to be stored."""
         with self._lock:
             found = NO_SLOTS
-            for offset in self._attempts:
+            for offset in (*self._attempts, *self._passing):
                 if offset in self._unfinished:
                     found |= 1 << self._slots.get(offset, 0)
             return found
