@@ -19,7 +19,7 @@ from zkconsumer.balance.sharing.lender import (
 )
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.key_slots import NO_SLOTS
+from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.zookeeper.session import Session
 
@@ -30,7 +30,7 @@ def slots_in_hand(homes: Collection[OpenPartition]) -> int:
     for home in homes:
         for work in home.hand.copy():
             found |= 1 << work.slot
-    return found
+    return found & ALL_SLOTS
 
 
 class LentPartition:
