@@ -362,17 +362,16 @@ class Engine:
         Returns False if its stay has ended, or if its key is on loan: then it comes later.
         """
         record = work.message
+        # without a key no order holds it back, and whoever has its slot does not handle what is parked
+        by_key = self.rules.order is Order.KEY and record.key is not None
+        slot = slot_of_key(record.key) if by_key else NO_SLOT
         with self._lock:
             home = self._homes.get(work.ledger)
-            if home is None or home.position.revoked:
+            if home is None or home.position.revoked or home.leaving >> slot & 1:
                 return False
             made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
             made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
-            # without a key no order holds it back, and whoever has its slot does not handle what is parked
-            by_key = self.rules.order is Order.KEY and made.key is not None
-            made.slot = slot_of_key(made.key or b"") if by_key else NO_SLOT
-            if home.leaving >> made.slot & 1:
-                return False
+            made.slot = slot
             self.lanes.put_back(made)
         self.look()
         return True
