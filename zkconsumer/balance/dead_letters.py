@@ -66,6 +66,14 @@ def checked_target(target: object) -> DeadLetterTarget:
         )
     if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__):
         raise TypeError("dead_letter takes no coroutine function: it is called from a thread")
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return target  # a function written in C may not tell
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise TypeError(f"dead_letter is called with (message, failure), and {target!r:.80} cannot be") from None
     return target
 
 
