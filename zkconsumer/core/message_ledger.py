@@ -197,12 +197,12 @@ class MessageLedger:
             passed = frozenset(self._passing) if pointers else frozenset()
             base, finished = (self._unfinished.base_without(passed), self._unfinished.finished(passed))
             attempts = {o: a for o, a in self._attempts.items() if o >= base and o not in passed}
-            for note in self._lent.values():
-                base = min(base, note.base)
-                finished = (*finished, *note.finished)
-                attempts |= note.attempts
+            note = FinishedNote(base, finished, attempts)
+            if self._lent:
+                loans = [(lent, self._lent_slots[name]) for name, lent in self._lent.items()]
+                note = _together((note, self._unfinished.slots), *loans)
             kept = tuple(self._pointers.values()) if changes else None
-            return CommitPoint(base, FinishedNote(base, finished, attempts), kept, passed, changes, self._serial, self)
+            return CommitPoint(note.base, note, kept, passed, changes, self._serial, self)
 
     @property
     def dirty(self) -> bool:
@@ -278,7 +278,7 @@ class MessageLedger:
             attempts = {o: self._attempts.pop(o) for o in given if o in self._attempts}
             note = FinishedNote(base, pieces, attempts)
             had, had_slots = (self._lent.get(borrower), self._lent_slots.get(borrower, NO_SLOTS))
-            self._lent[borrower] = note if had is None else _both((had, had_slots), (note, slots))
+            self._lent[borrower] = note if had is None else _together((had, had_slots), (note, slots))
             self._lent_slots[borrower] = had_slots | slots
             self._serial += 1
             self._moved()
@@ -373,13 +373,13 @@ def applied(pointers: Mapping[int, Pointer], changes: Mapping[int, Pointer | Non
     return {offset: pointer for offset, pointer in merged.items() if pointer is not None}
 
 
-def _both(*loans: tuple[FinishedNote, int]) -> FinishedNote:
+def _together(*loans: tuple[FinishedNote, int]) -> FinishedNote:
     """Return one note of disjoint sets of slots, each finished before its own base."""
     base = min(note.base for note, _ in loans)
     pieces: list[Finished] = []
     attempts: dict[int, Attempts] = {}
     for note, slots in loans:
-        if note.base > base:
+        if note.base > base and slots:
             pieces.append(Finished(base, note.base, (), slots))
         pieces += note.finished
         attempts |= note.attempts

@@ -283,3 +283,28 @@ def test_lag_counts_what_is_finished_beyond_the_base() -> None:
     assert owner.finished_beyond == 8
     owner.finish([110])
     assert owner.finished_beyond == 9
+
+
+def test_a_slow_borrower_costs_others_no_repetition() -> None:
+    borrowed = 0b10
+    owner = ledger(0)
+    given = owner.lend("b", borrowed, [])
+    owner.read([offset for offset in range(100) if not borrowed >> slot_of(offset) & 1], 100)
+    owner.finish(range(100))
+    point = owner.point()
+    assert (point.offset, given.base) == (0, 0)
+    for offset in range(100):
+        assert point.note.covers(offset, slot_of(offset)) is not bool(borrowed >> slot_of(offset) & 1)
+    owner.report("b", FinishedNote(100))
+    owner.read(range(100, 110), 110)
+    point = owner.point()
+    assert (point.offset, point.note.covers(104, 1), point.note.covers(104, 0)) == (100, False, False)
+
+
+def test_a_slow_owner_costs_borrowers_no_repetition() -> None:
+    owner = ledger(0)
+    owner.lend("b", 0b10, [])
+    owner.report("b", FinishedNote(50))
+    point = owner.point()
+    assert point.offset == 0
+    assert all(point.note.covers(offset, 1) and not point.note.covers(offset, 0) for offset in range(50))
