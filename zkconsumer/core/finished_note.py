@@ -75,6 +75,14 @@ class FinishedNote:
         whole = tuple(one for one in self.finished if one.slots == ALL_SLOTS)
         return replace(self, finished=whole, by_key=by_key)
 
+    def from_base(self) -> FinishedNote:
+        """Return the same note without what it says of offsets before its base: the base says that."""
+        base = self.base
+        kept = (one if one.start >= base else one.beyond(base) for one in self.finished)
+        finished = tuple(one for one in kept if one is not None)
+        attempts = {o: a for o, a in self.attempts.items() if o >= base}
+        return replace(self, finished=finished, attempts=attempts)
+
     def before(self, end: int) -> FinishedNote:
         """Return the same note without what it says of ``end`` and later offsets."""
         kept = []
@@ -93,6 +101,7 @@ def encode_note(note: FinishedNote, limit: int | None = None) -> bytes:
     attempts are left out first. Empty if not even the start fits.
     """
     limit = MOST_BYTES if limit is None else limit
+    note = note.from_base()
     data = _encoded(note) if note.size <= MOST_UNFINISHED and len(note.finished) <= MOST_PIECES else b""
     if data and len(data) <= limit:
         return data

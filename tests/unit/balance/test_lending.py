@@ -26,6 +26,7 @@ from zkconsumer.balance.sharing.lender import (
     WriteLoan,
 )
 from zkconsumer.balance.sharing.loan_nodes import (
+    Loan,
     LoanReport,
     decode_loan,
     decode_report,
@@ -36,6 +37,7 @@ from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ThreadId, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -289,3 +291,24 @@ def test_no_slot_is_handled_twice_and_nothing_is_passed(seed: int) -> None:
         if world.registry.offset == MESSAGES:
             break
     assert world.registry.offset == MESSAGES
+
+
+def test_a_borrower_repeats_nothing_when_its_lender_comes_back() -> None:
+    loan = Loan(1, "s", "a", 10, 20, "key", 3, 0, FinishedNote(5))
+    borrower = Borrower("key")
+    assert borrower.step(BorrowerView(20, 10, loan)) == [TakeOn(3, loan.note)]
+    for owner in (None, 11, None, 10):
+        assert borrower.step(BorrowerView(20, owner, loan)) == []
+        assert (borrower.held, borrower.allowed) == (3, 3 if owner == 10 else 0)
+
+
+def test_a_loan_of_another_stay_keeps_what_is_noted() -> None:
+    report = LoanReport(1, "earlier", 20, 3, FinishedNote(90))
+    seen = SeenLoan(Loan(1, "earlier", "a", 10, 20, "key", 3, 0, FinishedNote(80)), 0, report, True)
+    other = SeenLoan(Loan(2, "s", "a", 10, 30, "key", 4), 0)
+    note = FinishedNote(5, (Finished(5, 50, (), 7),))
+    view = LenderView({"b": 20, "c": 30}, {"b": seen, "c": other}, {})
+    lender = Lender("d", 40, "key", "new")
+    assert lender.begin(5, note, view).lent["b"] == FinishedNote(5, (Finished(5, 50, (), 3),))
+    assert lender.stay == "s"
+    assert Lender("d", 40, "key", "new").begin(5, None, view).lent["b"] == FinishedNote(5)

@@ -73,6 +73,16 @@ def test_nothing_is_asked_while_nothing_changes() -> None:
         assert group.server.operations == before
 
 
+def test_a_loan_is_seen_while_nobody_owns_its_partition() -> None:
+    group = Group()
+    assert group.lend()
+    group.server.remove(OWNER)
+    sight = group.borrower.look(["t"], [], [TP])
+    assert (sight.owners, sight.mine[TP].loan) == ({}, LOAN)
+    group.server.put(OWNER, b"g_a-0", ephemeral_owner=group.sessions[LENDER].session_id)
+    assert group.borrower.look(["t"], [], [TP]).owners[TP].consumer == LENDER
+
+
 def refused(change: Callable[[Group], object]) -> bool:
     group = Group()
     change(group)

@@ -211,3 +211,9 @@ BAD_LISTS = {
 def test_foreign_bytes_are_no_list_of_pointers(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         decode_pointers(data)
+
+
+def test_what_is_before_the_base_is_not_written() -> None:
+    note = FinishedNote(50, (Finished(10, 60, (20, 55)), Finished(5, 9)), {3: Attempts(2, 9), 55: Attempts(1, 8)})
+    found = decode_note(encode_note(note))
+    assert found == FinishedNote(50, (Finished(50, 60, (55,)),), {55: Attempts(1, 8)})

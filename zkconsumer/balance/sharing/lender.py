@@ -169,7 +169,7 @@ class Lender:
             loan = seen.loan
             if loan is None:
                 continue
-            told = _told(start, note, seen, loan) if loan.stay == self.stay else FinishedNote(start)
+            told = _told(start, note, seen, loan, same_stay=loan.stay == self.stay)
             gone = view.sessions.get(borrower) != loan.borrower_session or loan.order != self._order
             held = NO_SLOTS if gone else self._possibly_held(loan, seen.report) & self.own
             if not held or borrower == self._consumer:
@@ -311,15 +311,18 @@ def _of_slots(note: FinishedNote, slots: int) -> FinishedNote:
     return FinishedNote(note.base, pieces, note.attempts)
 
 
-def _told(start: int, note: FinishedNote | None, seen: SeenLoan, loan: Loan) -> FinishedNote:
-    """Return what is finished of a loan's slots from ``start`` on: by the store's note, the loan and its report."""
+def _told(start: int, note: FinishedNote | None, seen: SeenLoan, loan: Loan, *, same_stay: bool) -> FinishedNote:
+    """Return what is finished of a loan's slots from ``start`` on: by the store's note, the loan and its report.
+
+    Those of another stay say nothing.
+    """
     if note is None:
         return FinishedNote(start)
     pieces = list(_of_slots(note, loan.lent).finished)
     attempts = dict(note.attempts)
     report = seen.report
-    sayings = [loan.note]
-    if report is not None and loan.answered_by(report) and report.number == loan.number:
+    sayings = [loan.note] if same_stay else []
+    if same_stay and report is not None and loan.answered_by(report) and report.number == loan.number:
         sayings.append(report.note)
     for said in sayings:
         if said.base > start:

@@ -85,10 +85,16 @@ class LoanStore:
         """Return the topics with owners, for a member whose subscription is a filter. Raises RegistryError."""
         return self._cache.children(paths.owners(self._group), self._deadline()) or ()
 
-    def look(self, topics: Collection[str], lent: Collection[TopicPartition]) -> GroupSight:
+    def look(
+        self,
+        topics: Collection[str],
+        lent: Collection[TopicPartition],
+        borrowed: Collection[TopicPartition] = (),
+    ) -> GroupSight:
         """Return the group. Raises RegistryError.
 
-        Arguments: ``topics`` whose owners are wanted; ``lent`` are the partitions whose loans are wanted.
+        Arguments: ``topics`` whose owners are wanted; ``lent`` are the partitions whose loans are wanted; ``borrowed``
+        are those whose loans to us are wanted even while nobody owns them.
         """
         group, cache = self._group, self._cache
         ids, of_topics = paths.ids(group), {topic: paths.owner_topic(group, topic) for topic in topics}
@@ -102,7 +108,7 @@ class LoanStore:
             if name.isascii() and name.isdigit() and len(name) < 10
         }
         loans = {(tp, name): f"{path}/{name}" for tp, path in of_loans.items() for name in lists[path] or ()}
-        mine = {tp: paths.loan(group, tp, self._consumer) for tp in owned}
+        mine = {tp: paths.loan(group, tp, self._consumer) for tp in {*owned, *borrowed}}
         reports = {path: f"{path}/report" for path in (*loans.values(), *mine.values())}
         present = [*members.values(), *owned.values()]
         nodes = cache.look(Look(nodes=[*reports, *loans.values()], existing=present), self._deadline()).nodes

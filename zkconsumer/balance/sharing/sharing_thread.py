@@ -183,7 +183,8 @@ class Sharing:
             self._store.refresh()
         positions = self._access.positions()
         self._begin_stays(positions)
-        sight = self._store.look(self._topics(), [position.tp for position in self._lent])
+        # a loan outlives its owner: taken on anew, it would begin where it began when it was written
+        sight = self._store.look(self._topics(), [position.tp for position in self._lent], list(self._borrowed))
         if session.lease.epoch == epoch:
             self._epoch = epoch
         self._quotas(sight)
