@@ -22,6 +22,7 @@ from inspect import currentframe
 from threading import Lock, Thread, current_thread, get_native_id, main_thread
 from types import TracebackType
 from typing import Any, Self
+from weakref import ref
 
 from zkconsumer import fork_guard
 from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
@@ -244,7 +245,9 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
                 self.config, self.consumer_id, offset_store=self._offset_store, listener=self._listener
             )
             member.parts.balanced, member.parts.slots_by_key = self._balanced, self._run_order in (None, Order.KEY)
-            member.metrics.gauges(lambda: member_gauges(member, self.balance))
+            # the member lives as long as its threads: it must not keep a connector that was dropped
+            me = ref(self)
+            member.metrics.gauges(lambda: member_gauges(member, None if (one := me()) is None else one.balance))
             self._member = member
             self._created = True
             fork_guard.watch(self)

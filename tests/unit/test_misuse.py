@@ -266,6 +266,7 @@ def test_completion_shows_the_public_interface_only(cluster: FakeCluster) -> Non
         assert shown(connector) == {
             "add_topics",
             "assignment",
+            "balance",
             "commit_offsets",
             "committed",
             "config",
