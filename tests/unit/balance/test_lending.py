@@ -1,7 +1,7 @@
-"""Lenders and borrowers against a simulated registry: members die, take over, and act on old views.
+"""Lenders and borrowers against a simulated registry: members die, freeze, take over, and act on old views.
 
-Nobody ever begins a message of a slot that another live member has in hand, and what is committed never passes a
-message that nobody handled.
+Nobody ever begins a message of a slot that another live session has in hand, or that the store's note tells to be
+finished, and what is committed never passes a message that nobody handled.
 """
 
 from __future__ import annotations
@@ -80,6 +80,13 @@ class Registry:
             self.loans[order.borrower] = SeenLoan(loan, self.next_id(), seen.report if seen else None)
 
 
+def slots_of(in_hand: list[tuple[int, SharedLedger]]) -> int:
+    found = 0
+    for offset, _ in in_hand:
+        found |= 1 << slot_of(offset)
+    return found
+
+
 class Member:
     """One member: perhaps the owner, perhaps a borrower."""
 
@@ -99,16 +106,29 @@ class Member:
         self.borrower = Borrower("key")
         self.borrowed: SharedLedger | None = None
         self.in_hand: list[tuple[int, SharedLedger]] = []
+        self.zombies: list[tuple[int, SharedLedger]] = []
+        """What it has in hand since an earlier session."""
         self.view: LenderView | None = None
         self.loan: SeenLoan | None = None
         self.owner_session: int | None = None
+        self.looked = True
+        self.blind = 0
+        """Turns for which its sharing thread gets nowhere, while its handlers go on."""
+
+    def wake_up(self) -> None:
+        """Go on in another session, with all that it knew in the one that has ended."""
+        self.session = self.registry.next_id()
+        self.registry.sessions[self.name] = self.session
+        self.lender = self.own = self.view = None
+        self.zombies += self.in_hand
+        self.in_hand = []
+        self.blind = self.random.choice((0, 20, 60))
+        self.looked = False  # as long as it has not, nothing that was borrowed begins
 
     @property
     def slots_in_hand(self) -> int:
-        found = 0
-        for offset, _ in self.in_hand:
-            found |= 1 << slot_of(offset)
-        return found
+        """All that this process knows to be in hand, also since an earlier session."""
+        return slots_of([*self.in_hand, *self.zombies])
 
     # ---- the owner
 
@@ -179,7 +199,8 @@ class Member:
 
     def borrow(self) -> None:
         registry = self.registry
-        if self.random.random() < 0.7 or self.own is not None:
+        if self.random.random() < 0.7 or self.own is not None or not self.looked:
+            self.looked = True
             self.loan = registry.loans.get(self.name)
             self.owner_session = registry.owner[1] if registry.owner else None
         seen, loan = self.loan, self.loan.loan if self.loan else None
@@ -213,22 +234,30 @@ class Member:
 
     def work(self, others: list[Member]) -> None:
         """Begin one message, or finish one."""
-        if self.in_hand and self.random.random() < 0.2:
-            offset, ledger = self.in_hand.pop(self.random.randrange(len(self.in_hand)))
+        hand = self.random.choice((self.in_hand, self.zombies))
+        if hand and self.random.random() < 0.3:
+            offset, ledger = hand.pop(self.random.randrange(len(hand)))
             ledger.finish([offset])
             self.registry.handled.add(offset)
             return
         startable = []
         if self.own is not None and self.lender is not None:
             startable += [(offset, self.own) for offset in self.own.offsets_of(self.own.slots & ~self.closed)]
-        if self.borrowed is not None:
+        if self.borrowed is not None and self.looked:
             startable += [(offset, self.borrowed) for offset in self.borrowed.offsets_of(self.borrower.allowed)]
         startable = [(o, ledger) for o, ledger in startable if not self.slots_in_hand >> slot_of(o) & 1]
         if startable:
             offset, ledger = self.random.choice(startable)
-            for other in others if not self.registry.deleted else ():
-                assert not other.slots_in_hand >> slot_of(offset) & 1, f"two have slot {slot_of(offset)}"
+            if not self.registry.deleted:
+                self.check_start(offset, others)
             self.in_hand.append((offset, ledger))
+
+    def check_start(self, offset: int, others: list[Member]) -> None:
+        slot, note = slot_of(offset), self.registry.note
+        for other in others:
+            assert not slots_of(other.in_hand) >> slot & 1, f"{self.name} and {other.name} have slot {slot}"
+        finished = offset in self.registry.handled and note is not None and note.covers(offset, slot)
+        assert not finished, f"{self.name} begins {offset} again, which is finished and noted"
 
 
 class World:
@@ -236,6 +265,8 @@ class World:
         self.random = Random(seed)
         self.registry = Registry()
         self.members = [Member(name, self.registry, self.random) for name in "abc"]
+        self.frozen: list[Member] = []
+        """Members whose sessions have ended, and who do not know it yet."""
         self.meddles = seed % 4 == 0
         """Whether somebody deletes loans."""
 
@@ -243,14 +274,25 @@ class World:
         random, registry = self.random, self.registry
         member = random.choice(self.members)
         chance = random.random() if faults else 1.0
-        if chance < 0.02:
+        if member in self.frozen:
+            if random.random() < 0.1 or not faults:
+                self.frozen.remove(member)
+                member.wake_up()
+        elif member.blind:
+            member.blind -= 1
+        elif chance < 0.015:
             self.die(member)
+        elif chance < 0.02:
+            self.end_session(member)
+            self.frozen.append(member)
         elif chance < 0.025 and registry.owner is None:
             self.rewind()
         elif chance < 0.03 and registry.loans and self.meddles:
             # the next owner cannot know that such a borrower still has messages in hand
             del registry.loans[random.choice(sorted(registry.loans))]
             registry.deleted = True
+        elif chance < 0.04:
+            member.blind = random.randint(1, 40)
         elif chance < 0.08:
             registry.capacity[member.name] = random.choice((1, 10, 30))
         elif registry.owner is None:
@@ -262,13 +304,17 @@ class World:
             action = random.choice((member.lend, member.borrow, member.read, member.commit))
             action()
         for one in self.members:
-            one.work([other for other in self.members if other is not one])
+            if one not in self.frozen:
+                one.work([other for other in self.members if other not in (one, *self.frozen)])
 
-    def die(self, member: Member) -> None:
-        """End the member's session; it comes back with another one."""
+    def end_session(self, member: Member) -> None:
         if self.registry.owner == (member.name, member.session):
             self.registry.owner = None
         del self.registry.sessions[member.name]
+
+    def die(self, member: Member) -> None:
+        """End the member's session; it comes back with another one."""
+        self.end_session(member)
         member.restart()
 
     def rewind(self) -> None:
@@ -277,7 +323,7 @@ class World:
         self.registry.note = None
         self.registry.handled -= set(range(self.registry.offset, MESSAGES))
         for member in self.members:
-            member.in_hand = []
+            member.in_hand, member.zombies = [], []
 
 
 @settings(max_examples=40, deadline=None)
@@ -300,6 +346,15 @@ def test_a_borrower_repeats_nothing_when_its_lender_comes_back() -> None:
     for owner in (None, 11, None, 10):
         assert borrower.step(BorrowerView(20, owner, loan)) == []
         assert (borrower.held, borrower.allowed) == (3, 3 if owner == 10 else 0)
+
+
+def test_a_loan_to_another_session_begins_anew() -> None:
+    """The owner had all of it back in between, though the borrower has never seen that."""
+    borrower = Borrower("key")
+    borrower.step(BorrowerView(20, 10, Loan(1, "s", "a", 10, 20, "key", 3, 0, FinishedNote(5))))
+    again = Loan(2, "s", "a", 10, 30, "key", 3, 0, FinishedNote(90))
+    assert borrower.step(BorrowerView(30, 10, again)) == [EndLoan(), TakeOn(3, again.note)]
+    assert borrower.number == 2
 
 
 def test_a_loan_of_another_stay_keeps_what_is_noted() -> None:

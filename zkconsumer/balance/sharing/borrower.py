@@ -2,7 +2,8 @@
 
 A borrower begins messages only while the owner node has the lender's session, and the loan is the one that it has seen.
 It reports a loan's number only when it has taken on all new slots of that loan, and begins no message of the slots that
-it does not report as held before it sees a higher number.
+it does not report as held before it sees a higher number. What it has is of one stay and one session of its own: it forgets it
+with either, whether or not it saw the loan go.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Borrower:
     def __init__(self, order: str) -> None:
         self._order = order
         self.stay = ""
+        self._session = 0
         self.number = -1
         self.held = NO_SLOTS
         self.allowed = NO_SLOTS
@@ -87,12 +89,14 @@ class Borrower:
         if loan is None or strange or view.owner_session == view.session:
             if self.held or self.stay:
                 orders.append(EndLoan())
-            self._forget("")
+            self._forget("", 0)
             return orders
-        if loan.stay != self.stay:
+        if (loan.stay, loan.borrower_session) != (self.stay, self._session):
+            # Also if our session has ended and the lender has lent anew before we looked: everything went back to it
+            # then, so what our ledger counts as unfinished may be finished elsewhere.
             if self.held:
                 orders.append(EndLoan())
-            self._forget(loan.stay)
+            self._forget(loan.stay, loan.borrower_session)
         if view.owner_session != loan.lender_session:
             # The owner has gone. The next one of ours takes the loan over; another one repeats what is not committed.
             self.allowed, self.reports = NO_SLOTS, None
@@ -100,8 +104,8 @@ class Borrower:
         self._answer(loan, view, orders)
         return orders
 
-    def _forget(self, stay: str) -> None:
-        self.stay, self.number = stay, -1
+    def _forget(self, stay: str, session: int) -> None:
+        self.stay, self._session, self.number = stay, session, -1
         self.held = self.allowed = self.closing = self._declined = self._awaited = NO_SLOTS
         self.reports = None
         self._gone = []

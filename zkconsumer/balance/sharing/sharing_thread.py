@@ -311,9 +311,11 @@ class Sharing:
             self._leaving,
         )
         orders = one.borrower.step(view)
-        one.current = lambda: self._epoch == access.session.lease.epoch
+        epoch = self._epoch
         lender = seen.loan.lender if seen is not None and seen.loan is not None else ""
         self._on_reader(lambda: one.obey(orders, self._engine, self._reader, self.wake, lender))
+        # not before: what a former session has borrowed must not begin once the group was seen in a new one
+        one.current = lambda: epoch == access.session.lease.epoch
         if one.begun is not None:
             position, queue = one.begun
             one.begun = None
