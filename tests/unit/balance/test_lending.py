@@ -271,17 +271,26 @@ class World:
         """Whether somebody deletes loans."""
 
     def turn(self, faults: bool = True) -> None:
-        random, registry = self.random, self.registry
+        random = self.random
         member = random.choice(self.members)
-        chance = random.random() if faults else 1.0
         if member in self.frozen:
             if random.random() < 0.1 or not faults:
                 self.frozen.remove(member)
                 member.wake_up()
         elif member.blind:
             member.blind -= 1
-        elif chance < 0.015:
-            self.die(member)
+        elif not (faults and self.fault(member, random.random())):
+            self.look_and_act(member, faults)
+        for one in self.members:
+            if one not in self.frozen:
+                one.work([other for other in self.members if other not in (one, *self.frozen)])
+
+    def fault(self, member: Member, chance: float) -> bool:
+        """Perhaps let something go wrong. Returns whether it did."""
+        random, registry = self.random, self.registry
+        if chance < 0.015:
+            self.end_session(member)
+            member.restart()
         elif chance < 0.02:
             self.end_session(member)
             self.frozen.append(member)
@@ -295,27 +304,22 @@ class World:
             member.blind = random.randint(1, 40)
         elif chance < 0.08:
             registry.capacity[member.name] = random.choice((1, 10, 30))
-        elif registry.owner is None:
-            if random.random() < 0.2 or not faults:
-                member.claim()
-            else:
-                member.borrow()
         else:
-            action = random.choice((member.lend, member.borrow, member.read, member.commit))
-            action()
-        for one in self.members:
-            if one not in self.frozen:
-                one.work([other for other in self.members if other not in (one, *self.frozen)])
+            return False
+        return True
+
+    def look_and_act(self, member: Member, faults: bool) -> None:
+        if self.registry.owner is not None:
+            self.random.choice((member.lend, member.borrow, member.read, member.commit))()
+        elif self.random.random() < 0.2 or not faults:
+            member.claim()
+        else:
+            member.borrow()
 
     def end_session(self, member: Member) -> None:
         if self.registry.owner == (member.name, member.session):
             self.registry.owner = None
         del self.registry.sessions[member.name]
-
-    def die(self, member: Member) -> None:
-        """End the member's session; it comes back with another one."""
-        self.end_session(member)
-        member.restart()
 
     def rewind(self) -> None:
         """Let an operator set the offset back: what was handled from there on is to be handled again."""

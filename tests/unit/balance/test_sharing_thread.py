@@ -6,6 +6,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.lender import SeenLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
@@ -22,6 +25,11 @@ class Obeying(BorrowedPartition):
     """Notes whether messages may begin while the orders of a look are not yet obeyed."""
 
     begins: list[bool]
+    made: Obeying
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.begins, Obeying.made = [], self
 
     def obey(self, *_: Any) -> None:
         self.begins.append(self.current())
@@ -63,8 +71,8 @@ def sharing() -> tuple[Sharing, Store, Any]:
         call()
 
     reader = SimpleNamespace(submit=submit, wake=lambda: None, lends=None)
-    made, store = Sharing(access, cast(Any, None), cast(Any, reader), AdvertisedShare("key", 2)), Store()
-    made._store = cast(Any, store)
+    store = Store()
+    made = Sharing(access, cast(Any, None), cast(Any, reader), AdvertisedShare("key", 2), cast(Any, store))
     return made, store, session
 
 
@@ -73,17 +81,17 @@ def seen(number: int, session: int, *, reported: bool = False) -> GroupSight:
     return GroupSight(owners={TP: Owner("a", 10, True)}, mine={TP: SeenLoan(loan, number, None, reported)})
 
 
-def test_what_was_borrowed_waits_for_its_own_look() -> None:
+def test_what_was_borrowed_waits_for_its_own_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """After another session the group alone was seen: what the former session borrowed is ended only afterwards."""
+    monkeypatch.setattr(sharing_thread, "BorrowedPartition", Obeying)
     made, store, session = sharing()
-    one = made._borrowed[TP] = Obeying(TP, cast(Any, None), "key")
-    one.begins = []
     store.sight = seen(1, 20)
-    made._step()
+    made.step()
+    one = Obeying.made
     assert one.current()
     session.lease.epoch, session.session_id = 2, 30
     store.sight = seen(2, 30)
     assert not one.current()
-    made._step()
+    made.step()
     assert one.begins == [False, False]
     assert one.current()

@@ -2,8 +2,8 @@
 
 A borrower begins messages only while the owner node has the lender's session, and the loan is the one that it has seen.
 It reports a loan's number only when it has taken on all new slots of that loan, and begins no message of the slots that
-it does not report as held before it sees a higher number. What it has is of one stay and one session of its own: it forgets it
-with either, whether or not it saw the loan go.
+it does not report as held before it sees a higher number. What it has is of one stay and of one session of its own: it
+forgets it with either, whether or not it saw the loan go.
 """
 
 from __future__ import annotations

@@ -79,15 +79,22 @@ class _Plan:
 
 
 class Sharing:
-    """Sharing of one run. Arguments: ``share`` is what this member advertises."""
+    """Sharing of one run. Arguments: ``share`` is what this member advertises; ``store`` of the nodes, for tests."""
 
-    def __init__(self, access: SharingAccess, engine: Engine, reader: Reader, share: AdvertisedShare) -> None:
+    def __init__(
+        self,
+        access: SharingAccess,
+        engine: Engine,
+        reader: Reader,
+        share: AdvertisedShare,
+        store: LoanStore | None = None,
+    ) -> None:
         self._access = access
         self._engine = engine
         self._reader = reader
         self._share = share
         self._flag = WakeFlag()
-        self._store = LoanStore(access.session, access.group, access.consumer, self._flag.set)
+        self._store = store or LoanStore(access.session, access.group, access.consumer, self._flag.set)
         self._wanted: set[PartitionPosition] = set()
         self._lock = Lock()
         self._lent: dict[PartitionPosition, LentPartition] = {}
@@ -161,7 +168,7 @@ class Sharing:
             while not self._stopping:
                 self._flag.clear()
                 try:
-                    self._step()
+                    self.step()
                     self.trouble = ""
                 except RegistryError as e:
                     self.trouble = f"loans of slots wait for ZooKeeper: {e}"
@@ -175,7 +182,8 @@ class Sharing:
         finally:
             self._left.set()
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Look at the group, and do what follows for each partition. Raises RegistryError."""
         session = self._access.session
         epoch = session.lease.epoch
         if epoch != self._epoch:
