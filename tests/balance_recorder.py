@@ -114,10 +114,11 @@ class Ended(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """What the store told of a partition from ``at`` on; None: nothing that counts."""
+    """What the store told of a partition from ``at`` on; None: nothing that counts. ``parked`` have pointers."""
 
     at: int
     note: FinishedNote | None
+    parked: Collection[int] = ()
 
 
 @dataclass(slots=True)
@@ -171,7 +172,9 @@ def read_records(directory: Path) -> Records:
             case "session":
                 found.sessions[line["s"]] = Ended(line["alive"], line["t"])
             case "note":
-                found.noted[line["topic"], line["partition"]].append(Noted(line["t"], _note(line)))
+                found.noted[line["topic"], line["partition"]].append(
+                    Noted(line["t"], _note(line), frozenset(line["parked"]))
+                )
     return found
 
 
@@ -208,7 +211,8 @@ def again_although_noted(
 ) -> list[str]:
     """Return the handlers that began although the message was finished and the store told so.
 
-    So each other repetition was in hand, or was not noted yet, when it was begun again.
+    So each other repetition was in hand, or was not noted yet, when it was begun again. The offset passes a parked
+    message that nobody has finished. It is noted as finished once its pointer is gone.
 
     Arguments: ``order`` as given to ``run``; ``anew`` maps a partition to a time from which its messages may be
     repeated, because somebody else wrote its offset.
@@ -222,8 +226,8 @@ def again_although_noted(
             at = bisect_left(told, again.begin, key=lambda noted: noted.at) - 1
             if not first < again.begin < excused or at < 0:
                 continue
-            note = told[at].note
-            if note is not None and note.covers(place.offset, _slot(again, order)):
+            note, parked = told[at].note, told[at].parked
+            if note is not None and place.offset not in parked and note.covers(place.offset, _slot(again, order)):
                 found.append(f"{_name(again)} again, finished and noted")
     return found
 

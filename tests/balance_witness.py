@@ -17,6 +17,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from tests.balance_recorder import SUFFIX, Lines
 from tests.timing import scaled
+from zkconsumer.core.message_pointers import Fate, decode_pointers
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
 
@@ -49,8 +50,8 @@ class Witness:
                 self._look_at_sessions()
                 for partition in self._partitions:
                     self._look_at_note(partition)
-            except (KazooException, TimeoutError):
-                continue  # ZooKeeper is away: what is not seen is not told
+            except (KazooException, TimeoutError, ValueError):
+                continue  # ZooKeeper is away, or pointers are spoilt: what is not seen is not told
 
     def _look_at_processes(self) -> None:
         for path in self._directory.glob(f"*{SUFFIX}"):
@@ -81,16 +82,18 @@ class Witness:
         """Write down what a member that claims the partition now would believe."""
         offset, at = self._read(paths.offset(self._group, partition))
         note, noted_at = self._read(paths.ack(self._group, partition))
+        pointers, _ = self._read(paths.pointers(self._group, partition))
         _, again = self._read(paths.offset(self._group, partition))
         if again != at:
-            return  # written meanwhile: the next look sees both parts of it
+            return  # written meanwhile: the next look sees all parts of it
         told: tuple[int | None, str] = (None, "")
         if at is not None and offset.isdigit():
             told = int(offset), note.hex() if noted_at == at else ""
-        if self._told.get(partition) != told:
-            self._told[partition] = told
+        parked = sorted(one.offset for one in decode_pointers(pointers).values() if one.fate is Fate.PARKED)
+        if self._told.get(partition) != (told, parked):
+            self._told[partition] = told, parked
             where = {"topic": partition.topic, "partition": partition.partition}
-            self._lines.write("note", **where, offset=told[0], note=told[1])
+            self._lines.write("note", **where, offset=told[0], note=told[1], parked=parked)
 
     def _read(self, path: str) -> tuple[bytes, int | None]:
         try:

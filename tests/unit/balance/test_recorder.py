@@ -121,6 +121,14 @@ def test_a_failed_message_comes_again_though_it_was_passed() -> None:
     assert again_although_noted(found) == []
 
 
+@pytest.mark.parametrize(("parked", "wrong"), [((3,), 0), ((4,), 1), ((), 1)])
+def test_a_parked_message_counts_once_its_pointer_is_gone(parked: tuple[int, ...], wrong: int) -> None:
+    """The offset has passed it. If the session ends before the next commit, the pointer is still there."""
+    handlings = handled(3, 1, 2, outcome="failed"), handled(3, 6, 7), handled(3, 10, 11, by=B)
+    found = records(*handlings, noted={("t", 0): [Noted(5, FinishedNote(9), (3,)), Noted(8, FinishedNote(9), parked)]})
+    assert len(again_although_noted(found)) == wrong
+
+
 @pytest.mark.parametrize(
     ("first", "second", "more", "wrong", "zombies"),
     [
