@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,13 +11,17 @@ import pytest
 
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
-from zkconsumer.balance.sharing.lender import SeenLoan
+from zkconsumer.balance.sharing.lender import SeenLoan, WriteLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
+from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.registration import AdvertisedShare
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.core.key_slots import ALL_SLOTS
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
+from zkconsumer.errors import RegistryError
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 
 TP = TopicPartition("t", 0)
 
@@ -36,11 +41,12 @@ class Obeying(BorrowedPartition):
 
 
 class Store:
-    """Shows what a test has put there, and keeps reports."""
+    """Shows what a test has put there, and keeps what is written."""
 
     def __init__(self) -> None:
         self.sight = GroupSight()
         self.reports: list[LoanReport] = []
+        self.loans: list[tuple[Loan, FinishedNote]] = []
 
     def look(self, *_: object) -> GroupSight:
         return self.sight
@@ -48,32 +54,89 @@ class Store:
     def refresh(self) -> None:
         pass
 
+    def forget(self, _: object) -> None:
+        pass
+
     def report(self, _: TopicPartition, __: int, report: LoanReport, *, exists: bool) -> bool:
         self.reports.append(report)
         return True
 
+    def write(self, _: TopicPartition, order: WriteLoan, note: FinishedNote) -> bool:
+        self.loans.append((order.loan, note))
+        return True
 
-def sharing() -> tuple[Sharing, Store, Any]:
-    """Return the sharing of a member in session 20, whose reader does at once what it is told."""
-    session = SimpleNamespace(session_id=20, lease=SimpleNamespace(epoch=1))
-    access = SharingAccess(
+
+class Reader:
+    """Does at once what it is told, or later if it is stuck."""
+
+    def __init__(self) -> None:
+        self.stuck = False
+        self.calls: list[Callable[[], None]] = []
+        self.lends: object = None
+        self.home: Any = None
+        self.thread = SimpleNamespace(is_alive=lambda: not self.stuck)
+        self.read_from: list[int] = []
+
+    def submit(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+        self.go_on()
+
+    def go_on(self) -> None:
+        while self.calls and not self.stuck:
+            self.calls.pop(0)()
+
+    def wake(self) -> None:
+        pass
+
+    def home_of(self, _: PartitionPosition) -> Any:
+        return self.home
+
+    def read_again(self, _: object, offset: int) -> None:
+        self.read_from.append(offset)
+
+
+def access(session: object, position: PartitionPosition | None = None) -> SharingAccess:
+    return SharingAccess(
         session=cast(Any, session),
         group="g",
         consumer=ConsumerId("b"),
         topics=lambda: ["t"],
-        positions=dict,
+        positions=lambda: {} if position is None else {TP: position},
         stream=cast(Any, None),
         fetch=cast(Any, None),
         forget=lambda: None,
     )
 
-    def submit(call: Callable[[], None]) -> None:
-        call()
 
-    reader = SimpleNamespace(submit=submit, wake=lambda: None, lends=None)
-    store = Store()
-    made = Sharing(access, cast(Any, None), cast(Any, reader), AdvertisedShare("key", 2), cast(Any, store))
-    return made, store, session
+def sharing(
+    reader: Reader, position: PartitionPosition | None = None, store: Store | None = None
+) -> tuple[Sharing, Store, Any]:
+    """Return the sharing of member ``b`` in session 20."""
+    session = SimpleNamespace(session_id=20, lease=SimpleNamespace(epoch=1))
+    engine = SimpleNamespace(give_up=lambda *_: [], take_on=lambda *_: None)
+    store = store or Store()
+    share = AdvertisedShare("key", 2)
+    return (
+        Sharing(access(session, position), cast(Any, engine), cast(Any, reader), share, cast(Any, store)),
+        store,
+        session,
+    )
+
+
+def owner_about_to_lend(monkeypatch: pytest.MonkeyPatch) -> tuple[Sharing, Store, Reader, PartitionPosition]:
+    """Return the owner of a partition, which has closed slots, and will lend them to ``c`` at its next look."""
+    monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
+    position, reader = PartitionPosition(TP, ThreadId("b-0"), 0), Reader()
+    made, store, _ = sharing(reader, position)
+    registration = Registration("static", {"t": 1}, extra={SHARE_KEY: str(AdvertisedShare("key", 2))})
+    store.sight = GroupSight({"b": 20, "c": 30}, {"b": registration, "c": registration}, {TP: Owner("b", 20, True)})
+    assert made.ledger_of(position) is None
+    made.step()
+    position.ledger = made.ledger_of(position)
+    reader.home = SimpleNamespace(position=position, ledger=position.ledger, hand=set())
+    made.step()
+    assert not store.loans
+    return made, store, reader, position
 
 
 def seen(number: int, session: int, *, reported: bool = False) -> GroupSight:
@@ -84,7 +147,7 @@ def seen(number: int, session: int, *, reported: bool = False) -> GroupSight:
 def test_what_was_borrowed_waits_for_its_own_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """After another session the group alone was seen: what the former session borrowed is ended only afterwards."""
     monkeypatch.setattr(sharing_thread, "BorrowedPartition", Obeying)
-    made, store, session = sharing()
+    made, store, session = sharing(Reader())
     store.sight = seen(1, 20)
     made.step()
     one = Obeying.made
@@ -95,3 +158,47 @@ def test_what_was_borrowed_waits_for_its_own_look(monkeypatch: pytest.MonkeyPatc
     made.step()
     assert one.begins == [False, False]
     assert one.current()
+
+
+def test_a_report_is_written_again_when_its_node_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loan was deleted and made anew, which the borrower has not seen: its lender waits for an answer."""
+    monkeypatch.setattr(sharing_thread, "BorrowedPartition", Obeying)
+    made, store, _ = sharing(Reader())
+    for reported, reports in ((False, 1), (True, 1), (False, 2)):
+        store.sight = seen(1, 20, reported=reported)
+        made.step()
+        assert len(store.reports) == reports
+
+
+def test_no_loan_is_written_before_the_ledger_lends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its note would say that everything of the slots is finished."""
+    made, store, reader, position = owner_about_to_lend(monkeypatch)
+    reader.stuck = True
+    for _ in range(2):
+        with pytest.raises(RegistryError):
+            made.step()
+        assert not store.loans
+    reader.stuck = False
+    reader.go_on()
+    made.step()
+    ((loan, _),) = store.loans
+    assert isinstance(position.ledger, SharedLedger)
+    assert loan.slots
+    assert not loan.slots & position.ledger.slots
+
+
+def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise nobody would handle the slots of a borrower that dies, as long as the owner lives."""
+    first, store, reader, position = owner_about_to_lend(monkeypatch)
+    first.step()
+    ((loan, note),) = store.loans
+    second, _, _ = sharing(reader, position, store)
+    store.sight = replace(store.sight, loans={TP: {"c": SeenLoan(replace(loan, note=note), 0)}})
+    second.step()
+    assert second.lent == first.lent == {TP: {"c": loan.slots}}
+    gone = {"b": store.sight.registrations["b"]}
+    store.sight = replace(store.sight, sessions={"b": 20}, registrations=gone, loans={TP: {}})
+    for _ in range(2):  # the group has changed, and then stays so
+        second.step()
+    assert isinstance(position.ledger, SharedLedger)
+    assert (second.lent, position.ledger.slots, reader.read_from) == ({TP: {}}, ALL_SLOTS, [0])

@@ -25,7 +25,10 @@ REPORT_EVERY = 1.0
 
 
 class BorrowedPartition:
-    """A loan to this member. ``begun`` is a position to fetch from now on; ``ended``: one is to be forgotten."""
+    """A loan to this member.
+
+    ``begun`` is a position to fetch from now on; ``ended``: one is to be forgotten; ``told`` is the last report.
+    """
 
     def __init__(self, tp: TopicPartition, stream: Callable[[str], KafkaStream[Any, Any]], order: str) -> None:
         self.tp = tp
@@ -40,7 +43,7 @@ class BorrowedPartition:
         self._ledger: SharedLedger | None = None
         self._reader: Reader | None = None
         self._closed = NO_SLOTS
-        self._told: LoanReport | None = None
+        self.told: LoanReport | None = None
         self._told_at = 0.0
 
     # ---- the reader's thread
@@ -113,7 +116,7 @@ class BorrowedPartition:
 
     def report(self, session: int, now: float, *, leaving: bool, in_hand: int) -> LoanReport | None:
         """Return the report to write now, None if there is nothing to tell."""
-        borrower, told = self.borrower, self._told
+        borrower, told = self.borrower, self.told
         if borrower.reports is None:
             self.left = True
             return None
@@ -137,7 +140,7 @@ class BorrowedPartition:
 
     def reported(self, report: LoanReport, now: float) -> None:
         """Note that this was written."""
-        self._told, self._told_at = report, now
+        self.told, self._told_at = report, now
 
 
 def _moves(report: LoanReport) -> tuple[object, ...]:

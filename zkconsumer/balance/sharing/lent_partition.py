@@ -40,26 +40,34 @@ class LentPartition:
     * ``over``: the position goes on at another place of the log, in another stay
     """
 
-    def __init__(self, position: PartitionPosition, lender: Lender, view: LenderView) -> None:
-        start, note = position.consumed or 0, position.known_note
-        beginning = lender.begin(start, note, view)
-        pieces = (*(note.finished if note is not None else ()), *beginning.known)
-        attempts = {} if note is None else note.attempts
+    def __init__(self, position: PartitionPosition, lender: Lender, ledger: SharedLedger) -> None:
         self.position = position
         self.lender = lender
-        self.ledger = SharedLedger(
-            position,
-            start,
-            FinishedNote(start, pieces, attempts),
-            position.known_pointers,
-            beginning.slots,
-            RLock(),
-        )
-        self.ledger.begin(beginning, dict(lender.lent))
+        self.ledger = ledger
         self.ready = False
         self.opened = False
         self.over = False
         self._closed = NO_SLOTS
+        ledger.lender = lender
+
+    @classmethod
+    def of_stay(cls, position: PartitionPosition, lender: Lender, view: LenderView) -> LentPartition:
+        """Begin a stay: take over the loans of an earlier owner."""
+        start, note = position.consumed or 0, position.known_note
+        beginning = lender.begin(start, note, view)
+        pieces = (*(note.finished if note is not None else ()), *beginning.known)
+        known = FinishedNote(start, pieces, {} if note is None else note.attempts)
+        ledger = SharedLedger(position, start, known, position.known_pointers, beginning.slots, RLock())
+        ledger.begin(beginning, dict(lender.lent))
+        return cls(position, lender, ledger)
+
+    @classmethod
+    def of_earlier_run(cls, position: PartitionPosition, ledger: SharedLedger, lender: Lender) -> LentPartition:
+        """Go on with the stay that an earlier run of this connector began: its loans are still out."""
+        lender.reopen()
+        made = cls(position, lender, ledger)
+        made.ready = made.opened = True
+        return made
 
     def in_session(self, session: Session) -> bool:
         """Return whether the session of our claim still lives, as far as we know."""

@@ -24,6 +24,7 @@ from zkconsumer.balance.sharing.borrower import BorrowerView
 from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_hand
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
+from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
@@ -46,6 +47,8 @@ PAUSE = 0.05
 """Seconds between two looks at least."""
 SETTLED = 0.3
 """Seconds for which members and owners must stay the same before slots are moved to a new plan."""
+_STAYS = count()
+"""Numbers stays. A second run of a connector has the same session, and a stay's name must never come again."""
 CALL_WITHIN = 10.0
 """Seconds that a change of slots may take on the reader's thread."""
 
@@ -101,7 +104,6 @@ class Sharing:
         self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
         self._homes: dict[TopicPartition, list[OpenPartition]] = {}
         self._plan = _Plan()
-        self._stays = count()
         self._epoch = -1
         self._leaving = False
         self._left = Event()
@@ -234,6 +236,10 @@ class Sharing:
 
     def _begin_stays(self, positions: Mapping[TopicPartition, PartitionPosition]) -> None:
         """Take over the loans of partitions that have become ours. Raises RegistryError."""
+        for position in positions.values():
+            ledger, new = position.ledger, position not in self._lent and not position.revoked
+            if new and isinstance(ledger, SharedLedger) and ledger.lender is not None:
+                self._lent[position] = LentPartition.of_earlier_run(position, ledger, ledger.lender)
         with self._lock:
             wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
         for position in wanted:
@@ -246,9 +252,9 @@ class Sharing:
             owner = sight.owners.get(tp)
             if owner is None or owner.session != session.session_id:
                 continue
-            stay = f"{session.session_id & (1 << 64) - 1:x}-{next(self._stays)}"
+            stay = f"{session.session_id & (1 << 64) - 1:x}-{next(_STAYS)}"
             lender = Lender(self._access.consumer, session.session_id, self._share.order, stay)
-            self._lent[position] = LentPartition(position, lender, self._view(tp, sight, ()))
+            self._lent[position] = LentPartition.of_stay(position, lender, self._view(tp, sight, ()))
             with self._lock:
                 self._wanted.discard(position)
 
@@ -274,7 +280,9 @@ class Sharing:
             return  # the plan is not known yet
         else:
             orders = lender.step(view)
-            if any(not isinstance(order, WriteLoan | DeleteLoan) for order in orders):
+            if orders:
+                # also before mere writes: the ledger may not have done yet what an earlier step ordered, and the note
+                # in the loan would say that messages of the new slots are finished
                 self._on_reader(lambda: lent.obey(orders, home, self._engine, self._reader, self.wake))
         self._write(lent, orders, view)
 
@@ -331,7 +339,9 @@ class Sharing:
         if one.ended:
             one.ended = False
             access.forget()
-        report = one.report(access.session.session_id, monotonic(), leaving=self._leaving, in_hand=view.in_hand)
+        if seen is not None and not seen.reported:
+            one.told = None  # its node is gone, perhaps with an earlier loan
+        report = one.report(view.session, monotonic(), leaving=self._leaving, in_hand=view.in_hand)
         if report is not None and seen is not None:
             if self._store.report(tp, seen.version, report, exists=seen.reported):
                 one.reported(report, monotonic())
