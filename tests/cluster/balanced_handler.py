@@ -27,6 +27,7 @@ from zkconsumer.balance.outcomes import PENDING, Later, Reject
 
 DIRECTORY = "ZKCONSUMER_TEST_DIRECTORY"
 MEMBER = "ZKCONSUMER_TEST_MEMBER"
+ORDER = "ZKCONSUMER_TEST_ORDER"
 OVER = "over"
 """The name that lets every handler go on, at the end of a test."""
 _PAUSE_S = 0.01
@@ -43,6 +44,7 @@ class Handler:
         self.pid = os.getpid()
         self.directory = Path(os.environ[DIRECTORY])
         self.member = os.environ[MEMBER]
+        self._by_partition = os.environ.get(ORDER) == "partition"
         self._recorder = Recorder(self.directory, self.member, session or self._told_session)
 
     def _told_session(self) -> int:
@@ -64,11 +66,11 @@ class Handler:
         return self._finish(number, self._place(message), words)
 
     def handle_list(self, messages: list[Any]) -> list[object]:
-        """Do what several messages tell, one after the other. What comes after a failed one of its key waits."""
+        """Do what several messages tell, one after the other. What comes after a failed one of its lane waits."""
         results: list[object] = []
-        failed = set()
+        failed: set[object] = set()
         for message in messages:
-            if message.key is not None and message.key in failed:
+            if (lane := self._lane(message)) is not None and lane in failed:
                 results.append(Later(0))
                 continue
             try:
@@ -76,7 +78,7 @@ class Handler:
             except Failure as failure:
                 result = failure
             if result is not None:
-                failed.add(message.key)
+                failed.add(lane)
             results.append(result)
         return results
 
@@ -91,6 +93,10 @@ class Handler:
             self._recorder.end(number, "cancelled")
             raise
         return self._finish(number, self._place(message), words)
+
+    def _lane(self, message: Any) -> object:
+        """Return what is handled in order, None if the message is handled in none."""
+        return (message.topic, message.partition) if self._by_partition else message.key
 
     @staticmethod
     def _place(message: Any) -> Place:

@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> None:
     # process workers inherit these
     os.environ["ZKCONSUMER_TEST_DIRECTORY"] = own["directory"]
     os.environ["ZKCONSUMER_TEST_MEMBER"] = own["name"]
+    os.environ["ZKCONSUMER_TEST_ORDER"] = own.get("order", "key")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
     sys.path.insert(0, ROOT)
     run(own, properties)
