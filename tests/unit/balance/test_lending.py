@@ -6,13 +6,14 @@ finished, and what is committed never passes a message that nobody handled.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.balance.sharing.borrower import Borrower, BorrowerView, EndLoan, GiveUp, TakeOn
+from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, BorrowerView, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lender import (
     CloseSlots,
     DeleteLoan,
@@ -67,10 +68,10 @@ class Registry:
         self.ids += 1
         return self.ids
 
-    def write(self, order: WriteLoan | DeleteLoan, session: int, note: FinishedNote | None) -> None:
-        """Do a lender's transaction, or nothing."""
+    def write(self, order: WriteLoan | DeleteLoan, note: FinishedNote | None) -> None:
+        """Do a lender's transaction, or nothing. It cannot tell one owner from another."""
         seen = self.loans.get(order.borrower)
-        if self.owner is None or self.owner[1] != session or (None if seen is None else seen.version) != order.version:
+        if self.owner is None or (None if seen is None else seen.version) != order.version:
             return
         if isinstance(order, DeleteLoan):
             del self.loans[order.borrower]
@@ -111,7 +112,10 @@ class Member:
         self.view: LenderView | None = None
         self.loan: SeenLoan | None = None
         self.owner_session: int | None = None
+        self.allowed = 0
         self.looked = True
+        self.acting: Iterator[None] | None = None
+        """What its sharing thread is about: a death or a freeze may come between any two of its effects."""
         self.blind = 0
         """Turns for which its sharing thread gets nowhere, while its handlers go on."""
 
@@ -122,7 +126,7 @@ class Member:
         self.lender = self.own = self.view = None
         self.zombies += self.in_hand
         self.in_hand = []
-        self.blind = self.random.choice((0, 20, 60))
+        self.blind = self.random.choice((0, 10, 30))
         self.looked = False  # as long as it has not, nothing that was borrowed begins
 
     @property
@@ -131,6 +135,15 @@ class Member:
         return slots_of([*self.in_hand, *self.zombies])
 
     # ---- the owner
+
+    def act(self, action: Callable[[], Iterator[None]]) -> None:
+        """Go on with what the sharing thread is about, or begin this."""
+        if self.acting is None:
+            self.acting = action()
+        try:
+            next(self.acting)
+        except StopIteration:
+            self.acting = None
 
     def claim(self) -> None:
         registry = self.registry
@@ -142,7 +155,7 @@ class Member:
         known = FinishedNote(registry.offset, (*(note.finished if note else ()), *found.known))
         self.own = SharedLedger(position, registry.offset, known, slots=found.slots)
         self.own.begin(found, dict(self.lender.lent))
-        self.borrow()
+        self.borrowed, self.borrower = None, Borrower("key")
         self.closed, self.view, self.ready = 0, None, False
 
     def look(self) -> LenderView:
@@ -151,9 +164,10 @@ class Member:
         quotas = slot_quotas(members, {TP: self.name}).get(TP, {})
         return LenderView(dict(registry.sessions), dict(registry.loans), quotas, 0, self.slots_in_hand)
 
-    def lend(self) -> None:
+    def lend(self) -> Iterator[None]:
         """Act on the view that was taken the last time, or take a new one."""
-        if self.lender is None or self.own is None:
+        lender, own, session = self.lender, self.own, self.session
+        if lender is None or own is None:
             return
         view, self.view = self.view, None
         if view is None:
@@ -162,10 +176,18 @@ class Member:
                 return
             view = self.view
             self.view = None
-        self.ready = self.ready or self.lender.ready(view)
-        for order in self.lender.step(replace(view, in_hand=self.slots_in_hand)):
-            self.obey(order, self.own)
-        assert self.own.slots == self.lender.own
+        self.ready = self.ready or lender.ready(view)
+        orders = lender.step(replace(view, in_hand=self.slots_in_hand))
+        for order in orders:
+            if not isinstance(order, WriteLoan | DeleteLoan):
+                self.obey(order, own)
+        assert own.slots == lender.own
+        for order in orders:
+            if isinstance(order, WriteLoan | DeleteLoan):
+                yield
+                if self.session == session and self.random.random() < 0.8:  # else the request is lost
+                    note = own.lent_note(order.borrower) if isinstance(order, WriteLoan) else None
+                    self.registry.write(order, note)
 
     def obey(self, order: LenderOrder, ledger: SharedLedger) -> None:
         if isinstance(order, CloseSlots):
@@ -177,9 +199,6 @@ class Member:
             ledger.reported(order.borrower, order.note)
         elif isinstance(order, TakeBack):
             ledger.take_back(order.borrower, order.slots, keeps=order.keeps)
-        elif self.random.random() < 0.8:  # else the request is lost
-            note = ledger.lent_note(order.borrower) if isinstance(order, WriteLoan) else None
-            self.registry.write(order, self.session, note)
 
     def commit(self) -> None:
         registry = self.registry
@@ -197,15 +216,28 @@ class Member:
 
     # ---- the borrower
 
-    def borrow(self) -> None:
-        registry = self.registry
+    def borrow(self) -> Iterator[None]:
+        registry, session = self.registry, self.session
         if self.random.random() < 0.7 or self.own is not None or not self.looked:
-            self.looked = True
             self.loan = registry.loans.get(self.name)
             self.owner_session = registry.owner[1] if registry.owner else None
         seen, loan = self.loan, self.loan.loan if self.loan else None
-        view = BorrowerView(self.session, self.owner_session, loan, self.slots_in_hand)
-        for order in self.borrower.step(view):
+        view = BorrowerView(session, self.owner_session, loan, self.slots_in_hand)
+        orders = self.borrower.step(view)
+        yield
+        self.obey_loan(orders)
+        self.looked = self.looked or session == self.session
+        yield
+        if self.borrower.reports is None or seen is None or self.random.random() < 0.3:
+            return
+        there = registry.loans.get(self.name)
+        if there is not None and there.version == seen.version:
+            note = self.borrower.note(self.borrowed)
+            report = LoanReport(self.borrower.number, self.borrower.stay, session, self.borrower.reports, note)
+            registry.loans[self.name] = replace(there, report=decode_report(encode_report(report)))
+
+    def obey_loan(self, orders: list[BorrowerOrder]) -> None:
+        for order in orders:
             if isinstance(order, EndLoan):
                 self.borrowed = None
             elif isinstance(order, TakeOn):
@@ -216,13 +248,7 @@ class Member:
                     self.borrowed.take_on(order.slots, order.note)
             elif isinstance(order, GiveUp) and self.borrowed is not None:
                 self.borrower.gave_up(order.slots, self.borrowed.give_up(order.slots))
-        if self.borrower.reports is None or seen is None or self.random.random() < 0.3:
-            return
-        there = registry.loans.get(self.name)
-        if there is not None and there.version == seen.version:
-            note = self.borrower.note(self.borrowed)
-            report = LoanReport(self.borrower.number, self.borrower.stay, self.session, self.borrower.reports, note)
-            registry.loans[self.name] = replace(there, report=decode_report(encode_report(report)))
+        self.allowed = self.borrower.allowed
 
     # ---- messages
 
@@ -244,7 +270,7 @@ class Member:
         if self.own is not None and self.lender is not None:
             startable += [(offset, self.own) for offset in self.own.offsets_of(self.own.slots & ~self.closed)]
         if self.borrowed is not None and self.looked:
-            startable += [(offset, self.borrowed) for offset in self.borrowed.offsets_of(self.borrower.allowed)]
+            startable += [(offset, self.borrowed) for offset in self.borrowed.offsets_of(self.allowed)]
         startable = [(o, ledger) for o, ledger in startable if not self.slots_in_hand >> slot_of(o) & 1]
         if startable:
             offset, ledger = self.random.choice(startable)
@@ -282,13 +308,13 @@ class World:
         elif not (faults and self.fault(member, random.random())):
             self.look_and_act(member, faults)
         for one in self.members:
-            if one not in self.frozen:
+            if one not in self.frozen and (not faults or random.random() < 0.2):
                 one.work([other for other in self.members if other not in (one, *self.frozen)])
 
     def fault(self, member: Member, chance: float) -> bool:
         """Perhaps let something go wrong. Returns whether it did."""
         random, registry = self.random, self.registry
-        if chance < 0.015:
+        if chance < 0.008:
             self.end_session(member)
             member.restart()
         elif chance < 0.02:
@@ -309,12 +335,15 @@ class World:
         return True
 
     def look_and_act(self, member: Member, faults: bool) -> None:
-        if self.registry.owner is not None:
-            self.random.choice((member.lend, member.borrow, member.read, member.commit))()
-        elif self.random.random() < 0.2 or not faults:
-            member.claim()
+        if self.registry.owner is None:
+            if member.acting is None and (self.random.random() < 0.2 or not faults):
+                member.claim()
+            else:
+                member.act(member.borrow)
+        elif self.random.random() < 0.5:
+            member.act(member.borrow if member.own is None else member.lend)
         else:
-            member.borrow()
+            self.random.choice((member.read, member.commit))()
 
     def end_session(self, member: Member) -> None:
         if self.registry.owner == (member.name, member.session):
@@ -334,7 +363,7 @@ class World:
 @given(st.integers(0, 1 << 32))
 def test_no_slot_is_handled_twice_and_nothing_is_passed(seed: int) -> None:
     world = World(seed)
-    for _ in range(300):
+    for _ in range(500):
         world.turn()
     for _ in range(3000):
         world.turn(faults=False)

@@ -105,6 +105,8 @@ class Sharing:
         self._homes: dict[TopicPartition, list[OpenPartition]] = {}
         self._plan = _Plan()
         self._epoch = -1
+        self._behind = False
+        """The reader has not done yet what an earlier look ordered."""
         self._leaving = False
         self._left = Event()
         self._stopping = False
@@ -186,6 +188,11 @@ class Sharing:
 
     def step(self) -> None:
         """Look at the group, and do what follows for each partition. Raises RegistryError."""
+        if self._behind:
+            # a decision now would take slots for closed that are not, and a loan's note would be of a ledger that has
+            # not lent them
+            self._on_reader(lambda: None)
+            self._behind = False
         session = self._access.session
         epoch = session.lease.epoch
         if epoch != self._epoch:
@@ -280,15 +287,15 @@ class Sharing:
             return  # the plan is not known yet
         else:
             orders = lender.step(view)
-            if orders:
-                # also before mere writes: the ledger may not have done yet what an earlier step ordered, and the note
-                # in the loan would say that messages of the new slots are finished
+            if any(not isinstance(order, WriteLoan | DeleteLoan) for order in orders):
                 self._on_reader(lambda: lent.obey(orders, home, self._engine, self._reader, self.wake))
         self._write(lent, orders, view)
 
     def _write(self, lent: LentPartition, orders: list[LenderOrder], view: LenderView) -> None:
         tp = lent.position.tp
         for order in orders:
+            if not lent.in_session(self._access.session):
+                return  # it has ended while we were frozen: ZooKeeper would take the write for that of the next owner
             if isinstance(order, WriteLoan):
                 if not self._store.write(tp, order, lent.ledger.lent_note(order.borrower)):
                     self._flag.set()
@@ -366,6 +373,7 @@ class Sharing:
         deadline = Deadline(CALL_WITHIN)
         while not done.wait(0.2):
             if deadline.expired or not self._reader.thread.is_alive():
+                self._behind = True
                 raise RegistryError("the reader did not take a change of slots in time")
         if failed:
             raise failed[0]
