@@ -365,8 +365,7 @@ class _Worker:
         outcomes: list[tuple[Work, Outcome]] = []
         for frame in frames:
             if frame.kind == OVER:
-                trip.over = True
-                outcomes += [(work, NOT_STARTED) for work in trip.take_open()]
+                outcomes += [(work, NOT_STARTED) for work in trip.end()]
             elif frame.kind == SETTLED:
                 outcomes += self._outcomes(frame, trip.take_settled(frame.number))
         if outcomes:

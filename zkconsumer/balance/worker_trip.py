@@ -57,6 +57,16 @@ class WorkerTrip:
         self.since = monotonic()
         return self._open.pop(number, ())
 
+    def end(self) -> list[Work]:
+        """Note that the process is ready for the next trip. Returns the works that it has not begun.
+
+        It leaves steps when the lease has ended. With those the next trip would seem to have begun less than it has,
+        and a message in hand would be taken back and begun elsewhere.
+        """
+        self.over = True
+        self.link.take_back()
+        return self.take_open()
+
     def take_open(self) -> list[Work]:
         """Return the works that are not settled, once."""
         rest = [work for group in self._open.values() for work in group]

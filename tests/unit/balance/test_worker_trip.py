@@ -75,6 +75,20 @@ def test_a_whole_trip_can_be_taken_back() -> None:
     assert trip.begun() == ([], True)
 
 
+def test_steps_that_a_trip_left_are_none_of_the_next() -> None:
+    """The lease ended after its first group, so the process begins no more of it. The next one is of one group."""
+    trip, link = new_trip(3)
+    link.tokens -= 2
+    trip.take_settled(0)
+    assert [work.offset for work in trip.end()] == [1, 2]
+    (work,) = new_works([b"v"])
+    later = WorkerTrip(cast("Any", link), [(work,)])
+    later.send(0.0)
+    link.tokens -= 2
+    assert later.recall() == []
+    assert later.begun() == ([work], True)
+
+
 def test_a_chunk_is_sent_with_the_first_trip_alone() -> None:
     link = Link()
     works = new_works([b"v"] * 2)
