@@ -84,6 +84,14 @@ class BalancedMember(MemberProcess):
         return int(number), bytes.fromhex(password)
 
     @property
+    def still(self) -> bool:
+        """Whether its process has ended, or is frozen."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+        except OSError:
+            return True
+
+    @property
     def state(self) -> str:
         """The last text of its ``connector.state``."""
         path = self._told / f"{self.name}.state"

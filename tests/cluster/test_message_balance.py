@@ -497,6 +497,41 @@ def test_slots_move_without_overlap_when_members_come(balanced: Balanced) -> Non
     group.check()
 
 
+@shares
+@pytest.mark.parametrize(
+    ("victim", "moment"),
+    [
+        ("a", "lend:before:kill"),
+        ("a", "recall:after:freeze"),
+        ("b", "took:before:freeze"),
+        ("b", "gave:after:kill"),
+    ],
+)
+def test_a_member_ends_in_the_midst_of_a_move(balanced: Balanced, victim: str, moment: str) -> None:
+    """``a`` lends to ``b``, and then some of that to ``c``, and one dies or freezes at a moment of that."""
+    group = balanced()
+    staged = {victim: {"stage": moment}}
+    group.start("a", concurrency=4, properties=SHARING, **staged.get("a", {})).wait_ready()
+    group.wait_owners({0: "a"})
+    group.produce(numbers(180, "sleep=0.1"), key=lambda n: f"key{n % 60}")
+    group.start("b", concurrency=12, properties=SHARING, **staged.get("b", {})).wait_ready()
+    if moment.startswith(("recall", "gave")):
+        group.produce(numbers(200, "hold=b"))
+        eventually(lambda: len(group.in_hand("b")) == 12, 30, lambda: group.told("a loan to b"))
+        group.start("c", concurrency=12, properties=SHARING)
+    dying = group.members[victim]
+    eventually(lambda: dying.still, 30, lambda: group.told(f"{victim} to end at {moment}"))
+    session = dying.session[0]
+    eventually(lambda: session in group.records.sessions, 20, "the end of its session")
+    group.release("b")
+    group.wait_done()
+    if dying.running:
+        dying.resume()
+    group.wait_done(group.produce(numbers(60)))
+    group.wait_noted(group.produced)
+    group.check()
+
+
 # ---- beside the former release and the original
 
 

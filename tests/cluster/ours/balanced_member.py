@@ -2,6 +2,7 @@
 
 Its arguments are ``name=value``. Those that begin with ``member.`` are its own: ``directory``, ``name``, ``topics``,
 ``concurrency``, ``order``, ``executor``, ``batch``, ``retry`` in JSON; ``dead=file`` writes dead letters to a file;
+``stage``: a moment at which it dies, see ``move_stage``;
 with ``workers`` it is no balanced member. All others are properties of the connector. SIGTERM is a clean end.
 """
 
@@ -42,6 +43,10 @@ def run(own: dict[str, str], properties: dict[str, str]) -> None:
     from zkconsumer import ZookeeperConsumerConnector
     from zkconsumer.balance.retry import Retry
 
+    if "stage" in own:
+        from tests.cluster.move_stage import stage
+
+        stage(own["stage"])
     connector: Any = ZookeeperConsumerConnector(properties)
     balanced_handler.prepare(lambda: session_of(connector)[0])
     threading.Thread(target=watch, args=(connector, own), name="watch", daemon=True).start()
