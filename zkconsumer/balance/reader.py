@@ -263,7 +263,7 @@ class Reader:
         if chunk is not None and jumps:
             position.consumed = chunk.fetch_offset
             position.batch_until = NOTHING_HELD
-        if self.lends is not None and (position.ledger is None or jumps):
+        if self.lends is not None:
             if not begin_lending(position, self.lends, jumps=jumps):
                 return None
             again = True

@@ -25,6 +25,7 @@ from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, L
 from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_hand
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
+from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare, advertised_share
@@ -96,7 +97,7 @@ class Sharing:
         self._plan = _Plan()
         self._stays = count()
         self._epoch = -1
-        self._leaving = False
+        self._leaving = self._recalling = False
         self._left = Event()
         self._stopping = False
         self.trouble = ""
@@ -137,8 +138,12 @@ class Sharing:
         """The slots of other members' partitions that we have."""
         return {tp: one.borrower.held for tp, one in list(self._borrowed.items()) if one.borrower.held}
 
-    def leave(self, deadline: Deadline) -> bool:
-        """Give all loans back, and wait until it is reported or for the deadline; returns whether it was."""
+    def leave(self, deadline: Deadline, *, recall: bool = False) -> bool:
+        """Give all loans back, and wait until it is reported or for the deadline; returns whether it was.
+
+        Arguments: ``recall``: also take back what others have of our partitions, because these stay ours.
+        """
+        self._recalling = self._recalling or recall
         self._leaving = True
         self._flag.set()
         if self.thread.is_alive():
@@ -248,6 +253,8 @@ class Sharing:
         self, tp: TopicPartition, sight: GroupSight, homes: Collection[OpenPartition], pinned: int = 0
     ) -> LenderView:
         quotas = self._plan.quotas.get(tp, {})
+        if self._recalling:
+            quotas = {self._access.consumer: SLOTS}
         return LenderView(sight.sessions, sight.loans.get(tp, {}), quotas, pinned, slots_in_hand(homes), monotonic())
 
     def _lend(self, lent: LentPartition, sight: GroupSight) -> None:
@@ -262,7 +269,7 @@ class Sharing:
             if lender.ready(view) and not lent.ready:
                 lent.ready = True
                 self._reader.wake()
-        elif not self._plan.quotas:
+        elif not view.quotas and not self._plan.quotas:
             return  # the plan is not known yet
         else:
             orders = lender.step(view)
@@ -295,7 +302,8 @@ class Sharing:
             if tp not in self._borrowed:
                 self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._share.order)
             self._serve(self._borrowed[tp], sight)
-        if self._leaving and all(one.left for one in self._borrowed.values()):
+        lent = self._recalling and any(lent.lender.lent for lent in self._lent.values())
+        if self._leaving and not lent and all(one.left for one in self._borrowed.values()):
             self._left.set()
 
     def _serve(self, one: BorrowedPartition, sight: GroupSight) -> None:
