@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.testing import FakeCluster
 
 EACH = 60
@@ -73,6 +75,14 @@ class Handlers:
                 self.by[name] += 1
 
         return handle
+
+    def of_member(self, name: str) -> set[tuple[int, bytes]]:
+        with self.lock:
+            return {key for key, who in self.in_hand.items() if who == name}
+
+    def forget(self, name: str) -> None:
+        with self.lock:
+            self.in_hand = {key: who for key, who in self.in_hand.items() if who != name}
 
     def busy(self) -> set[str]:
         with self.lock:
@@ -180,3 +190,30 @@ def test_an_owner_lends_again_in_its_next_run(cluster: FakeCluster, join: Join, 
     owner.join()
     assert committed(cluster) == 2 * EACH
     assert handlers.begun == {(0, offset): 1 for offset in range(2 * EACH)}
+
+
+@pytest.mark.parametrize("order", ["key", "partition"])
+def test_an_owner_that_does_not_share_takes_loans_back(
+    cluster: FakeCluster, join: Join, handlers: Handlers, order: str
+) -> None:
+    """The owner dies with loans. The next one does not share, and yet begins no key that a borrower has in hand.
+
+    With another order there are no slots to wait for: the loan is void, and gone before anything is committed.
+    """
+    owner, other, borrower = join("a"), join("b", **{"share.partitions": "false"}), join("c")
+    owner.run()
+    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
+    other.run(order=order)
+    borrower.run()
+    eventually(lambda: handlers.busy() == {"a", "c"}, WITHIN, "work of owner and borrower")
+    with suppress(OffsetCommitError):
+        owner.connector.shutdown(1.0)  # its session ends, with its handlers still at work
+    handlers.forget("a")
+    eventually(lambda: "b" in handlers.busy(), WITHIN, lambda: f"work of the next owner: {other.connector.state}")
+    if order == "key":
+        assert len(handlers.of_member("c")) == 4
+        assert not handlers.together
+    handlers.go.set()
+    eventually(lambda: committed(cluster) == EACH, WITHIN, lambda: f"all committed: {other.connector.state}")
+    eventually(lambda: not loans(cluster), WITHIN, "no loans")
+    assert handlers.begun.keys() == {(0, offset) for offset in range(EACH)}

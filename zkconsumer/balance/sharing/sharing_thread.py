@@ -1,7 +1,8 @@
 """Lends slots of this member's partitions, and handles slots that others lend to it.
 
 The thread reads the nodes, which are watched, has :class:`Lender` and :class:`Borrower` decide, and does what they say:
-slots come and go on the reader's thread, nodes are written here. While nothing changes it asks nothing.
+slots come and go on the reader's thread, nodes are written here. While nothing changes it asks nothing. A member that
+does not share only takes back what an earlier owner of its partitions has lent: a borrower may have a key in hand.
 
 Threads: ``<consumer>-sharing`` does everything but :meth:`Sharing.ledger_of` and :meth:`Sharing.wake`.
 """
@@ -15,6 +16,7 @@ from itertools import count
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
+from weakref import WeakSet
 
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.open_partition import OpenPartition
@@ -56,7 +58,8 @@ class SharingAccess:
     """The parts of a member that sharing uses.
 
     ``topics`` are those of the subscription, None for a filter; ``stream`` makes a stream of a topic for chunks that no
-    stream of the user gets; ``fetch`` has a position fetched, and ``forget`` stops the fetching of ended ones.
+    stream of the user gets; ``fetch`` has a position fetched, and ``forget`` stops the fetching of ended ones;
+    ``shares`` is whether the member advertises that it lends and borrows.
     """
 
     session: Session
@@ -67,6 +70,7 @@ class SharingAccess:
     stream: Callable[[str], KafkaStream[Any, Any]]
     fetch: Callable[[PartitionPosition, Sink], None]
     forget: Callable[[], None]
+    shares: bool = True
 
 
 @dataclass(slots=True)
@@ -90,6 +94,7 @@ class Sharing:
         self._flag = WakeFlag()
         self._store = LoanStore(access.session, access.group, access.consumer, self._flag.set)
         self._wanted: set[PartitionPosition] = set()
+        self._whole: WeakSet[PartitionPosition] = WeakSet()
         self._lock = Lock()
         self._lent: dict[PartitionPosition, LentPartition] = {}
         self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
@@ -97,11 +102,12 @@ class Sharing:
         self._plan = _Plan()
         self._stays = count()
         self._epoch = -1
-        self._leaving = self._recalling = False
+        self._leaving = False
+        self._recalling = not access.shares
         self._left = Event()
         self._stopping = False
         self.trouble = ""
-        reader.lends = self.ledger_of
+        reader.lends, reader.shares = self.ledger_of, self.concerns
         self.thread = Thread(target=self._run, name=f"{access.consumer}-sharing", daemon=True)
 
     # ---- any thread
@@ -127,6 +133,10 @@ class Sharing:
                 self._wanted.add(position)
                 self._flag.set()
         return None
+
+    def concerns(self, position: PartitionPosition) -> bool:
+        """Return whether slots of the partition are or may be on loan. Any thread; for the reader."""
+        return position not in self._whole
 
     @property
     def lent(self) -> Mapping[TopicPartition, Mapping[str, int]]:
@@ -187,12 +197,17 @@ class Sharing:
             # watches do not outlive the connection: until all is read again, nothing borrowed may begin
             self._store.refresh()
         positions = self._access.positions()
+        if not self._access.shares and not self._concerned(positions):
+            if self._leaving:
+                self._left.set()
+            return
         self._begin_stays(positions)
         # a loan outlives its owner: taken on anew, it would begin where it began when it was written
         sight = self._store.look(self._topics(), [position.tp for position in self._lent], list(self._borrowed))
         if session.lease.epoch == epoch:
             self._epoch = epoch
-        self._quotas(sight)
+        if self._access.shares:
+            self._quotas(sight)
         for position, lent in list(self._lent.items()):
             if position.revoked or positions.get(position.tp) is not position:
                 del self._lent[position]
@@ -228,6 +243,21 @@ class Sharing:
             plan.quotas = slot_quotas(members, owners)
 
     # ---- our partitions
+
+    def _concerned(self, positions: Mapping[TopicPartition, PartitionPosition]) -> bool:
+        """Return whether an earlier owner has lent anything of our partitions. Raises RegistryError.
+
+        Nobody lends of them after our claim, so those without loans are whole for good.
+        """
+        with self._lock:
+            wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
+        whole = set(wanted) - self._store.with_loans(wanted)
+        if whole:
+            with self._lock:
+                self._wanted -= whole
+            self._whole.update(whole)
+            self._reader.wake()
+        return bool(self._lent) or len(wanted) > len(whole)
 
     def _begin_stays(self, positions: Mapping[TopicPartition, PartitionPosition]) -> None:
         """Take over the loans of partitions that have become ours. Raises RegistryError."""
@@ -298,6 +328,8 @@ class Sharing:
 
     def _borrow(self, sight: GroupSight) -> None:
         own = {position.tp for position in self._access.positions().values()}
+        if not self._access.shares:
+            own |= sight.mine.keys()
         for tp in {*sight.mine, *self._borrowed} - own:
             if tp not in self._borrowed:
                 self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._share.order)
