@@ -16,7 +16,6 @@ from itertools import count
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
-from weakref import WeakSet
 
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.open_partition import OpenPartition
@@ -94,7 +93,7 @@ class Sharing:
         self._flag = WakeFlag()
         self._store = LoanStore(access.session, access.group, access.consumer, self._flag.set)
         self._wanted: set[PartitionPosition] = set()
-        self._whole: WeakSet[PartitionPosition] = WeakSet()
+        self._whole: set[PartitionPosition] = set()
         self._lock = Lock()
         self._lent: dict[PartitionPosition, LentPartition] = {}
         self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
@@ -255,7 +254,7 @@ class Sharing:
         if whole:
             with self._lock:
                 self._wanted -= whole
-            self._whole.update(whole)
+            self._whole = {*whole, *(position for position in self._whole if not position.revoked)}
             self._reader.wake()
         return bool(self._lent) or len(wanted) > len(whole)
 
