@@ -167,6 +167,8 @@ class BalancedRun:
     def until_the_end(self) -> None:
         """Run until the end. Raises: what went wrong; ConsumerTimeoutException after ``timeout``."""
         try:
+            if self.sharing is not None:
+                self.sharing.prepare()
             self.reader.start()
             if self.sharing is not None:
                 self.sharing.start()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Event, Lock, Thread
@@ -110,6 +111,15 @@ class Sharing:
         self.thread = Thread(target=self._run, name=f"{access.consumer}-sharing", daemon=True)
 
     # ---- any thread
+
+    def prepare(self) -> None:
+        """Look for old loans before the reader starts, so that a member that does not share begins at once."""
+        positions = self._access.positions()
+        if not self._access.shares:
+            with self._lock:
+                self._wanted.update(positions.values())
+            with suppress(RegistryError):  # the thread asks again
+                self._concerned(positions)
 
     def start(self) -> None:
         """Start the thread."""
