@@ -419,6 +419,8 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
         self._end.end()
         for restore in self._restorers:
             restore()
+        if isinstance(self._running, BalancedRun):
+            self._running.engine.left_to_parent()
         if member is not None:
             member.delivery.left_to_parent(self._forked)
 

@@ -257,7 +257,7 @@ class RunLoop:
             closing=lambda: self._end.begun,
             closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
-            sharing=sharing_access(member, lambda: self._registration) if SHARE_KEY in self._advertised else None,
+            sharing=sharing_access(member, lambda: self._registration, shares=SHARE_KEY in self._advertised),
             handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent, indent
 
 from tests.timing import scaled
@@ -189,3 +190,46 @@ def test_a_childs_signals_end_nothing_of_its_parents() -> None:
             guard.restore()
         left = 1000
     """)
+
+
+def test_a_forked_handler_takes_no_further_message(tmp_path: Path) -> None:
+    """The child returns from the handler into the loop of its worker."""
+    script = tmp_path / "script.py"
+    script.write_text(_FORKING_HANDLER)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(script), str(tmp_path / "handled")],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in (tmp_path / "handled").read_text().splitlines()]
+    parent = done.stdout.split()[0]
+    assert sorted(int(offset) for pid, offset in lines if pid == parent) == list(range(50))
+    assert [offset for pid, offset in lines if pid != parent] == ["0"]
+
+
+_FORKING_HANDLER = """
+import os, sys
+from pathlib import Path
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.testing import FakeCluster
+
+def handle(message):
+    child = os.fork() if message.offset == 0 else None
+    with Path(sys.argv[1]).open("a") as file:
+        file.write(f"{os.getpid()} {message.offset}\\n")
+    if child:
+        assert os.waitpid(child, 0) == (child, 0)
+
+with FakeCluster(zookeeper=True) as cluster:
+    cluster.create_topic("events", 1)
+    cluster.append("events", 0, [b"v"] * 50)
+    connector = ZookeeperConsumerConnector(
+        {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest"}
+    )
+    connector.run(handle, "events", concurrency=2, order="none", until="end")
+    connector.shutdown()
+print(os.getpid())
+"""

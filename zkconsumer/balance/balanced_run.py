@@ -167,6 +167,8 @@ class BalancedRun:
     def until_the_end(self) -> None:
         """Run until the end. Raises: what went wrong; ConsumerTimeoutException after ``timeout``."""
         try:
+            if self.sharing is not None:
+                self.sharing.prepare()
             self.reader.start()
             if self.sharing is not None:
                 self.sharing.start()
@@ -210,8 +212,18 @@ class BalancedRun:
             if self._member.closed():  # other members may have the messages now: end what can be ended
                 self.executor.stop(Deadline(0.0))
         self.executor.stop(Deadline(0.0))
+        self._recall()
         self._stop_reader()
         self._tell_of_late_handlers()
+
+    def _recall(self) -> None:
+        """Take back what other members have of our partitions, if these stay ours: nobody would read their reports.
+
+        It takes as long as their handlers, unless somebody shuts down.
+        """
+        while self.sharing is not None and not self._hurried and not self._member.closing():
+            if self.sharing.leave(Deadline(SLICE), recall=True):
+                return
 
     def _interrupted(self) -> None:
         """Ctrl-C, or a signal handler that raised: leave the group, and wait for handlers a while."""

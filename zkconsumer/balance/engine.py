@@ -72,6 +72,7 @@ class Engine:
         self.reader_waits = False
         """The reader has stopped because there is enough to begin."""
         self._ended = False
+        self._left = False
         self.in_hand = 0
         self.zombies = 0
         """Handlers that ended when the session's lease was no longer valid."""
@@ -96,6 +97,11 @@ class Engine:
         self._ended = True
         self._wake(len(self._waiting))
         self.wake_executor()
+
+    def left_to_parent(self) -> None:
+        """Hand nothing out in a forked process: its handler may return, and the parent goes on with the messages."""
+        self._ended = self._left = True
+        self._lock = Lock()  # another thread may have held it
 
     def take(self, most: int, deadline: Deadline) -> Sequence[Work]:
         """Return work to begin now, at most so many; nothing at the deadline, or when the run ends."""
@@ -190,6 +196,8 @@ class Engine:
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
+        if self._left:
+            return
         done: list[ReadWork] = []
         others: list[tuple[ReadWork, Outcome]] = []
         with self._lock:

@@ -160,12 +160,23 @@ def begin_lending(
 ) -> bool:
     """Make the ledger of a partition whose slots may be lent; returns False if it is too early.
 
+    A ledger that is there already is an earlier run's, whose loans are all back. What is finished in it stays so.
+
     Arguments: ``lends`` makes it; ``jumps``: the partition goes on at another place of its log.
     """
+    former = position.ledger
+    if former is not None:
+        position.known_pointers = former.stored_pointers
     if jumps:
-        if position.ledger is not None:
-            position.known_pointers = position.ledger.stored_pointers
-        position.ledger = position.known_note = None
-    position.ledger = lends(position)
-    position.full = position.ledger is None
-    return position.ledger is not None
+        position.ledger = position.known_note = former = None
+    elif former is not None:
+        position.known_note = former.point(pointers=False).note
+    made = lends(position)
+    position.full = made is None
+    if made is None:
+        return False
+    if former is not None:
+        made.pointers_read(former.stored_pointers)
+        made.touch()
+    position.ledger = made
+    return True

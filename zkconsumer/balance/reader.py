@@ -83,6 +83,7 @@ class Reader:
         self._homes: dict[TopicPartition, OpenPartition] = {}
         self.lends: Callable[[PartitionPosition], MessageLedger | None] | None = None
         """Makes the ledger of a partition whose slots may be lent; returns None until it is known what is lent."""
+        self.shares: Callable[[PartitionPosition], bool] = lambda _: True
         self._borrowed: dict[PartitionPosition, Borrowed] = {}
         self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -258,12 +259,14 @@ class Reader:
         old = self._homes.get(position.tp)
         if old is not None:
             self._drop(old)
-        stream, again = self._stream_of(position), position.ledger is not None
+        # full: chunks were dropped while it was not known what is lent
+        stream, again = self._stream_of(position), position.ledger is not None or position.full
         jumps = chunk is not None and (chunk.jump or position.consumed is None)
         if chunk is not None and jumps:
             position.consumed = chunk.fetch_offset
             position.batch_until = NOTHING_HELD
-        if self.lends is not None and (position.ledger is None or jumps):
+        shared = self.lends is not None and self.shares(position)
+        if self.lends is not None and shared:
             if not begin_lending(position, self.lends, jumps=jumps):
                 return None
             again = True
@@ -281,13 +284,13 @@ class Reader:
         )
         home.answers = self._engine
         home.at = position.consumed or 0
-        home.shared = self.lends is not None
+        home.shared = shared
         home.leaving = ALL_SLOTS & ~home.ledger.slots  # parked messages of lent keys wait until the slot is back
         home.limit = self.limit(position.tp)
         home.note_pointers()
         self._homes[position.tp] = home
         self._engine.open(home)
-        if again and (self.lends is not None or not jumps):
+        if again and (shared or not jumps):
             stream.queue.read_again(position, home.at)  # an earlier run has read beyond
             return None if chunk is None or chunk.fetch_offset > home.at else home
         return home

@@ -6,7 +6,7 @@ all as variable-length integers. Text, for the metadata of Kafka's commits: 15 b
 limit the characters and not the bytes.
 
 The bytes may be anybody's. What is not a whole note of a known version is no note, and nothing in it makes the decoder
-allocate more than :data:`MOST_BYTES` and :data:`MOST_UNFINISHED` entries.
+allocate more than :data:`MOST_BYTES`, :data:`MOST_UNFINISHED` offsets and :data:`MOST_ATTEMPTS` attempts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from zkconsumer.core.unfinished_offsets import Finished
 MAGIC = b"\x8aZN"
 VERSION = 1
 MOST_UNFINISHED = 1_000_000
+MOST_ATTEMPTS = 20_000
 MOST_BYTES = 8 * 1024 * 1024
 """Limits of what one note may hold once it is decompressed."""
 MOST_PIECES = 1024
@@ -102,6 +103,8 @@ def encode_note(note: FinishedNote, limit: int | None = None) -> bytes:
     """
     limit = MOST_BYTES if limit is None else limit
     note = note.from_base()
+    if len(note.attempts) > MOST_ATTEMPTS:
+        note = replace(note, attempts={})
     data = _encoded(note) if note.size <= MOST_UNFINISHED and len(note.finished) <= MOST_PIECES else b""
     if data and len(data) <= limit:
         return data
@@ -229,7 +232,7 @@ def _decoded(body: bytes) -> FinishedNote:
         unfinished = tuple(numbers.ascending(start, end, left))
         left -= len(unfinished)
         pieces.append(Finished(start, end, unfinished, slots))
-    failing = list(numbers.ascending(base, MOST_OFFSET, left))
+    failing = list(numbers.ascending(base, MOST_OFFSET, min(left, MOST_ATTEMPTS)))
     attempts = {offset: Attempts(numbers.next(), numbers.next()) for offset in failing}
     numbers.ended()
     kinds.discard(_WHOLE)

@@ -20,6 +20,7 @@ NO_SLOT = SLOTS
 """The slot of a message that may be handled whoever has the slots: it is in no set."""
 BLOCK = 128
 """Number of neighbouring offsets in one block."""
+_REVERSED = tuple(int(f"{slot:08b}"[::-1], 2) for slot in range(SLOTS))
 
 
 def slot_of_key(key: bytes) -> int:
@@ -32,8 +33,12 @@ def slot_of_key(key: bytes) -> int:
 
 
 def slot_of_offset(offset: int) -> int:
-    """Return the slot of a message that has no key, or whose key does not matter."""
-    return offset // BLOCK % SLOTS
+    """Return the slot of a message that has no key, or whose key does not matter.
+
+    It is the number of the block with its bits reversed. Members have slots next to each other, and would otherwise
+    have blocks next to each other: with a short backlog one member would have all the work.
+    """
+    return _REVERSED[offset // BLOCK % SLOTS]
 
 
 def slot_set(slots: Iterable[int]) -> int:

@@ -26,10 +26,12 @@ def share_keys(config: ConsumerConfig, options: BalancedOptions | None) -> Mappi
     return {SHARE_KEY: str(AdvertisedShare(options.order.value, options.concurrency))}
 
 
-def sharing_access(member: GroupMember, registration: Callable[[], Registration]) -> SharingAccess | None:
+def sharing_access(
+    member: GroupMember, registration: Callable[[], Registration], *, shares: bool
+) -> SharingAccess | None:
     """Return what sharing needs of a member, None if its group is not in ZooKeeper.
 
-    Arguments: ``registration`` returns the present one.
+    Arguments: ``registration`` returns the present one; ``shares``: it advertises that it lends and borrows.
     """
     coordination, fetching = member.coordination, member.fetching
     if not isinstance(coordination, ZooKeeperCoordination):
@@ -43,4 +45,5 @@ def sharing_access(member: GroupMember, registration: Callable[[], Registration]
         stream=member.parts.borrowing_stream,
         fetch=lambda position, sink: fetching.start([(position, sink)]),
         forget=fetching.forget,
+        shares=shares,
     )

@@ -2,7 +2,7 @@
 
 Its arguments are ``name=value``. Those that begin with ``member.`` are its own: ``directory``, ``name``, ``topics``,
 ``concurrency``, ``order``, ``executor``, ``batch``, ``retry`` in JSON; ``dead=file`` writes dead letters to a file;
-``stage``: a moment at which it dies, see ``move_stage``;
+``stage``: a moment at which it dies, see ``move_stage``; ``whitelist`` is a filter in place of topics;
 with ``workers`` it is no balanced member. All others are properties of the connector. SIGTERM is a clean end.
 """
 
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
 
 def run(own: dict[str, str], properties: dict[str, str]) -> None:
     from tests.cluster import balanced_handler
-    from zkconsumer import ZookeeperConsumerConnector
+    from zkconsumer import Whitelist, ZookeeperConsumerConnector
     from zkconsumer.balance.retry import Retry
 
     if "stage" in own:
@@ -57,7 +57,9 @@ def run(own: dict[str, str], properties: dict[str, str]) -> None:
         more["dead_letter"] = lambda *told: bury(Path(own["directory"]) / f"{own['name']}.dead", told)
     executor = own.get("executor", "threads")
     handler: Any = balanced_handler.handle_soon if executor == "asyncio" else balanced_handler.handle
-    topics = own["topics"].split(",")
+    topics: Any = own["topics"].split(",")
+    if "whitelist" in own:
+        topics = Whitelist(own["whitelist"])
     if "workers" in own:
         connector.run(handler, topics, workers=int(own["workers"]), stop_on=(signal.SIGTERM,))
         print("end 0 0 0", flush=True)

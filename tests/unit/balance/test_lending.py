@@ -37,6 +37,7 @@ from zkconsumer.balance.sharing.loan_nodes import (
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
 from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.key_slots import ALL_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ThreadId, TopicPartition
@@ -400,3 +401,18 @@ def test_a_loan_of_another_stay_keeps_what_is_noted() -> None:
     assert lender.begin(5, note, view).lent["b"] == FinishedNote(5, (Finished(5, 50, (), 3),))
     assert lender.stay == "s"
     assert Lender("d", 40, "key", "new").begin(5, None, view).lent["b"] == FinishedNote(5)
+
+
+def test_a_loan_of_another_order_says_nothing() -> None:
+    """Its slots follow from offsets, those of this run from keys: they name other messages, which would be passed."""
+    told = FinishedNote(80, (Finished(80, 90, (), 3),))
+    seen = SeenLoan(Loan(1, "s", "a", 10, 20, "none", 3, 0, told), 0, LoanReport(1, "s", 20, 3, told), True)
+    view = LenderView({"b": 20}, {"b": seen}, {})
+    lender = Lender("d", 40, "key", "new")
+    begun = lender.begin(5, FinishedNote(5, (Finished(70, 75),)), view)
+    assert begun.slots == ALL_SLOTS
+    assert begun.lent == {}
+    assert set(begun.known) <= {Finished(70, 75, (), 3)}
+    assert lender.writes(view) == [DeleteLoan("b", 0)]
+    assert not lender.ready(view)
+    assert lender.ready(replace(view, loans={}))

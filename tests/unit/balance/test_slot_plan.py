@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.balance.sharing.slot_plan import FEWEST_SLOTS, SharingMember, deal_slots, slot_quotas
-from zkconsumer.core.key_slots import ALL_SLOTS, SLOTS
+from zkconsumer.core.key_slots import ALL_SLOTS, BLOCK, SLOTS, slot_of_offset
 from zkconsumer.model import TopicPartition
 
 T = frozenset({"t"})
@@ -106,3 +106,12 @@ def test_dealt_slots_are_disjoint_and_all(wanted: list[int], had: list[int], pin
         assert kept == min(numbers[consumer], (present.get(consumer, 0) & ~pinned).bit_count())
     again = deal_slots(numbers, {c: s for c, s in dealt.items() if c != "me"}, "me", pinned)
     assert again == dealt
+
+
+def test_blocks_next_to_each_other_go_to_all_members() -> None:
+    """With a short backlog without keys one member would have all the work otherwise."""
+    dealt = deal_slots(dict.fromkeys("abcd", SLOTS // 4), {}, "a")
+    for first in (0, 6, 1021):
+        slots = [slot_of_offset((first + block) * BLOCK) for block in range(8)]
+        assert {name for name, mine in dealt.items() if any(mine >> slot & 1 for slot in slots)} == set("abcd")
+    assert {slot_of_offset(block * BLOCK) for block in range(SLOTS)} == set(range(SLOTS))

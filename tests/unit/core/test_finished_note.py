@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.core.finished_note import (
+    MOST_ATTEMPTS,
     Attempts,
     FinishedNote,
     decode_note,
@@ -129,6 +131,7 @@ BAD_NOTES = {
     "an offset beyond its piece": _note(b"\x05\x01\x00\x00\x02\x01\x02\x00"),
     "slots that end too early": _note(b"\x05\x01\x01\x00"),
     "too many pieces": _note(b"\x05\x81\x08"),
+    "a million attempts": _note(b"\x05\x00\xc0\x84\x3d" + bytes(3_000_000)),
     "an endless number": _note(b"\x80" * 100),
 }
 
@@ -217,3 +220,12 @@ def test_what_is_before_the_base_is_not_written() -> None:
     note = FinishedNote(50, (Finished(10, 60, (20, 55)), Finished(5, 9)), {3: Attempts(2, 9), 55: Attempts(1, 8)})
     found = decode_note(encode_note(note))
     assert found == FinishedNote(50, (Finished(50, 60, (55,)),), {55: Attempts(1, 8)})
+
+
+def test_attempts_beyond_their_bound_are_left_out() -> None:
+    """What this release writes it must be able to read."""
+    attempts = {offset: Attempts(1, 2) for offset in range(MOST_ATTEMPTS + 1)}
+    whole = FinishedNote(0, (Finished(0, 90_000, tuple(attempts)),), attempts)
+    assert decode_note(encode_note(whole)) == replace(whole, attempts={})
+    most = replace(whole, attempts=dict(list(attempts.items())[1:]))
+    assert decode_note(encode_note(most)) == most

@@ -169,7 +169,9 @@ class Lender:
             loan = seen.loan
             if loan is None:
                 continue
-            told = _told(start, note, seen, loan, same_stay=loan.stay == self.stay)
+            # slots of another order are those of other messages
+            same_stay = loan.stay == self.stay and loan.order == self._order
+            told = _told(start, note, seen, loan, same_stay=same_stay)
             gone = view.sessions.get(borrower) != loan.borrower_session or loan.order != self._order
             held = NO_SLOTS if gone else self._possibly_held(loan, seen.report) & self.own
             if not held or borrower == self._consumer:
@@ -181,11 +183,13 @@ class Lender:
         return Beginning(self.own, lent, tuple(known))
 
     def ready(self, view: LenderView) -> bool:
-        """Return whether the partition may be handled and committed: no loan of an earlier stay is left.
+        """Return whether the partition may be handled and committed: no loan of an earlier stay or another
+        order is left.
 
         Otherwise the note of this stay would make such a loan count again for the next owner.
         """
-        return all(seen.loan is None or seen.loan.stay == self.stay for seen in view.loans.values())
+        loans = [seen.loan for seen in view.loans.values() if seen.loan is not None]
+        return all(loan.stay == self.stay and loan.order == self._order for loan in loans)
 
     def _possibly_held(self, loan: Loan, report: LoanReport | None) -> int:
         """Return the slots that the borrower may have, whatever its messages are worth."""

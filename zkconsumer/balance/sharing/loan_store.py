@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from zkconsumer.balance.sharing.lender import DeleteLoan, SeenLoan, WriteLoan
 from zkconsumer.balance.sharing.loan_nodes import LoanReport, decode_loan, decode_report, encode_loan, encode_report
 from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError
@@ -84,6 +85,13 @@ class LoanStore:
     def owned_topics(self) -> Collection[str]:
         """Return the topics with owners, for a member whose subscription is a filter. Raises RegistryError."""
         return self._cache.children(paths.owners(self._group), self._deadline()) or ()
+
+    def with_loans(self, positions: Collection[PartitionPosition]) -> set[PartitionPosition]:
+        """Return those of these positions whose partitions have loans. Raises RegistryError."""
+        asked = list(positions)
+        parents = [paths.partition_loans(self._group, position.tp) for position in asked]
+        nodes = self._session.stat(parents, self._deadline()) if parents else []
+        return {p for p, node in zip(asked, nodes, strict=True) if node is not None and node.children}
 
     def look(
         self,

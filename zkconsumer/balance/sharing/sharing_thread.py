@@ -1,7 +1,8 @@
 """Lends slots of this member's partitions, and handles slots that others lend to it.
 
 The thread reads the nodes, which are watched, has :class:`Lender` and :class:`Borrower` decide, and does what they say:
-slots come and go on the reader's thread, nodes are written here. While nothing changes it asks nothing.
+slots come and go on the reader's thread, nodes are written here. While nothing changes it asks nothing. A member that
+does not share only takes back what an earlier owner of its partitions has lent: a borrower may have a key in hand.
 
 Threads: ``<consumer>-sharing`` does everything but :meth:`Sharing.ledger_of` and :meth:`Sharing.wake`.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Event, Lock, Thread
@@ -26,6 +28,7 @@ from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_ha
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
+from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare, advertised_share
@@ -58,7 +61,8 @@ class SharingAccess:
     """The parts of a member that sharing uses.
 
     ``topics`` are those of the subscription, None for a filter; ``stream`` makes a stream of a topic for chunks that no
-    stream of the user gets; ``fetch`` has a position fetched, and ``forget`` stops the fetching of ended ones.
+    stream of the user gets; ``fetch`` has a position fetched, and ``forget`` stops the fetching of ended ones;
+    ``shares`` is whether the member advertises that it lends and borrows.
     """
 
     session: Session
@@ -69,6 +73,7 @@ class SharingAccess:
     stream: Callable[[str], KafkaStream[Any, Any]]
     fetch: Callable[[PartitionPosition, Sink], None]
     forget: Callable[[], None]
+    shares: bool = True
 
 
 @dataclass(slots=True)
@@ -99,6 +104,7 @@ class Sharing:
         self._flag = WakeFlag()
         self._store = store or LoanStore(access.session, access.group, access.consumer, self._flag.set)
         self._wanted: set[PartitionPosition] = set()
+        self._whole: set[PartitionPosition] = set()
         self._lock = Lock()
         self._lent: dict[PartitionPosition, LentPartition] = {}
         self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
@@ -108,13 +114,23 @@ class Sharing:
         self._behind = False
         """The reader has not done yet what an earlier look ordered."""
         self._leaving = False
+        self._recalling = not access.shares
         self._left = Event()
         self._stopping = False
         self.trouble = ""
-        reader.lends = self.ledger_of
+        reader.lends, reader.shares = self.ledger_of, self.concerns
         self.thread = Thread(target=self._run, name=f"{access.consumer}-sharing", daemon=True)
 
     # ---- any thread
+
+    def prepare(self) -> None:
+        """Look for old loans before the reader starts, so that a member that does not share begins at once."""
+        positions = self._access.positions()
+        if not self._access.shares:
+            with self._lock:
+                self._wanted.update(positions.values())
+            with suppress(RegistryError):  # the thread asks again
+                self._concerned(positions)
 
     def start(self) -> None:
         """Start the thread."""
@@ -138,6 +154,10 @@ class Sharing:
                 self._flag.set()
         return None
 
+    def concerns(self, position: PartitionPosition) -> bool:
+        """Return whether slots of the partition are or may be on loan. Any thread; for the reader."""
+        return position not in self._whole
+
     @property
     def lent(self) -> Mapping[TopicPartition, Mapping[str, int]]:
         """The slots of our partitions that others have, by partition and member."""
@@ -148,8 +168,12 @@ class Sharing:
         """The slots of other members' partitions that we have."""
         return {tp: one.borrower.held for tp, one in list(self._borrowed.items()) if one.borrower.held}
 
-    def leave(self, deadline: Deadline) -> bool:
-        """Give all loans back, and wait until it is reported or for the deadline; returns whether it was."""
+    def leave(self, deadline: Deadline, *, recall: bool = False) -> bool:
+        """Give all loans back, and wait until it is reported or for the deadline; returns whether it was.
+
+        Arguments: ``recall``: also take back what others have of our partitions, because these stay ours.
+        """
+        self._recalling = self._recalling or recall
         self._leaving = True
         self._flag.set()
         if self.thread.is_alive():
@@ -199,12 +223,17 @@ class Sharing:
             # watches do not outlive the connection: until all is read again, nothing borrowed may begin
             self._store.refresh()
         positions = self._access.positions()
+        if not self._access.shares and not self._concerned(positions):
+            if self._leaving:
+                self._left.set()
+            return
         self._begin_stays(positions)
         # a loan outlives its owner: taken on anew, it would begin where it began when it was written
         sight = self._store.look(self._topics(), [position.tp for position in self._lent], list(self._borrowed))
         if session.lease.epoch == epoch:
             self._epoch = epoch
-        self._quotas(sight)
+        if self._access.shares:
+            self._quotas(sight)
         for position, lent in list(self._lent.items()):
             if position.revoked or positions.get(position.tp) is not position:
                 del self._lent[position]
@@ -241,6 +270,21 @@ class Sharing:
 
     # ---- our partitions
 
+    def _concerned(self, positions: Mapping[TopicPartition, PartitionPosition]) -> bool:
+        """Return whether an earlier owner has lent anything of our partitions. Raises RegistryError.
+
+        Nobody lends of them after our claim, so those without loans are whole for good.
+        """
+        with self._lock:
+            wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
+        whole = set(wanted) - self._store.with_loans(wanted)
+        if whole:
+            with self._lock:
+                self._wanted -= whole
+            self._whole = {*whole, *(position for position in self._whole if not position.revoked)}
+            self._reader.wake()
+        return bool(self._lent) or len(wanted) > len(whole)
+
     def _begin_stays(self, positions: Mapping[TopicPartition, PartitionPosition]) -> None:
         """Take over the loans of partitions that have become ours. Raises RegistryError."""
         for position in positions.values():
@@ -269,6 +313,8 @@ class Sharing:
         self, tp: TopicPartition, sight: GroupSight, homes: Collection[OpenPartition], pinned: int = 0
     ) -> LenderView:
         quotas = self._plan.quotas.get(tp, {})
+        if self._recalling:
+            quotas = {self._access.consumer: SLOTS}
         return LenderView(sight.sessions, sight.loans.get(tp, {}), quotas, pinned, slots_in_hand(homes), monotonic())
 
     def _lend(self, lent: LentPartition, sight: GroupSight) -> None:
@@ -283,7 +329,7 @@ class Sharing:
             if lender.ready(view) and not lent.ready:
                 lent.ready = True
                 self._reader.wake()
-        elif not self._plan.quotas:
+        elif not view.quotas and not self._plan.quotas:
             return  # the plan is not known yet
         else:
             orders = lender.step(view)
@@ -314,11 +360,14 @@ class Sharing:
 
     def _borrow(self, sight: GroupSight) -> None:
         own = {position.tp for position in self._access.positions().values()}
+        if not self._access.shares:
+            own |= sight.mine.keys()
         for tp in {*sight.mine, *self._borrowed} - own:
             if tp not in self._borrowed:
                 self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._share.order)
             self._serve(self._borrowed[tp], sight)
-        if self._leaving and all(one.left for one in self._borrowed.values()):
+        lent = self._recalling and any(lent.lender.lent for lent in self._lent.values())
+        if self._leaving and not lent and all(one.left for one in self._borrowed.values()):
             self._left.set()
 
     def _serve(self, one: BorrowedPartition, sight: GroupSight) -> None:

@@ -1,0 +1,219 @@
+"""Members that share their partitions on a cluster in memory: their runs end, and begin again, while others go on."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.errors import OffsetCommitError
+from zkconsumer.testing import FakeCluster
+
+EACH = 60
+WITHIN = 30.0
+
+
+class Member:
+    """A connector, and the run of it that is under way."""
+
+    def __init__(self, connector: ZookeeperConsumerConnector, name: str, handlers: Handlers) -> None:
+        self.connector, self.name, self._handlers = connector, name, handlers
+        self.thread: threading.Thread | None = None
+        self.errors: list[BaseException] = []
+
+    def run(self, **options: Any) -> None:
+        topics = "events" if self.thread is None else None  # the streams are there in a later run
+
+        def call() -> None:
+            try:
+                self.connector.run(
+                    self._handlers.of(self.name),
+                    topics,
+                    **{"concurrency": 4, **options},
+                )
+            except BaseException as error:
+                self.errors.append(error)
+
+        self.thread = threading.Thread(target=call, name=f"run-{self.name}", daemon=True)
+        self.thread.start()
+
+    def join(self) -> None:
+        assert self.thread is not None
+        self.thread.join(scaled(WITHIN))
+        assert not self.thread.is_alive(), str(self.connector.state)
+        assert not self.errors, self.errors
+
+
+class Handlers:
+    """What the handlers of all members do: they note who had which message, and wait for ``go``."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.go = threading.Event()
+        self.in_hand: dict[tuple[int, bytes], str] = {}
+        self.begun: Counter[tuple[int, int]] = Counter()
+        self.by: Counter[str] = Counter()
+        self.together: list[str] = []
+
+    def of(self, name: str) -> Callable[[Any], None]:
+        def handle(message: Any) -> None:
+            key = message.partition, message.key
+            with self.lock:
+                if key in self.in_hand:
+                    self.together.append(f"{name} and {self.in_hand[key]} have {key} at once")
+                self.in_hand[key] = name
+            self.go.wait(scaled(WITHIN))
+            with self.lock:
+                self.in_hand.pop(key, None)
+                self.begun[message.partition, message.offset] += 1
+                self.by[name] += 1
+
+        return handle
+
+    def of_member(self, name: str) -> set[tuple[int, bytes]]:
+        with self.lock:
+            return {key for key, who in self.in_hand.items() if who == name}
+
+    def forget(self, name: str) -> None:
+        with self.lock:
+            self.in_hand = {key: who for key, who in self.in_hand.items() if who != name}
+
+    def busy(self) -> set[str]:
+        with self.lock:
+            return set(self.in_hand.values())
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        made.create_topic("events", 1)
+        add(made)
+        yield made
+
+
+def add(cluster: FakeCluster, many: int = EACH) -> None:
+    cluster.append("events", 0, [b"v"] * many, [b"%d" % number for number in range(many)])
+
+
+@pytest.fixture
+def handlers() -> Iterator[Handlers]:
+    made = Handlers()
+    yield made
+    made.go.set()
+
+
+Join = Callable[..., Member]
+
+
+@pytest.fixture
+def join(cluster: FakeCluster, handlers: Handlers) -> Iterator[Join]:
+    made: list[Member] = []
+
+    def make(name: str, **properties: Any) -> Member:
+        base = {
+            "zookeeper.connect": cluster.zookeeper_connect,
+            "group.id": "g",
+            "consumer.id": name,
+            "auto.offset.reset": "smallest",
+            "auto.commit.interval.ms": 100,
+            "share.partitions": "true",
+        }
+        made.append(Member(ZookeeperConsumerConnector(base | properties), name, handlers))
+        return made[-1]
+
+    yield make
+    handlers.go.set()
+    for one in made:
+        one.connector.shutdown()
+        if one.thread is not None:
+            one.thread.join(scaled(WITHIN))
+
+
+def committed(cluster: FakeCluster) -> int:
+    return int(cluster.zookeeper.tree("/consumers/g/offsets/events").get("/consumers/g/offsets/events/0", b"0"))
+
+
+def loans(cluster: FakeCluster) -> list[str]:
+    return [path for path in cluster.zookeeper.tree("/consumers/g") if "/loans/events/0/" in path]
+
+
+def test_a_run_that_ends_takes_back_its_loans(cluster: FakeCluster, join: Join, handlers: Handlers) -> None:
+    """Otherwise nobody would read what borrowers report, and the next run of the owner would wait for them for ever."""
+    owner, other = join("a"), join("b")
+    owner.run(until="end")
+    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
+    other.run()
+    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
+    handlers.go.set()
+    owner.join()
+    assert committed(cluster) == EACH
+    assert not loans(cluster)
+    handlers.go.clear()
+    add(cluster)
+    owner.run(until="end")
+    eventually(
+        lambda: "a" in handlers.busy(),
+        WITHIN,
+        lambda: f"work of the second run: {owner.connector.state}",
+    )
+    other.connector.shutdown()
+    handlers.go.set()
+    owner.join()
+    assert committed(cluster) == 2 * EACH
+    assert handlers.begun == {(0, offset): 1 for offset in range(2 * EACH)}
+    assert not handlers.together
+
+
+def test_an_owner_lends_again_in_its_next_run(cluster: FakeCluster, join: Join, handlers: Handlers) -> None:
+    """The ledger of the first run is taken over, with what is finished in it."""
+    owner = join("a")
+    handlers.go.set()
+    owner.run(until="end")
+    owner.join()
+    handlers.go.clear()
+    add(cluster)
+    owner.run(until="end")
+    other = join("b")
+    other.run()
+    eventually(
+        lambda: handlers.busy() == {"a", "b"},
+        WITHIN,
+        lambda: f"work of both: {owner.connector.state}",
+    )
+    handlers.go.set()
+    owner.join()
+    assert committed(cluster) == 2 * EACH
+    assert handlers.begun == {(0, offset): 1 for offset in range(2 * EACH)}
+
+
+@pytest.mark.parametrize("order", ["key", "partition"])
+def test_an_owner_that_does_not_share_takes_loans_back(
+    cluster: FakeCluster, join: Join, handlers: Handlers, order: str
+) -> None:
+    """The owner dies with loans. The next one does not share, and yet begins no key that a borrower has in hand.
+
+    With another order there are no slots to wait for: the loan is void, and gone before anything is committed.
+    """
+    owner, other, borrower = join("a"), join("b", **{"share.partitions": "false"}), join("c")
+    owner.run()
+    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
+    other.run(order=order)
+    borrower.run()
+    eventually(lambda: handlers.busy() == {"a", "c"}, WITHIN, "work of owner and borrower")
+    with suppress(OffsetCommitError):
+        owner.connector.shutdown(1.0)  # its session ends, with its handlers still at work
+    handlers.forget("a")
+    eventually(lambda: "b" in handlers.busy(), WITHIN, lambda: f"work of the next owner: {other.connector.state}")
+    if order == "key":
+        assert len(handlers.of_member("c")) == 4
+        assert not handlers.together
+    handlers.go.set()
+    eventually(lambda: committed(cluster) == EACH, WITHIN, lambda: f"all committed: {other.connector.state}")
+    eventually(lambda: not loans(cluster), WITHIN, "no loans")
+    assert handlers.begun.keys() == {(0, offset) for offset in range(EACH)}
