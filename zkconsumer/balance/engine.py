@@ -194,6 +194,10 @@ class Engine:
         self._wake(1)
         self.wake_executor()
 
+    def took(self, messages: int, seconds: float) -> None:
+        """Note how long the handlers of some messages took together. Any thread; returns at once."""
+        self.sizes.times.add(seconds / messages, messages)
+
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
         done: list[ReadWork] = []
