@@ -170,6 +170,7 @@ class AsyncioExecutor:
         except BaseException as error:  # noqa: BLE001 - the engine decides; in a task SystemExit would end the loop
             return [Failed(error)] * len(batch)
         finally:
+            self._source.took(len(batch), monotonic() - now)
             for work in batch:
                 self._running.pop(work, None)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from zkconsumer.balance.balance_state import BalanceState
 from zkconsumer.balance.dead_letters import DeadLetters, DeadLetterTarget, checked_target
-from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.engine import ENOUGH, Engine
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.message_fates import EngineRules
@@ -120,6 +120,7 @@ class BalancedRun:
             failed=self._events.put,
             dead_letters=self.dead_letters,
         )
+        self.engine.enough = max(ENOUGH, 2 * options.concurrency * options.batch)
         delivery = member.delivery
         self.reader = Reader(
             member.consumer,

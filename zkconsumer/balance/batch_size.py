@@ -10,7 +10,7 @@ from collections import deque
 
 from zkconsumer.metrics import Buckets
 
-MOST = 256
+MOST = 128
 """Messages that a worker takes at most."""
 SECONDS = 0.002
 """Seconds of handlers that a worker takes at a time, as the quickest of the last takes went."""

@@ -9,8 +9,9 @@ it, and no function of the application is called under it.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from threading import Lock
 from time import monotonic
 
@@ -30,10 +31,11 @@ from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
-ENOUGH = 2048
+ENOUGH = 512
 """Startable messages, or keys, after which no more is read: many live objects make Python's garbage collector slow."""
 LOOK = 0.1
 """Seconds after which a waiting worker looks whether the lease has come back."""
+_PART_OF = attrgetter("part")
 
 
 class Engine:
@@ -63,7 +65,8 @@ class Engine:
         self._lock = Lock()
         self.fates = MessageFates(rules, self.lanes, self._lock, dead_letters, self.abort)
         self.fates.dead_letters.ended = self.dead_letter_ended
-        self._waiting: deque[WakeFlag] = deque()
+        self._waiting: list[WakeFlag] = []
+        self._called: set[WakeFlag] = set()  # of workers that were woken, and have not looked yet
         self.sizes = BatchSize()
         self._homes: dict[MessageLedger, OpenPartition] = {}
         self.pointer_settled: Callable[[Work], None] = lambda _: None
@@ -95,7 +98,8 @@ class Engine:
     def end(self) -> None:
         """Hand nothing out any more. Any thread; returns at once."""
         self._ended = True
-        self._wake(len(self._waiting))
+        for flag in self._waiting.copy():
+            flag.set()
         self.wake_executor()
 
     def left_to_parent(self) -> None:
@@ -117,6 +121,7 @@ class Engine:
                     due = self.lanes.next_due()
                 seconds = LOOK if due is None else max(0.0, min(due - monotonic(), LOOK))
                 woken = flag.wait(deadline.bounded(seconds))
+                self._called.discard(flag)
                 if not woken:
                     self._give_up_waiting(flag)
             elif deadline.expired:
@@ -133,6 +138,7 @@ class Engine:
             if flag in self._waiting:
                 self._waiting.remove(flag)
                 return
+        self._called.discard(flag)
         self._wake(1)  # it was chosen for a message at the same moment: another one takes that
 
     def _taken(self, most: int) -> list[ReadWork]:
@@ -155,7 +161,7 @@ class Engine:
         if works:
             self.in_hand += len(works)
             self.active_at = now
-            for part, count in Counter([work.part for work in works]).items():
+            for part, count in Counter(map(_PART_OF, works)).items():
                 home = part.home
                 if not home.in_hand:
                     # before the worker looks whether the partition is revoked, see core.partition_position
@@ -193,6 +199,10 @@ class Engine:
         """Have a worker look for messages: the calling thread, which settled some, takes none. Any thread."""
         self._wake(1)
         self.wake_executor()
+
+    def took(self, messages: int, seconds: float) -> None:
+        """Note how long the handlers of some messages took together. Any thread; returns at once."""
+        self.sizes.times.add(seconds / messages, messages)
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. Any thread."""
@@ -256,8 +266,9 @@ class Engine:
 
     def _close(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
         """Count works as in hand no more; ``again`` come again in place of some of them."""
-        counts = Counter([work.part for work in works])
+        counts = Counter(map(_PART_OF, works))
         homes = {part.home for part in counts}
+        pointers = [work for work in works if work.pointer]
         with self._lock:
             again = self.fates.parking.not_parked(again)
             for work in again:
@@ -269,19 +280,17 @@ class Engine:
                 part.passed(count - sum(work.part is part for work in again))
             for home in homes:
                 self._left_hand(home, works)
+                if pointers:
+                    self.fates.parking.refresh(home)
             startable = self.lanes.startable
             self.active_at = monotonic()
-        self._settle_pointers(works, again)
+        for work in pointers:
+            if not any(one.part is work.part for one in again):  # it does not come again by itself
+                self.pointer_settled(work)
         for home in homes:
             self._tell_of(home)
         if startable and self._waiting:
             self._wake(self.sizes.workers(startable) - 1)  # the caller takes some itself
-
-    def _settle_pointers(self, works: Sequence[ReadWork], again: Sequence[ReadWork]) -> None:
-        """Tell of the messages of pointers that do not come again by themselves."""
-        for work in works:
-            if work.pointer and not any(one.part is work.part for one in again):
-                self.pointer_settled(work)
 
     def _put_back(self, work: ReadWork) -> None:
         home = work.part.home
@@ -296,8 +305,6 @@ class Engine:
             home.position.held_until = NOTHING_HELD
         if home.shared:
             home.hand.difference_update(works)
-        if any(work.pointer for work in works):
-            self.fates.parking.refresh(home)
 
     def _tell_of(self, home: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
@@ -309,11 +316,13 @@ class Engine:
             self.wake_reader()
 
     def _wake(self, workers: int) -> None:
-        for _ in range(workers):
-            try:
-                flag = self._waiting.pop()  # the last one: few threads do the work of quick handlers
-            except IndexError:
-                return
+        """Have so many workers look. Those on their way count: otherwise all wake up, and most find nothing."""
+        flags: list[WakeFlag] = []
+        with self._lock:
+            while self._waiting and len(self._called) < workers:
+                flags.append(self._waiting.pop())  # the last one: few threads do the work of quick handlers
+                self._called.add(flags[-1])
+        for flag in flags:
             flag.set()
 
     # ---- messages that are not done

@@ -69,7 +69,7 @@ class Lane:
     def __init__(self, key: bytes, table: Table) -> None:
         self.key = key
         self.table = table
-        self.works: deque[ReadWork] = deque()
+        self.works: list[ReadWork] = []  # seldom more than a few, and a deque is made much more slowly
         self.out = 0
         self.due = 0.0
         self.blocked = False
@@ -204,8 +204,8 @@ class Lanes:
         found: list[ReadWork] = []
         fresh, again = self._fresh, self._again
         while len(found) < most:
-            if again:
-                item = self._oldest()
+            if again and not (fresh and _serial_of(fresh[0]) <= again[0][0]):
+                item = heappop(again)[2]
             elif fresh:
                 item = fresh.popleft()
             else:
@@ -228,7 +228,7 @@ class Lanes:
         lane.listed = False
         works = lane.works
         while works and works[0].part.home.position.revoked:
-            self._lost.append(works.popleft())
+            self._lost.append(works.pop(0))
             lane.due = 0.0
         if not works:
             self._relist(lane)
@@ -242,13 +242,14 @@ class Lanes:
         if lane.holds(first):
             return  # listed before an earlier message was parked; unblocking lists it again
         lane.due = 0.0
-        found.append(works.popleft())
-        lane.out = 1
-        if lane.blocked or first.not_before:
-            return  # a message that failed before goes alone
-        while works and len(found) < most and works[0].part.home is home and not works[0].not_before:
-            found.append(works.popleft())
-            lane.out += 1
+        many = 1
+        if not (lane.blocked or first.not_before):  # a message that failed before goes alone
+            most = min(most - len(found), len(works))
+            while many < most and works[many].part.home is home and not works[many].not_before:
+                many += 1
+        found += works[:many]
+        del works[:many]
+        lane.out = many
 
     def _now_due(self, now: float) -> None:
         later = self._later
@@ -261,18 +262,10 @@ class Lanes:
             lane.due, lane.listed = 0.0, False
             self._relist(lane)
 
-    def _oldest(self) -> ReadWork | Lane:
-        """Return the oldest of both lists, the second of which is not empty."""
-        fresh, again = self._fresh, self._again
-        if fresh:
-            item = fresh[0]
-            first = item if type(item) is ReadWork else item.works[0] if item.works else None
-            if first is None or first.part.serial <= again[0][0]:
-                return fresh.popleft()
-        return heappop(again)[2]
-
     def returned(self, works: Iterable[ReadWork]) -> None:
         """Note that workers have these messages no more: each is finished, or was put back."""
+        home: OpenPartition | None = None
+        table: Table = {}
         for work in works:
             lane = work.lane
             if lane is not None:
@@ -282,8 +275,12 @@ class Lanes:
                         self._relist(lane)
                     elif not lane.blocked:
                         lane.table.pop(lane.key, None)
-            else:
-                self._leave_table(work)
+            elif work.key is not None:
+                if work.part.home is not home:  # most are of the same stay as the one before
+                    home = work.part.home
+                    table = self._table(home.position.tp)
+                if table.get(work.key) is work:
+                    del table[work.key]
 
     def _leave_table(self, work: ReadWork) -> None:
         """Forget a message that is alone with its key."""
@@ -309,7 +306,7 @@ class Lanes:
     def remove(self, lane: Lane, works: Iterable[ReadWork]) -> None:
         """Take waiting messages out of their lane: they are parked."""
         gone = set(works)
-        lane.works = deque(work for work in lane.works if work not in gone)
+        lane.works = [work for work in lane.works if work not in gone]
 
     def block_key(self, tp: TopicPartition, key: bytes) -> None:
         """Let messages of this key wait: earlier ones are parked."""
@@ -390,6 +387,14 @@ class Lanes:
             lane.due = lane.works[0].not_before if lane.works else 0.0
         self._relist(lane)
         return works
+
+
+def _serial_of(item: ReadWork | Lane) -> int:
+    """Return the age of an entry of a list; a lane without messages is passed over at once."""
+    if type(item) is ReadWork:
+        return item.part.serial
+    works = _lane_of(item).works
+    return works[0].part.serial if works else 0
 
 
 def _lane_of(item: ReadWork | Lane) -> Lane:

@@ -363,11 +363,15 @@ class _Worker:
     def _settle(self, trip: WorkerTrip, frames: Sequence[Frame]) -> None:
         """Settle what the worker has told."""
         outcomes: list[tuple[Work, Outcome]] = []
+        began, handled = trip.since, 0
         for frame in frames:
             if frame.kind == OVER:
                 outcomes += [(work, NOT_STARTED) for work in trip.end()]
             elif frame.kind == SETTLED:
                 outcomes += self._outcomes(frame, trip.take_settled(frame.number))
+                handled = len(outcomes)
+        if handled:
+            self._source.took(handled, trip.since - began)
         if outcomes:
             self._suspects.cleared(_place(work) for work, outcome in outcomes if outcome is not NOT_STARTED)
             self._source.settle(outcomes)

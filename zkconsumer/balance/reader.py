@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 TICK = 0.1
 """Seconds between two looks at partitions that came, left, were paused or resumed."""
-PART = 512
+PART = 256
 """Messages that are read at a time from one partition."""
 WAITING = 2
 """Chunks of one partition that wait to be read before no more are fetched."""

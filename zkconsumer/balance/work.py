@@ -65,6 +65,9 @@ class WorkSource(Protocol):
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         """Note outcomes, several at once. A work that was taken is settled exactly once, PENDING then once more."""
 
+    def took(self, messages: int, seconds: float) -> None:
+        """Note how long the handlers of some messages took together. Any thread; returns at once."""
+
     def abort(self, error: BaseException) -> None:
         """End the run with an error that is nobody's handler's."""
 

@@ -57,6 +57,7 @@ def test_each_result_and_exception_of_a_coroutine_is_told() -> None:
         eventually(source.done, 10, lambda: f"all outcomes: {source.outcomes}")
     found = source.last()
 
+    assert [messages for messages, _ in source.times] == [1] * len(results)
     assert [found[n] for n in (0, 1, 2, 6)] == [DONE, Later(1.5), PENDING, DONE]
     assert isinstance(error_of(found[3]), ValueError)
     assert isinstance(error_of(found[4]), SystemExit)

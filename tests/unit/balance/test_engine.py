@@ -273,6 +273,39 @@ def test_batch_sizes_follow_the_quickest_takes() -> None:
     assert (sizes.size, sizes.workers(7)) == (1, 7)
 
 
+def test_a_worker_on_its_way_spares_others_the_waking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each part that is read wakes further workers, before the first one has had its turn."""
+    world = World(1)
+    world.settle(world.take(), DONE)
+    raised: list[int] = []
+    seen: list[list[int]] = []
+
+    class Flag:
+        """The first worker to wait stands by while the second one waits twice."""
+
+        def __init__(self) -> None:
+            self.number = len(raised)
+            raised.append(0)
+
+        def set(self) -> None:
+            raised[self.number] += 1
+
+        def wait(self, _: float) -> bool:
+            if self.number == 0:
+                world.engine.take(1, Deadline(60.0))
+                return True
+            world.engine.look()
+            world.engine.look()
+            seen.append(raised.copy())
+            if self.number == 2:
+                world.engine.end()
+            return True
+
+    monkeypatch.setattr("zkconsumer.balance.engine.WakeFlag", Flag)
+    assert not world.engine.take(1, Deadline(60.0))
+    assert seen == [[0, 1], [0, 1, 1]]
+
+
 def test_outcomes_of_a_batch() -> None:
     error = ValueError("no")
     assert outcomes_of(None, 2) == [DONE, DONE]

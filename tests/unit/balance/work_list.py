@@ -55,6 +55,7 @@ class WorkList:
         self.outcomes: dict[int, list[Outcome]] = {}
         self.taken: list[list[int]] = []
         self.settled = 0
+        self.times: list[tuple[int, float]] = []
         self.ended = False
         self.halted = False
         self.error: BaseException | None = None
@@ -79,6 +80,9 @@ class WorkList:
 
     def look(self) -> None:
         self.wake()
+
+    def took(self, messages: int, seconds: float) -> None:
+        self.times.append((messages, seconds))
 
     def settle(self, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
         with self._changed:
