@@ -272,8 +272,7 @@ class Reader:
             again = True
         elif position.ledger is None or jumps:
             # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
-            former = position.ledger
-            pointers = position.known_pointers if former is None else former.stored_pointers
+            pointers = position.ledger.stored_pointers if position.ledger is not None else position.known_pointers
             note = kept if jumps else position.known_note
             position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=RLock())
         elif again:
