@@ -371,6 +371,9 @@ class Engine:
     def open(self, home: OpenPartition) -> None:
         """Take messages of this stay from now on."""
         with self._lock:
+            for other in self._homes.values():
+                if other.position.tp == home.position.tp:
+                    self.lanes.hold(other.hand)
             self._homes[home.ledger] = home
 
     def add_pointer_work(self, work: Work) -> bool:
@@ -446,6 +449,7 @@ class Engine:
     def drop(self, home: OpenPartition) -> None:
         """Forget what has not begun of a stay that has ended."""
         with self._lock:
+            self.lanes.hold(home.hand)  # of shared partitions: a borrower may become the owner without a new session
             for work in self.lanes.drop(home):
                 self._forget(work)
             home.held_chunks.clear()

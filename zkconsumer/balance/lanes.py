@@ -66,7 +66,7 @@ class Lane:
 
     __slots__ = ("before", "blocked", "due", "key", "listed", "out", "table", "works")
 
-    def __init__(self, key: bytes, table: Table) -> None:
+    def __init__(self, key: bytes | int, table: Table) -> None:
         self.key = key
         self.table = table
         self.works: list[ReadWork] = []  # seldom more than a few, and a deque is made much more slowly
@@ -81,8 +81,11 @@ class Lane:
         return self.blocked and not work.pointer and work.offset >= self.before
 
 
-Table = dict[bytes, "Lane | ReadWork"]
-"""The lanes of one partition by key. A message that is alone stands there itself: most keys have but one at a time."""
+Table = dict[bytes | int, "Lane | ReadWork"]
+"""The lanes of one partition by key, or by offset where there is none.
+
+A message that is alone stands there itself: most keys have but one at a time.
+"""
 
 
 class Lanes:
@@ -91,6 +94,7 @@ class Lanes:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._tables: dict[TopicPartition, Table] = {}
+        self._held: dict[TopicPartition, Table] = {}  # messages without a lane that handlers of ended stays have
         self._fresh: deque[ReadWork | Lane] = deque()  # in the order of their serials
         self._again: list[tuple[int, int, ReadWork | Lane]] = []  # a heap by serial
         self._later: list[tuple[float, int, ReadWork | Lane]] = []  # a heap by due time
@@ -116,6 +120,8 @@ class Lanes:
     def add(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Add messages of one partition in the order of their offsets. Their serials are the highest so far."""
         fresh = self._fresh
+        if held := self._held.get(home.position.tp):
+            works = self._behind_held(held, works)
         if self._order is Order.NONE:
             fresh.extend(works)
             return
@@ -133,6 +139,26 @@ class Lanes:
             else:
                 table[key] = work
                 fresh.append(work)
+
+    def hold(self, works: Iterable[ReadWork]) -> None:
+        """Begin none of these messages, which handlers of an ended stay have in hand, before they have returned."""
+        for work in works:
+            if work.lane is None and (work.key is None or self._order is Order.NONE):
+                table = self._held.setdefault(work.part.home.position.tp, {})
+                work.lane = table[work.offset] = made = Lane(work.offset, table)
+                made.out = 1
+
+    def _behind_held(self, held: Table, works: Sequence[ReadWork]) -> Sequence[ReadWork]:
+        """Put messages behind handlers that have them still. Returns the others."""
+        rest = []
+        for work in works:
+            lane = held.get(work.offset) if work.key is None or self._order is Order.NONE else None
+            if type(lane) is Lane:
+                work.lane = lane
+                lane.works.append(work)
+            else:
+                rest.append(work)
+        return rest
 
     def _behind(self, table: Table, key: bytes, work: ReadWork) -> None:
         """Add a message behind earlier ones of its key."""
@@ -160,11 +186,15 @@ class Lanes:
 
     def put_back(self, work: ReadWork) -> None:
         """Add a message that was taken before, or one of a pointer, at its place in its lane."""
-        key = work.key if self._order is Order.KEY else WHOLE
-        if self._order is Order.NONE or key is None:
+        key, tp = work.key if self._order is Order.KEY else WHOLE, work.part.home.position.tp
+        if self._order is not Order.NONE and key is not None:
+            work.lane = self._lane(self._table(tp), key)
+        elif work.lane is None:
+            work.lane = self._held.get(tp, {}).get(work.offset)
+        lane = work.lane
+        if lane is None:
             self._list_again(work, work.not_before, work.part.serial)
             return
-        lane = work.lane = self._lane(self._table(work.part.home.position.tp), key)
         works, at = lane.works, 0
         while at < len(works) and works[at].part.home is work.part.home and works[at].offset < work.offset:
             at += 1
@@ -323,7 +353,7 @@ class Lanes:
         Arguments: ``lowest`` parked offset of each key, by its mark.
         """
         for lane in self._lanes_of(home):
-            if lane.blocked:
+            if lane.blocked and isinstance(lane.key, bytes):
                 parked = lowest.get(key_mark(lane.key))
                 lane.blocked, lane.before = parked is not None, parked or 0
                 self._relist(lane)
@@ -378,8 +408,8 @@ class Lanes:
         return dropped
 
     def _lanes_of(self, home: OpenPartition) -> list[Lane]:
-        table = self._tables.get(home.position.tp, {})
-        return [lane for lane in table.values() if type(lane) is Lane]
+        tables = self._tables.get(home.position.tp, {}), self._held.get(home.position.tp, {})
+        return [lane for table in tables for lane in table.values() if type(lane) is Lane]
 
     def _drop_from(self, lane: Lane, works: list[ReadWork]) -> list[ReadWork]:
         if works:

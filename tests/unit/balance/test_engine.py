@@ -82,6 +82,38 @@ def test_outcomes_move_the_base_and_let_go_of_the_chunk() -> None:
     assert world.engine.in_hand == 0
 
 
+@pytest.mark.parametrize("order", [Order.KEY, Order.NONE])
+@pytest.mark.parametrize("outcome", [DONE, NOT_STARTED, FAILED])
+def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Outcome) -> None:
+    """It has no key, so no lane of a key holds it back when its borrower becomes the owner, in another stay."""
+    world = World(1, order=order)
+    world.settle(world.take(), DONE)
+    world.home.shared = True
+    record: Any = SimpleNamespace(offset=1, value=b"", key=None)
+    world.ledger.read([1], 2)
+    world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
+    (first,) = world.take()
+    world.position.revoked = True
+    world.engine.drop(world.home)
+    position = PartitionPosition(world.position.tp, world.position.thread, 1)
+    ledger = position.ledger = MessageLedger(position, 1, lock=Lock())
+    home = OpenPartition(position, ledger, world.home.queue, world.home.reader, BalancedMessage)
+    world.engine.open(home)
+    ledger.read([1, 2], 3)
+    later: Any = SimpleNamespace(offset=2, value=b"", key=None)
+    part = Part(home, None, 2)
+    world.engine.push(home, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
+    (other,) = world.take()
+    assert other.offset == 2
+    world.settle([first], outcome)
+    for result in (FAILED, DONE):
+        (again,) = world.take()
+        assert (again.offset, again.home) == (1, home)
+        world.settle([again], result)
+    world.settle([other], DONE)
+    assert (world.take(), position.consumed, world.engine.in_hand) == ([], 3, 0)
+
+
 def test_what_was_not_started_comes_again_in_order() -> None:
     world = World()
     first = world.take(3)

@@ -152,7 +152,11 @@ class Member:
         position = PartitionPosition(TP, ThreadId(f"{self.name}-0"), registry.offset)
         self.lender = Lender(self.name, self.session, "key", f"{self.session}-{registry.next_id()}")
         note = registry.note
-        found = self.lender.begin(registry.offset, note, self.look())
+        view, us = self.look(), self.borrower
+        if (seen := view.loans.get(self.name)) is not None:
+            word = LoanReport(us.number, us.stay, us.session, us.held, us.note(self.borrowed))
+            view = replace(view, loans={**view.loans, self.name: replace(seen, report=word)})
+        found = self.lender.begin(registry.offset, note, view)
         known = FinishedNote(registry.offset, (*(note.finished if note else ()), *found.known))
         self.own = SharedLedger(position, registry.offset, known, slots=found.slots)
         self.own.begin(found, dict(self.lender.lent))

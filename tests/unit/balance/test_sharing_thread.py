@@ -65,6 +65,10 @@ class Store:
         self.loans.append((order.loan, note))
         return True
 
+    def delete(self, *_: object, reported: bool) -> None:
+        assert not reported
+        self.sight = replace(self.sight, loans={TP: {}})
+
 
 class Reader:
     """Does at once what it is told, or later if it is stuck."""
@@ -202,3 +206,37 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
         second.step()
     assert isinstance(position.ledger, SharedLedger)
     assert (second.lent, position.ledger.slots, reader.read_from) == ({TP: {}}, ALL_SLOTS, [0])
+
+
+class Borrowing(Obeying):
+    """Has finished everything before offset 9 since its last report."""
+
+    def last_word(self) -> LoanReport:
+        return replace(super().last_word(), note=FinishedNote(9))
+
+    def end(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("stay", "finished"), [("s", True), ("other", False)])
+def test_a_borrower_that_becomes_owner_repeats_nothing(
+    monkeypatch: pytest.MonkeyPatch, stay: str, finished: bool
+) -> None:
+    """It knows more than its last report says, of the same stay."""
+    monkeypatch.setattr(sharing_thread, "BorrowedPartition", Borrowing)
+    position = PartitionPosition(TP, ThreadId("b-0"), 5)
+    position.known_note = FinishedNote(5)
+    made, store, _ = sharing(Reader(), position)
+    position.tp = TopicPartition("t", 1)  # not ours yet
+    store.sight = seen(1, 20)
+    made.step()
+    position.tp = TP
+    loan = store.sight.mine[TP]
+    assert loan.loan is not None
+    loan = replace(loan, loan=replace(loan.loan, stay=stay))
+    store.sight = replace(store.sight, owners={TP: Owner("b", 20, True)}, loans={TP: {"b": loan}})
+    made.ledger_of(position)
+    made.step()
+    ledger = made.ledger_of(position)
+    assert ledger is not None
+    assert [ledger.wants(offset, slot) for offset, slot in ((7, 1), (7, 2), (9, 1))] == [not finished, True, True]

@@ -138,6 +138,11 @@ class BorrowedPartition:
                 return None
         return report
 
+    def last_word(self) -> LoanReport:
+        """Return what is finished by now, for ourselves as the next owner: the report in ZooKeeper may be older."""
+        borrower = self.borrower
+        return LoanReport(borrower.number, borrower.stay, borrower.session, borrower.held, borrower.note(self._ledger))
+
     def reported(self, report: LoanReport, now: float) -> None:
         """Note that this was written."""
         self.told, self._told_at = report, now

@@ -64,13 +64,14 @@ class Borrower:
 
     * ``allowed``: the slots of which messages may begin now
     * ``held``: the slots that its ledger counts; ``closing``: those of them of which no message may begin any more
-    * ``reports``: the slots to report as held, None if nothing is to be reported; ``number`` of the loan it answers
+    * ``reports``: the slots to report as held, None if nothing is to be reported; ``number`` of the loan it answers, of
+      this ``stay`` and to this ``session`` of ours
     """
 
     def __init__(self, order: str) -> None:
         self._order = order
         self.stay = ""
-        self._session = 0
+        self.session = 0
         self.number = -1
         self.held = NO_SLOTS
         self.allowed = NO_SLOTS
@@ -91,7 +92,7 @@ class Borrower:
                 orders.append(EndLoan())
             self._forget("", 0)
             return orders
-        if (loan.stay, loan.borrower_session) != (self.stay, self._session):
+        if (loan.stay, loan.borrower_session) != (self.stay, self.session):
             # Also if our session has ended and the lender has lent anew before we looked: everything went back to it
             # then, so what our ledger counts as unfinished may be finished elsewhere.
             if self.held:
@@ -105,7 +106,7 @@ class Borrower:
         return orders
 
     def _forget(self, stay: str, session: int) -> None:
-        self.stay, self._session, self.number = stay, session, -1
+        self.stay, self.session, self.number = stay, session, -1
         self.held = self.allowed = self.closing = self._declined = self._awaited = NO_SLOTS
         self.reports = None
         self._gone = []

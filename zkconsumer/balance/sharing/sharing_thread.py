@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Event, Lock, Thread
 from time import monotonic
@@ -294,20 +294,27 @@ class Sharing:
         with self._lock:
             wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
         for position in wanted:
-            tp, session = position.tp, self._access.session
-            borrowed = self._borrowed.pop(tp, None)
-            if borrowed is not None:
-                self._on_reader(borrowed.end)  # It must end before the same slots may be lent on.
-            self._store.forget(tp)  # Our claim is newer than the cache may be.
-            sight = self._store.look(self._topics(), [tp])
-            owner = sight.owners.get(tp)
-            if owner is None or owner.session != session.session_id:
-                continue
-            stay = f"{session.session_id & (1 << 64) - 1:x}-{next(_STAYS)}"
-            lender = Lender(self._access.consumer, session.session_id, self._share.order, stay)
-            self._lent[position] = LentPartition.of_stay(position, lender, self._view(tp, sight, ()))
-            with self._lock:
-                self._wanted.discard(position)
+            self._begin_stay(position)
+
+    def _begin_stay(self, position: PartitionPosition) -> None:
+        """Take over the loans of one partition, if the claim is to be seen. Raises RegistryError."""
+        tp, session = position.tp, self._access.session
+        self._store.forget(tp)  # Our claim is newer than the cache may be.
+        sight = self._store.look(self._topics(), [tp])
+        owner = sight.owners.get(tp)
+        if owner is None or owner.session != session.session_id:
+            return
+        view, borrowed = self._view(tp, sight, ()), self._borrowed.pop(tp, None)
+        if borrowed is not None:
+            us = self._access.consumer
+            if (seen := view.loans.get(us)) is not None:
+                view = replace(view, loans={**view.loans, us: replace(seen, report=borrowed.last_word())})
+            self._on_reader(borrowed.end)  # It must end before the same slots may be lent on.
+        stay = f"{session.session_id & (1 << 64) - 1:x}-{next(_STAYS)}"
+        lender = Lender(self._access.consumer, session.session_id, self._share.order, stay)
+        self._lent[position] = LentPartition.of_stay(position, lender, view)
+        with self._lock:
+            self._wanted.discard(position)
 
     def _view(
         self, tp: TopicPartition, sight: GroupSight, homes: Collection[OpenPartition], pinned: int = 0
