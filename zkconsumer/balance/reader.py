@@ -259,8 +259,7 @@ class Reader:
         old = self._homes.get(position.tp)
         if old is not None:
             self._drop(old)
-        # full: chunks were dropped while it was not known what is lent
-        stream, again = self._stream_of(position), position.ledger is not None or position.full
+        stream, again = self._stream_of(position), position.ledger is not None or position.full  # some were dropped
         jumps = chunk is not None and (chunk.jump or position.consumed is None)
         if chunk is not None and jumps:
             position.consumed = chunk.fetch_offset
