@@ -362,7 +362,7 @@ def test_poison_that_kills_its_worker_ends_as_a_dead_letter(balanced: Balanced, 
     group = balanced()
     group.start("owner", executor="processes", concurrency=2, batch=8, retry=PATIENTLY)
     before, (bad,), after = group.produce(numbers(40)), group.produce([f"x {poison}"]), group.produce(numbers(40))
-    group.wait_done(dead=True)
+    group.wait_done(dead=True, seconds=60)  # each death costs the start of a process
     group.wait_noted([*before, bad, *after])
     assert {offset: p.fate for offset, p in group.pointers().items()} == {bad.offset: Fate.DEAD}
     attempts = len(group.records.by_place()[bad])
