@@ -285,3 +285,17 @@ def test_a_run_ends_although_loans_do_not_come_back(
     assert committed(cluster) == 2 * EACH
     assert not loans(cluster)
     assert handlers.begun.keys() == {(0, offset) for offset in range(2 * EACH)}
+
+
+def test_a_borrower_handles_nothing_from_its_end_on(cluster: FakeCluster, join: Join, handlers: Handlers) -> None:
+    owner, other = join("a"), join("b")
+    owner.run(until="end")
+    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
+    other.run(until="end")
+    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
+    add(cluster)
+    handlers.go.set()
+    owner.join()
+    other.join()
+    assert committed(cluster) == EACH
+    assert handlers.begun == {(0, offset): 1 for offset in range(EACH)}

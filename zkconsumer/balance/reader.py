@@ -130,7 +130,7 @@ class Reader:
             own=False,
         )
         home.answers = self._engine
-        home.at = position.consumed or 0
+        home.at, home.limit = position.consumed or 0, self.limit(position.tp)
         home.may_start = borrowed.may_start
         self._borrowed[position] = borrowed
         self._of_borrowed[position] = home

@@ -16,7 +16,7 @@ from zkconsumer.balance.sharing.lent_partition import reopen
 from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.key_slots import NO_SLOTS
+from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream
@@ -124,6 +124,14 @@ class BorrowedPartition:
         self._closed = NO_SLOTS
 
     # ---- the sharing thread
+
+    @property
+    def refused(self) -> int:
+        """The slots to give back: of messages that fail, or all if the run has an end and everything before is done."""
+        home = self.home
+        if home is None:
+            return NO_SLOTS
+        return ALL_SLOTS if home.at >= home.limit and not home.ledger.unfinished else home.refused
 
     def report(self, session: int, now: float, *, leaving: bool, in_hand: int) -> LoanReport | None:
         """Return the report to write now, None if there is nothing to tell."""

@@ -387,7 +387,7 @@ class Sharing:
             None if owner is None else owner.session,
             None if seen is None else seen.loan,
             slots_in_hand(self._homes_of(tp, one.home)),
-            0 if one.home is None else one.home.refused,
+            one.refused,
             self._leaving,
         )
         orders = one.borrower.step(view)
