@@ -12,7 +12,10 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.errors import OffsetCommitError
+from zkconsumer.balance import balanced_run
+from zkconsumer.balance.sharing.sharing_thread import Sharing
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.testing import FakeCluster
 
 EACH = 60
@@ -217,3 +220,82 @@ def test_an_owner_that_does_not_share_takes_loans_back(
     eventually(lambda: committed(cluster) == EACH, WITHIN, lambda: f"all committed: {other.connector.state}")
     eventually(lambda: not loans(cluster), WITHIN, "no loans")
     assert handlers.begun.keys() == {(0, offset) for offset in range(EACH)}
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_log_is_cut_short_while_slots_are_on_loan(
+    cluster: FakeCluster, join: Join, handlers: Handlers, anew: bool
+) -> None:
+    """Owner and borrower go back to that place, and the borrower's run goes on."""
+    owner, other = join("a"), join("b")
+    owner.run()
+    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
+    other.run()
+    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
+    handlers.go.set()
+    add(cluster)
+    eventually(lambda: committed(cluster) == 2 * EACH, WITHIN, "the old log is handled")
+    handlers.begun.clear()
+    handlers.by.clear()
+    if anew:
+        cluster.recreate("events")
+    else:
+        cluster.truncate("events", 0, EACH)
+    first, many = (0, 3 * EACH // 2) if anew else (EACH, EACH // 2)
+    add(cluster, many)
+    eventually(
+        lambda: committed(cluster) == first + many,
+        WITHIN,
+        lambda: f"the new log is handled: {owner.connector.state}, {other.connector.state}",
+    )
+    assert handlers.by.keys() == {"a", "b"}
+    assert handlers.begun.keys() == {(0, first + number) for number in range(many)}
+
+
+def test_a_run_ends_although_loans_do_not_come_back(
+    cluster: FakeCluster, join: Join, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper is away as the run ends. The next run goes on with the loans."""
+    owner, other = join("a"), join("b")
+    owner.run(until="end")
+    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
+    other.run()
+    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
+    step, leave, ended = Sharing.step, Sharing.leave, threading.Event()
+
+    def fail(sharing: Sharing) -> None:
+        if ended.is_set():
+            raise RegistryError("ZooKeeper is away")
+        step(sharing)
+
+    def end(sharing: Sharing, deadline: Deadline, *, recall: bool = False) -> bool:
+        ended.set()
+        return leave(sharing, deadline, recall=recall)
+
+    with monkeypatch.context() as away:
+        away.setattr(balanced_run, "STOP_WITHIN", 0.1)
+        away.setattr(Sharing, "step", fail)
+        away.setattr(Sharing, "leave", end)
+        handlers.go.set()
+        owner.join()
+    assert loans(cluster)
+    add(cluster)
+    owner.run(until="end")
+    owner.join()
+    assert committed(cluster) == 2 * EACH
+    assert not loans(cluster)
+    assert handlers.begun.keys() == {(0, offset) for offset in range(2 * EACH)}
+
+
+def test_a_borrower_handles_nothing_from_its_end_on(cluster: FakeCluster, join: Join, handlers: Handlers) -> None:
+    owner, other = join("a"), join("b")
+    owner.run(until="end")
+    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
+    other.run(until="end")
+    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
+    add(cluster)
+    handlers.go.set()
+    owner.join()
+    other.join()
+    assert committed(cluster) == EACH
+    assert handlers.begun == {(0, offset): 1 for offset in range(EACH)}

@@ -220,10 +220,17 @@ class BalancedRun:
     def _recall(self) -> None:
         """Take back what other members have of our partitions, if these stay ours: nobody would read their reports.
 
-        It takes as long as their handlers, unless somebody shuts down.
+        It takes as long as their handlers, unless somebody shuts down, or nothing can be taken back for a while. Then
+        the next run, or the next owner, takes over the loans.
         """
-        while self.sharing is not None and not self._hurried and not self._member.closing():
-            if self.sharing.leave(Deadline(SLICE), recall=True):
+        sharing, trouble = self.sharing, Deadline(STOP_WITHIN)
+        while sharing is not None and not self._hurried and not self._member.closing():
+            if sharing.leave(Deadline(SLICE), recall=True):
+                return
+            if not sharing.trouble:
+                trouble = Deadline(STOP_WITHIN)
+            elif trouble.expired:
+                log.warning("what other members have of our partitions is not taken back: %s", sharing.trouble)
                 return
 
     def _interrupted(self) -> None:

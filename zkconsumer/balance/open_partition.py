@@ -55,13 +55,14 @@ class OpenPartition:
     * ``held_chunks``: chunks with messages that are not finished
     * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
     * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
+    * ``cut``: the offset from which the log is another one than what was read; -1 if it is not
     * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
       ``refused`` those that go back to the owner because a message fails, and ``leavers`` wait until nothing of their
       slots is in hand; ``may_start`` is asked before each handler
     """
 
     lender = ""
-    held_base = -1
+    held_base = cut = -1
     held_since = 0.0
 
     def __init__(

@@ -130,7 +130,7 @@ class Reader:
             own=False,
         )
         home.answers = self._engine
-        home.at = position.consumed or 0
+        home.at, home.limit = position.consumed or 0, self.limit(position.tp)
         home.may_start = borrowed.may_start
         self._borrowed[position] = borrowed
         self._of_borrowed[position] = home
@@ -277,6 +277,7 @@ class Reader:
         elif again:
             position.ledger.begin_again()
         assert position.ledger is not None
+        position.ledger.lose_parked()
         home = OpenPartition(
             position, position.ledger, stream.queue, stream.chunk_reader, balanced_class(stream.message_class)
         )
@@ -450,7 +451,10 @@ class Reader:
         # another log from there on: outcomes of messages in hand say nothing of it. What is before is still to be done.
         position, chunks, former = home.position, home.chunks, home.ledger
         home.chunks = type(chunks)()
-        offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), home.at)
+        home.cut = position.cut = offset = min(offset, *(chunk.fetch_offset for chunk in chunks if chunk.jump), home.at)
+        if not home.own:
+            position.revoked = True  # its loan begins anew, see BorrowedPartition.obey
+            return
         start, note = min(former.base, offset), former.point(pointers=False).note.before(offset)
         former.leave_position()
         home.position = former.position  # it has ended, and its messages with it
@@ -458,7 +462,6 @@ class Reader:
         self._drop(home)
         made = self._open(position, Chunk(position, b"", start, start, jump=True), note if start < offset else None)
         if made is not None:
-            made.ledger.lose_parked(offset)
             if start < offset:
                 self.read_again(made, start)
             else:

@@ -173,11 +173,14 @@ class MessageLedger:
             self._serial += 1
             return True
 
-    def lose_parked(self, start: int) -> None:
-        """Make dead letters of the parked messages from ``start`` on: the log is another one from there on.
+    def lose_parked(self) -> None:
+        """Make dead letters of the parked messages of a log that is another one now, from ``position.cut`` on.
 
         Its messages of the same numbers are read then. Where there is no room for them, the pointers stay as they are.
         """
+        start, self.position.cut = self.position.cut, -1
+        if start < 0:
+            return
         reason = "no longer in the log: it was truncated, or its topic was made anew"
         parked = [one for one in self.pointers.values() if one.offset >= start and one.fate is Fate.PARKED]
         self.point_at([replace(one, fate=Fate.DEAD, due_ms=0, reason=reason) for one in parked])

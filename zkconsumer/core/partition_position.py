@@ -66,6 +66,7 @@ class PartitionPosition:
     * ``ledger``: the messages of the partition, where they are finished in any order; ``consumed`` is its base then
     * ``known_note`` and ``known_pointers``: what the store told of messages beyond the start, for the ledger
     * ``may_park`` and ``parking_trouble``: whether pointers of the partition can be stored, and why not, in words
+    * ``cut``: the offset from which the log is another one than that of ``known_pointers``; -1 if it is not
     * ``full``: true while the reader has enough messages of the partition, so that no more are fetched
     """
 
@@ -74,6 +75,7 @@ class PartitionPosition:
         "batch_until",
         "committed",
         "consumed",
+        "cut",
         "epochs",
         "fetch_from",
         "fetched",
@@ -119,6 +121,7 @@ class PartitionPosition:
         self.known_pointers: Mapping[int, Pointer] = {}
         self.may_park = False
         self.parking_trouble = ""
+        self.cut = -1
         self.full = False
 
     @property

@@ -11,6 +11,7 @@ from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.outcomes import DONE
 from zkconsumer.balance.reader import Reader, ReadLimits
+from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.message_pointers import Fate, Pointer
 from zkconsumer.core.partition_position import PartitionPosition
@@ -160,6 +161,29 @@ def test_a_jump_back_loses_no_message_to_an_old_pointer(world: World) -> None:
     assert world.offsets() == [2, 3, 4]
     assert world.position.ledger is not None
     assert {one.offset: one.fate for one in world.position.ledger.pointers.values()} == {1: Fate.PARKED, 3: Fate.DEAD}
+
+
+def test_an_old_pointer_hides_no_message_where_slots_are_lent(world: World) -> None:
+    """The ledger of the new log is made later, once it is known what is lent."""
+    world.position.known_pointers = {1: Pointer(1), 3: Pointer(3)}
+    known = False
+
+    def lends(position: PartitionPosition) -> SharedLedger | None:
+        return SharedLedger(position, position.consumed or 0, None, position.known_pointers) if known else None
+
+    world.reader.lends = lends
+    for jump in (False, True):
+        if jump:
+            world.queue.jump(world.position, 2)
+        world.deliver(2 if jump else 0, 6)
+        world.read()
+        known = True
+        world.deliver(2 if jump else 0, 6)
+        world.finish(world.take())
+        known = False
+    ledger = world.position.ledger
+    assert ledger is not None
+    assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: Fate.PARKED}
 
 
 def test_messages_of_the_other_log_do_not_begin_after_a_jump(world: World) -> None:

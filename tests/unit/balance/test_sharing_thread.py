@@ -240,3 +240,13 @@ def test_a_borrower_that_becomes_owner_repeats_nothing(
     ledger = made.ledger_of(position)
     assert ledger is not None
     assert [ledger.wants(offset, slot) for offset, slot in ((7, 1), (7, 2), (9, 1))] == [not finished, True, True]
+
+
+@pytest.mark.parametrize(("at", "unfinished", "refused"), [(4, 0, 2), (5, 1, 2), (5, 0, ALL_SLOTS)])
+def test_slots_go_back_at_the_end_of_the_borrowers_run(at: int, unfinished: int, refused: int) -> None:
+    """Otherwise an owner whose run goes on would wait for the borrower's run to end."""
+    one = BorrowedPartition(TP, cast(Any, None), "key")
+    assert not one.refused
+    ledger = SimpleNamespace(unfinished=unfinished)
+    one.home = cast(Any, SimpleNamespace(at=at, limit=5, refused=2, ledger=ledger))
+    assert one.refused == refused

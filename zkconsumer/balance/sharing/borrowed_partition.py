@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import RLock
 from time import time
 from typing import Any
@@ -14,7 +15,8 @@ from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, EndLoan
 from zkconsumer.balance.sharing.lent_partition import reopen
 from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
-from zkconsumer.core.key_slots import NO_SLOTS
+from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream
@@ -58,6 +60,7 @@ class BorrowedPartition:
     ) -> None:
         """Do what concerns the ledger and the engine. Arguments: ``lender`` is the owner, for the state."""
         self._reader = reader
+        self._begin_anew(engine, reader)
         for order in orders:
             if isinstance(order, EndLoan):
                 self.end()
@@ -83,6 +86,14 @@ class BorrowedPartition:
         paused = self.borrower.reports is None
         if paused != home.position.paused:
             (home.queue.pause if paused else home.queue.resume)(home.position)
+
+    def _begin_anew(self, engine: Engine, reader: Reader) -> None:
+        """Read the log anew if it was cut short. What is known of messages before that place is still true."""
+        home, ledger = self.home, self._ledger
+        if home is None or ledger is None or home.cut < 0:
+            return
+        self.end()
+        self._take_on(TakeOn(ledger.slots, _of_same_log(home, ledger.point().note)), engine, reader)
 
     def _take_on(self, order: TakeOn, engine: Engine, reader: Reader) -> None:
         if self._ledger is not None and self.home is not None:
@@ -114,13 +125,21 @@ class BorrowedPartition:
 
     # ---- the sharing thread
 
+    @property
+    def refused(self) -> int:
+        """The slots to give back: of messages that fail, or all if the run has an end and everything before is done."""
+        home = self.home
+        if home is None:
+            return NO_SLOTS
+        return ALL_SLOTS if home.at >= home.limit and not home.ledger.unfinished else home.refused
+
     def report(self, session: int, now: float, *, leaving: bool, in_hand: int) -> LoanReport | None:
         """Return the report to write now, None if there is nothing to tell."""
         borrower, told = self.borrower, self.told
         if borrower.reports is None:
             self.left = True
             return None
-        note = borrower.note(self._ledger)
+        note = _of_same_log(self.home, borrower.note(self._ledger))
         report = LoanReport(
             borrower.number,
             borrower.stay,
@@ -141,11 +160,19 @@ class BorrowedPartition:
     def last_word(self) -> LoanReport:
         """Return what is finished by now, for ourselves as the next owner: the report in ZooKeeper may be older."""
         borrower = self.borrower
-        return LoanReport(borrower.number, borrower.stay, borrower.session, borrower.held, borrower.note(self._ledger))
+        note = _of_same_log(self.home, borrower.note(self._ledger))
+        return LoanReport(borrower.number, borrower.stay, borrower.session, borrower.held, note)
 
     def reported(self, report: LoanReport, now: float) -> None:
         """Note that this was written."""
         self.told, self._told_at = report, now
+
+
+def _of_same_log(home: OpenPartition | None, note: FinishedNote) -> FinishedNote:
+    """Return a note without what it says of messages of a log that was cut short."""
+    if home is None or home.cut < 0:
+        return note
+    return replace(note.before(home.cut), base=min(note.base, home.cut))
 
 
 def _moves(report: LoanReport) -> tuple[object, ...]:

@@ -366,6 +366,7 @@ class Sharing:
     # ---- others' partitions
 
     def _borrow(self, sight: GroupSight) -> None:
+        leaving = self._leaving  # before the loans are looked at: whoever leaves says first that they are to come back
         own = {position.tp for position in self._access.positions().values()}
         if not self._access.shares:
             own |= sight.mine.keys()
@@ -374,7 +375,7 @@ class Sharing:
                 self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._share.order)
             self._serve(self._borrowed[tp], sight)
         lent = self._recalling and any(lent.lender.lent for lent in self._lent.values())
-        if self._leaving and not lent and all(one.left for one in self._borrowed.values()):
+        if leaving and not lent and all(one.left for one in self._borrowed.values()):
             self._left.set()
 
     def _serve(self, one: BorrowedPartition, sight: GroupSight) -> None:
@@ -386,7 +387,7 @@ class Sharing:
             None if owner is None else owner.session,
             None if seen is None else seen.loan,
             slots_in_hand(self._homes_of(tp, one.home)),
-            0 if one.home is None else one.home.refused,
+            one.refused,
             self._leaving,
         )
         orders = one.borrower.step(view)
