@@ -352,6 +352,9 @@ class Engine:
         """Add messages that were read, in order."""
         chunk = works[0].part.chunk
         with self._lock:
+            if home.hand:  # a slot came back while a message of it was in hand: its outcome is still to come
+                in_hand = {work.offset for work in home.hand}
+                works = [work for work in works if work.offset not in in_hand]
             works = self.fates.parking.behind_parked(home, works)
             if chunk is not None:
                 chunk.unfinished += len(works)

@@ -14,7 +14,7 @@ import signal
 import socket
 from collections.abc import Collection
 from contextlib import suppress
-from multiprocessing import Pipe, get_context
+from multiprocessing import Pipe, get_context, resource_tracker
 from multiprocessing.context import SpawnProcess
 from threading import Lock
 from typing import Any, NamedTuple
@@ -198,6 +198,8 @@ class WorkerLink:
 
 def _start_without_signals(process: SpawnProcess) -> None:
     """Start a process in which SIGINT and SIGTERM are blocked until it ignores them."""
+    # The first start would start it, which unblocks both signals: a SIGTERM to the whole group killed that worker.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         process.start()

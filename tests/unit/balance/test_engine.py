@@ -114,6 +114,29 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
     assert (world.take(), position.consumed, world.engine.in_hand) == ([], 3, 0)
 
 
+@pytest.mark.parametrize("order", [Order.KEY, Order.NONE])
+@pytest.mark.parametrize("outcome", [DONE, NOT_STARTED, FAILED])
+def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome) -> None:
+    """It is read again with the others of the slot, and begins no second time beside itself."""
+    world = World(1, order=order)
+    world.settle(world.take(), DONE)
+    world.home.shared = True
+    record: Any = SimpleNamespace(offset=1, value=b"", key=None)
+    world.ledger.read([1], 2)
+    world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
+    (first,) = world.take()
+    world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
+    world.engine.take_on(world.home, ALL_SLOTS)
+    world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
+    assert world.take() == []
+    world.settle([first], outcome)
+    if outcome is not DONE:
+        (again,) = world.take()
+        assert again.offset == 1
+        world.settle([again], DONE)
+    assert (world.take(), world.position.consumed, world.engine.in_hand) == ([], 2, 0)
+
+
 def test_what_was_not_started_comes_again_in_order() -> None:
     world = World()
     first = world.take(3)
