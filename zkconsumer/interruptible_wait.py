@@ -13,7 +13,6 @@ Threads: any.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from contextlib import suppress
 from threading import Lock, get_ident, main_thread
 from time import monotonic
 from typing import TypeVar
@@ -35,8 +34,10 @@ class WakeFlag:
 
     def set(self) -> None:
         """Raise the flag, and wake the waiting thread."""
-        with suppress(RuntimeError):  # it is up already
+        try:
             self._lock.release()
+        except RuntimeError:  # it is up already
+            pass
 
     def clear(self) -> None:
         """Take the flag down."""

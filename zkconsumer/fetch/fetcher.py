@@ -79,6 +79,7 @@ class Fetcher:
         self._handler = ResponseHandler(broker_id, settings)
         self._truncation_check = TruncationCheck(broker, self._handler, broker_id, settings)
         self._full_since: float | None = None
+        self._served: Sequence[PartitionFetch] = ()  # got chunks whose readers are not woken yet
         self._answered = False
         self._name = f"fetching from broker {broker_id}"
         self.thread = Thread(target=self._run, name=name, daemon=True)
@@ -157,6 +158,7 @@ class Fetcher:
                 # any error: the partitions must not stall behind a dead thread
                 log.exception("fetching from broker %d failed unexpectedly", self.endpoint.broker_id)
                 self.lose_connection(repr(e))
+        self._wake_readers()
         self._broker.close()
         self.metrics.settle()
         self._return_all()
@@ -166,21 +168,43 @@ class Fetcher:
 
         If there is nothing to fetch, it waits.
         """
+        try:
+            sent = self._send()
+        finally:
+            self._wake_readers()
+        if sent:
+            self._receive()
+        else:
+            self._wait(IDLE_WAIT)
+
+    def _send(self) -> bool:
+        """Resolve start positions and send a fetch; returns whether there was anything to fetch."""
         with self._lock:
             fetches = list(self._fetches.values())
             self._woken = False
         ready, unresolved = self._sorted(fetches)
         if unresolved:
+            self._wake_readers()
             self._connect()
             self._resolve(unresolved)
             ready, _ = self._sorted(fetches)
         # twice: room that was made between the look and the note that a fetcher wants it has woken no fetcher
         welcome = self._welcome(ready) or self._welcome(ready)
         if not welcome:
-            self._wait(IDLE_WAIT)
-            return
+            return False
         self._connect()
-        self._fetch(welcome)
+        self._broker.send(welcome, 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6)
+        return True
+
+    def _wake_readers(self) -> None:
+        """Wake the readers of the chunks that were queued in the last round.
+
+        They are woken after the next request was sent. Otherwise the two threads would take turns in the interpreter
+        while it is written, which costs as much as a small response itself.
+        """
+        served, self._served = self._served, ()
+        for sink in {fetch.sink for fetch in served}:
+            sink.wake_reader()
 
     def _connect(self) -> None:
         if self._broker.connect():
@@ -190,6 +214,14 @@ class Fetcher:
         """Return the partitions that can be fetched, and those whose start offset must be looked up. Ended partitions
         are dropped.
         """
+        # nearly always that is all of them, and hundreds may wait beside one that gets a message
+        ready = [
+            fetch
+            for fetch in fetches
+            if (at := fetch.position).fetched is not None and at.fetch_from is None and not (at.halted or at.full)
+        ]
+        if len(ready) == len(fetches):
+            return ready, []
         ready, unresolved, ended = [], [], False
         for fetch in fetches:
             position = fetch.position
@@ -210,14 +242,8 @@ class Fetcher:
     def _welcome(self, ready: list[PartitionFetch]) -> list[PartitionFetch]:
         """Return the partitions whose streams have room now."""
         free = self._broker.budget.free()
-        rooms: dict[Sink, bool] = {}
-        full = False
-        for fetch in ready:
-            sink = fetch.sink
-            if sink not in rooms:
-                rooms[sink] = room = sink.has_room(free)
-                full = full or not room
-        if not full:
+        rooms = {sink: sink.has_room(free) for sink in {fetch.sink for fetch in ready}}
+        if all(rooms.values()):
             self._full_since = None
             return ready
         if self._full_since is None:
@@ -265,19 +291,29 @@ class Fetcher:
         if returned:  # also when stopping: another fetcher may take over, at the broker's new address
             self._give_back(returned)
 
-    def _fetch(self, fetches: Sequence[PartitionFetch]) -> None:
-        full_for = 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
-        answered = self._broker.fetch(fetches, full_for)
+    def _receive(self) -> None:
+        """Receive the response, and queue its chunks."""
+        answered = self._broker.receive()
         if answered is None:
             return
         if not self._answered:
             self._answered = True
             self._failures.over(self._name)
         outcomes = Outcomes()
+        self._served = outcomes.served
         for part in answered.parts:
             self._handler.handle(part, outcomes)
+        if outcomes.suspects or outcomes.out_of_range or outcomes.corrupt or outcomes.moved:
+            self._settle(outcomes)
+        turned = outcomes.served if answered.turned is None else answered.turned
+        if turned:
+            self._rotate(turned)
+
+    def _settle(self, outcomes: Outcomes) -> None:
+        """Deal with the partitions that did not simply get a chunk. The broker may be asked more."""
+        self._wake_readers()
+        self._served = outcomes.served  # which may grow
         self._truncation_check.settle(outcomes)
-        self._rotate(outcomes.served if answered.turned is None else answered.turned)
         if outcomes.corrupt:
             self._corrupt(outcomes.corrupt)
         if outcomes.moved:

@@ -12,7 +12,7 @@ from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
 from zkconsumer.fetch.broker_fetch import FetchedPart
 from zkconsumer.fetch.fetch_session import FetchRange
-from zkconsumer.fetch.partition_fetch import FetchSettings, PartitionFetch
+from zkconsumer.fetch.partition_fetch import NO_RANGE, FetchSettings, PartitionFetch
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.message_set_extent import (
@@ -55,7 +55,7 @@ class ResponseHandler:
         self._settings = settings
 
     def handle(self, part: FetchedPart, outcomes: Outcomes, *, follows: bool = False) -> None:
-        """Queue one partition's chunk, or note in ``outcomes`` what else to do.
+        """Queue one partition's chunk, or note in ``outcomes`` what else to do. The caller wakes the readers.
 
         Arguments: ``follows`` says that the leader's log is known to be the one that was read before.
         """
@@ -84,11 +84,12 @@ class ResponseHandler:
         """
         fetch, request, response = part
         position = fetch.position
+        records, log_end = response.records, response.high_watermark
         position.log_end = response.end(self._settings.isolation_level)
         if position.first_log_end < 0:
             position.first_log_end = position.log_end
-        log_end = response.high_watermark if response.high_watermark >= 0 else NO_END
-        records = response.records
+        if log_end < 0:
+            log_end = NO_END
         reach = extent(records, fetch.tp, request.offset, log_end) if records else NOTHING
         # nearly always the epochs of the first and the last batch are that of the last chunk
         known, last = fetch.epoch, reach.last + EPOCH_AT
@@ -106,11 +107,13 @@ class ResponseHandler:
         if read:
             position.epochs = with_epochs(position.epochs, read)
             fetch.epoch = records[last : last + 4]
-        fetch.sink.deliver(position, records, (request.offset, reach.next_offset), response.aborted, reach.messages)
+        span = (request.offset, reach.next_offset)
+        fetch.sink.deliver(position, records, span, response.aborted, reach.messages, wake=False)
         # only now: an interruption before this line fetches the chunk again, and after it nothing is lost (KAFKA-154)
         position.fetched = fetch.reached = reach.next_offset
         # after one huge message the next are of normal size
-        fetch.least = min(fetch.least, self._settings.partition_bytes)
+        if fetch.least > self._settings.partition_bytes:
+            fetch.least = self._settings.partition_bytes
         return True
 
     def _grow(self, fetch: PartitionFetch, request: FetchRange, wanted: int, records: bytes) -> None:
@@ -127,7 +130,7 @@ class ResponseHandler:
             raise CorruptRecordsError(fetch.tp, offset, offset_after_partial(records, offset), reason)
         limit = max(self._settings.max_bytes, self._settings.partition_bytes)
         if wanted <= limit:
-            fetch.least = wanted
+            fetch.least, fetch.range = wanted, NO_RANGE
             log.info("%s: the message at offset %d needs a fetch of %d bytes", fetch.tp, offset, wanted)
             return
         park(

@@ -226,11 +226,13 @@ class BrokerChannel:
         """Return the limits of the response to a fetch."""
         # a response in a session may name any partition that an earlier request of the session named
         self._named = len(request.positions) + (self._named if request.session_epoch > 0 else 0)
-        sizes = [position.max_bytes for position in request.positions]
         if version >= requests.CAPPED_FETCH:
-            most = max(request.max_bytes, self._largest_fetch, *sizes)
+            most = request.max_bytes if request.max_bytes > self._largest_fetch else self._largest_fetch
+            for position in request.positions:
+                if position.max_bytes > most:
+                    most = position.max_bytes
         else:
-            most = sum(sizes)
+            most = sum([position.max_bytes for position in request.positions])
         most += _BESIDE_RECORDS
         return _PendingResponse(correlation_id, requests.FETCH, version, request.max_wait, most, self._named)
 
@@ -240,15 +242,27 @@ class BrokerChannel:
         Raises: BrokerUnavailableError; BrokerError for an unreadable response; BrokerResponseError if the broker
         refuses the whole request (the channel stays usable); ValueError for an id that is not outstanding.
         """
-        while (answer := self._early.pop(correlation_id, None)) is None:
-            if correlation_id not in [expected.correlation_id for expected in self._expected]:
-                if self._versions is None:
-                    raise BrokerUnavailableError(f"{self.connection.name}: not connected")
-                raise ValueError(f"no fetch {correlation_id} is outstanding")
-            self._receive_one(deadline)
+        while (answer := self._early.pop(correlation_id, None) if self._early else None) is None:
+            if not self._expected or self._expected[0].correlation_id != correlation_id:
+                self._check_outstanding(correlation_id)
+            try:
+                expected, size, have = self._receive_head(deadline)
+                answer = self._fetched(expected, size, have, deadline)
+            except BaseException:
+                self._forget()
+                raise
+            if expected.correlation_id == correlation_id:
+                break
+            self._early[expected.correlation_id] = answer
         if answer.error:
             raise error_codes.error(answer.error, f"{self.connection.name}, Fetch")
         return answer
+
+    def _check_outstanding(self, correlation_id: int) -> None:
+        if self._versions is None:
+            raise BrokerUnavailableError(f"{self.connection.name}: not connected")
+        if correlation_id not in [expected.correlation_id for expected in self._expected]:
+            raise ValueError(f"no fetch {correlation_id} is outstanding")
 
     def exchange(self, api: Api, request: Any, deadline: Deadline, max_wait: float = 0.0) -> Any:
         """Send a request of ``requests`` and return its decoded response, for code built on a channel, such as a login.
@@ -267,7 +281,7 @@ class BrokerChannel:
                     begun = memoryview(self.buffer)[_HEAD.size : _HEAD.size + have]
                     payload = receive_bounded(begun, size, self.buffer, self._receiver(deadline))
                     return requests.decode(request, payload, self.connection.name)
-                self._keep(expected, size, have, deadline)
+                self._early[expected.correlation_id] = self._fetched(expected, size, have, deadline)
         except BaseException:
             self._forget()
             raise
@@ -347,7 +361,7 @@ class BrokerChannel:
 
     def _next(self, deadline: Deadline) -> int:
         """Return the correlation id of the next request; logs in again first if that is due."""
-        if self.login_until.expired:
+        if self.login_until.at is not None and self.login_until.expired:
             self._log_in(deadline)
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         return self._next_id
@@ -363,34 +377,31 @@ class BrokerChannel:
     def _receiver(self, deadline: Deadline) -> Receive:
         return lambda view: self.connection.receive(view, deadline, self._timeout)
 
-    def _receive_one(self, deadline: Deadline) -> None:
-        try:
-            self._keep(*self._receive_head(deadline), deadline)
-        except BaseException:
-            self._forget()
-            raise
-
-    def _keep(self, expected: _PendingResponse, size: int, have: int, deadline: Deadline) -> None:
-        """Read the rest of a fetch response. Its head and first ``have`` bytes have arrived."""
-        receive = self._receiver(deadline)
+    def _fetched(self, expected: _PendingResponse, size: int, have: int, deadline: Deadline) -> FetchResponse:
+        """Return a fetch response, of which the head and the first ``have`` bytes have come; receive the rest."""
         whole = _HEAD.size + size
-        if len(self.buffer) < min(whole, _KEPT_BUFFER):
-            # In as few calls as possible, since each return from the system may wait for a thread that computes. A
-            # buffer of just the records' size takes two calls a partition, and moves all the rest for a few bytes.
-            begun = self.buffer[: _HEAD.size + have]
-            self.buffer = bytearray(min(max(whole, 2 * len(self.buffer)), _KEPT_BUFFER))
-            self.buffer[: len(begun)] = begun
+        if len(self.buffer) < whole:
+            self._enlarge_buffer(whole, _HEAD.size + have)
         view = memoryview(self.buffer)[_HEAD.size : whole]
-        if len(view) == size:
-            if have < size:
-                receive(view[have:])
-            reader = fetch_response.ResponseReader.over(view)
-        else:
-            reader = fetch_response.ResponseReader(self.buffer, size, receive, bytes(view[:have]))
-        name = self.connection.name
-        self._early[expected.correlation_id] = fetch_response.read(
-            reader, expected.version, name, expected.most_partitions
-        )
+        if len(view) < size:
+            view = memoryview(bytes(view[:have]))
+        elif have < size:
+            self.connection.receive(view[have:], deadline, self._timeout)
+        reader = fetch_response.ResponseReader(self.buffer, size, self._receiver(deadline), view)
+        return fetch_response.read(reader, expected.version, self.connection.name, expected.most_partitions)
+
+    def _enlarge_buffer(self, wanted: int, have: int) -> None:
+        """Make room for ``wanted`` bytes, as far as that is allowed; ``have`` bytes are there.
+
+        Then a response comes in as few calls as possible, since each return from the system may wait for a thread that
+        computes. A buffer of just the records' size takes two calls a partition, and moves all the rest for a few
+        bytes.
+        """
+        size = min(max(wanted, 2 * len(self.buffer)), _KEPT_BUFFER)
+        if size > len(self.buffer):
+            begun = self.buffer[:have]
+            self.buffer = bytearray(size)
+            self.buffer[:have] = begun
 
     def _receive_head(self, deadline: Deadline) -> tuple[_PendingResponse, int, int]:
         """Return the request that the next response answers, its size, and how many of its bytes have come. They are in

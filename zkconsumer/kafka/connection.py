@@ -1,7 +1,9 @@
 """One TCP connection whose every wait ends: by its deadline, by the peer, or by ``close()`` from another thread.
 
 Threads: one thread at a time connects, sends and receives (the owner); any thread may call ``close()``. Guard:
-``_lock`` (``_changed`` is its condition) guards ``_closed``, ``busy`` and ``socket``.
+``_lock`` (``_changed`` is its condition) guards ``_closed`` and ``socket``. The owner takes it only to give the socket
+up, since each small response has several uses of the socket. It writes ``busy`` before it reads ``_closed``, and
+``close()`` writes ``_closed`` before it reads ``busy``. So one of the two always sees the other (under CPython's GIL).
 
 The file descriptor is closed only when no call is inside the socket. ``close()`` shuts the connection down, which wakes
 the owner out of a blocked system call, and the owner closes the descriptor on its way out. Otherwise its number could
@@ -59,6 +61,8 @@ class Connection:
         self.busy = False
         self.socket: socket.socket | None = None
         self._allowed: dict[int, float] = {}
+        self._secured = False  # by TLS
+        self._use = _SocketUse(self)
 
     def connect(self, deadline: Deadline, limit: float, wrap: Wrap | None = None) -> None:
         """Connect, dropping an older connection first.
@@ -86,16 +90,19 @@ class Connection:
 
     def send(self, data: bytes, deadline: Deadline, limit: float) -> None:
         """Send all of ``data`` within the deadline and ``limit`` seconds. Raises BrokerUnavailableError."""
-        end = monotonic() + deadline.bounded(limit)
-        with self.using() as sock:
-            rest: bytes | memoryview = data
-            while rest:
-                seconds = end - monotonic()
+        seconds = deadline.bounded(limit)
+        end = monotonic() + seconds
+        rest: bytes | memoryview = data
+        with self._use as sock:
+            while True:
                 if seconds <= 0:
                     raise self._unavailable("no time was left to send the request")
                 self.set_time_limit(sock, socket.SO_SNDTIMEO, seconds)
                 sent = sock.send(rest)
+                if sent == len(rest):
+                    return
                 rest = memoryview(rest)[sent:]
+                seconds = end - monotonic()
 
     def receive(self, view: memoryview, deadline: Deadline, limit: float) -> None:
         """Fill ``view``. Each read may wait for ``limit`` seconds, all of them for the deadline.
@@ -115,14 +122,14 @@ class Connection:
 
     def _receive(self, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float) -> int:
         have = 0
-        with self.using() as sock:
+        with self._use as sock:
             while have < least:
                 seconds = deadline.bounded(limit)
                 if seconds <= 0:
                     raise TimeoutError
                 self.set_time_limit(sock, socket.SO_RCVTIMEO, seconds)
                 part = view[have:] if have else view
-                count = sock.recv_into(part) if isinstance(sock, ssl.SSLSocket) else sock.recv_into(part, 0, flags)
+                count = sock.recv_into(part) if self._secured else sock.recv_into(part, 0, flags)
                 if not count:
                     raise ConnectionResetError("closed the connection")
                 have += count
@@ -133,13 +140,12 @@ class Connection:
 
         So most calls need not set it anew.
         """
-        secured = isinstance(sock, ssl.SSLSocket)
-        if secured:
+        if self._secured:
             option = 0  # one time limit for both ways
         if seconds <= self._allowed.get(option, 0.0) <= seconds * 1.02:
             return
         seconds *= 1.01
-        if secured:
+        if self._secured:
             sock.settimeout(seconds)
         else:
             sock.setsockopt(socket.SOL_SOCKET, option, _timeval(seconds))
@@ -172,7 +178,7 @@ class Connection:
 
     def using(self) -> _SocketUse:
         """Return the socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
-        return _SocketUse(self)
+        return self._use
 
     def _explained(self, failure: Exception) -> BrokerError:
         if self._closed:
@@ -227,7 +233,7 @@ class Connection:
                 _close_quietly(sock)
                 raise self._unavailable("the channel was closed")
             self.socket, self.busy = sock, True
-        self._allowed = {}
+        self._allowed, self._secured = {}, False
         try:
             sock.setblocking(False)
             if self._receive_buffer > 0:  # before connecting, so that the window is offered in the handshake
@@ -269,14 +275,14 @@ class Connection:
             with self._changed:  # before the handshake, so that close() finds the socket that is waited on
                 self.socket = wrapped
             if isinstance(wrapped, ssl.SSLSocket):
-                self._allowed = {}
+                self._allowed, self._secured = {}, True
                 wrapped.settimeout(max(deadline.bounded(limit), 0.001))
                 wrapped.do_handshake()
 
 
 class _SocketUse:
     """See ``Connection.using``. Not a generator: that takes three times as long, and a small response has several
-    uses.
+    uses. The connection's only one is made once.
     """
 
     __slots__ = ("_connection",)
@@ -286,13 +292,14 @@ class _SocketUse:
 
     def __enter__(self) -> socket.socket:
         connection = self._connection
-        with connection._lock:
-            sock = connection.socket
-            if connection._closed:
-                raise connection._unavailable("the channel was closed")
-            if sock is None:
-                raise connection._unavailable("not connected")
-            connection.busy = True
+        connection.busy = True  # first: see the module's docstring
+        if connection._closed:
+            connection.drop()
+            raise connection._unavailable("the channel was closed")
+        sock = connection.socket
+        if sock is None:
+            connection.busy = False
+            raise connection._unavailable("not connected")
         return sock
 
     def __exit__(self, _: object, failure: BaseException | None, __: object) -> None:
@@ -302,12 +309,10 @@ class _SocketUse:
             if not isinstance(failure, (OSError, BrokerUnavailableError, ValueError)):
                 return
             raise connection._explained(failure) from failure
-        with connection._lock:
-            connection.busy = False
-            if not connection._closed:
-                return
-        connection.drop()
-        raise connection._unavailable("the channel was closed")
+        connection.busy = False
+        if connection._closed:
+            connection.drop()
+            raise connection._unavailable("the channel was closed")
 
 
 def _timeval(seconds: float) -> bytes:
