@@ -72,6 +72,9 @@ class SizedRequest(NamedTuple):
     turns: int
 
 
+_UNCHANGED = SizedRequest([], 1)
+
+
 def size_request(
     fetches: Sequence[PartitionFetch], limit: int, partition_bytes: int, *, capped: bool, most: int
 ) -> SizedRequest:
@@ -129,9 +132,10 @@ class FetchConnection:
         self._ends: dict[tuple[str, int], int] = {}
         # of the last request: its partitions in the order of service, the same by their names, and their ranges
         self._planned: Sequence[PartitionFetch] = ()
+        self._named: list[PartitionFetch] = []  # of these, the ones in the response
         self._asked: dict[tuple[str, int], PartitionFetch] = {}
         self._wanted: dict[TopicPartition, FetchRange] = {}
-        self._sized = SizedRequest([], 1)
+        self._sized = _UNCHANGED
         self._remembered = False  # the broker remembered the partitions of the request before it
         self._reserved = 0  # bytes of the budget for the response
         self._sent = 0.0, Deadline(None), 0
@@ -171,7 +175,8 @@ class FetchConnection:
     def send(self, fetches: Sequence[PartitionFetch], full_for: float) -> None:
         """Send a request for the next chunks of these partitions, in the order of service; :meth:`receive` follows.
 
-        Arguments: ``full_for`` is for how many seconds some stream has had no room, 0 if all have. Raises: BrokerError.
+        Arguments: ``fetches`` is the same list as last time only if nothing has changed but the partitions of the last
+        response. ``full_for`` is for how many seconds some stream has had no room, 0 if all have. Raises: BrokerError.
         """
         settings, session = self._settings, self._session
         self._reserved = limit = self.budget.reserve(settings.max_bytes)
@@ -223,9 +228,10 @@ class FetchConnection:
         """Choose the range of each partition that has no valid one."""
         settings = self._settings
         changed = fetches
-        if self._capping and self._session.incremental and fetches == self._planned:
-            # with hundreds of partitions, only some of which get messages, all else would cost more than the messages
-            changed = [fetch for fetch in fetches if fetch.range.offset != fetch.position.fetched]
+        if self._capping and self._remembered and fetches is self._planned:
+            changed = self._named
+            if not changed:
+                return _UNCHANGED
             wanted = self._wanted.copy()
         else:
             self._planned, self._asked, wanted = fetches, {}, {}
@@ -247,13 +253,14 @@ class FetchConnection:
     def _parts(self, answer: FetchResponse) -> list[FetchedPart]:
         """Return the requested parts of a response, and store the log ends that it names."""
         asked, ends, level = self._asked, self._ends, self._settings.isolation_level
-        parts = []
+        parts, self._named = [], []
         for part in answer.partitions:
-            tp = (part.topic, part.partition)
-            ends[tp] = part.end(level) if part.error == codes.NONE else -1
+            tp = part[:2]
+            ends[tp] = -1 if part.error else part.end(level)
             fetch = asked.get(tp)
             if fetch is not None:
                 parts.append(FetchedPart(fetch, fetch.range, part))
+                self._named.append(fetch)
         return parts
 
 
@@ -289,9 +296,7 @@ class FetchMetrics:
 
     def fetched(self, seconds: float, answer: FetchResponse) -> None:
         """Note a response that took so many seconds."""
-        size = 0
-        for part in answer.partitions:
-            size += len(part.records)
+        size = sum([len(part.records) for part in answer.partitions])
         self._fresh.add((seconds, answer.throttle, size))
 
     def settle(self) -> None:

@@ -61,6 +61,8 @@ class FetchSession:
         told, self._told = self._told, wanted
         if self.epoch == FULL:
             return SessionRequest([_position(tp, want) for tp, want in wanted.items()], [], self.id, FULL)
+        if told is wanted:
+            return SessionRequest([], [], self.id, self.epoch)
         # compared in C, since one in a hundred partitions may have changed
         changed = compress(wanted.items(), map(ne, map(told.get, wanted), wanted.values()))
         news = [_position(tp, want) for tp, want in changed]

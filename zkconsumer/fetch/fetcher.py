@@ -40,6 +40,7 @@ __all__ = ["EARLIEST", "LATEST", "FetchSettings", "Fetcher", "PartitionFetch", "
 log = logging.getLogger(__name__)
 
 IDLE_WAIT = 1.0
+"""Seconds after which a fetcher looks at all its partitions again, although nobody woke it."""
 _UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
 
 
@@ -72,7 +73,11 @@ class Fetcher:
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
         self._lock = RLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
-        self._woken = False
+        self._woken = True
+        # what was found when the partitions were looked at last: those to fetch, their streams, and when
+        self._ready: list[PartitionFetch] = []
+        self._sinks: frozenset[Sink] = frozenset()
+        self._looked_at = 0.0
         self._stopping = False
         self._broker = broker
         broker_id = broker.endpoint.broker_id
@@ -179,22 +184,33 @@ class Fetcher:
 
     def _send(self) -> bool:
         """Resolve start positions and send a fetch; returns whether there was anything to fetch."""
+        if self._woken or monotonic() - self._looked_at >= IDLE_WAIT:
+            self._look()
+        # twice: room that was made between the look and the note that a fetcher wants it has woken no fetcher
+        welcome = self._welcome() or self._welcome()
+        if not welcome:
+            return False
+        self._connect()
+        self._broker.send(welcome, 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6)
+        return True
+
+    def _look(self) -> None:
+        """Find the partitions that can be fetched, and resolve start positions.
+
+        A response changes only the partitions that it names. Any other thread that changes one wakes the fetcher. So
+        hundreds of idle partitions are not looked at for each message of another.
+        """
         with self._lock:
             fetches = list(self._fetches.values())
             self._woken = False
+        self._looked_at = monotonic()
         ready, unresolved = self._sorted(fetches)
         if unresolved:
             self._wake_readers()
             self._connect()
             self._resolve(unresolved)
             ready, _ = self._sorted(fetches)
-        # twice: room that was made between the look and the note that a fetcher wants it has woken no fetcher
-        welcome = self._welcome(ready) or self._welcome(ready)
-        if not welcome:
-            return False
-        self._connect()
-        self._broker.send(welcome, 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6)
-        return True
+        self._ready, self._sinks = ready, frozenset([fetch.sink for fetch in ready])
 
     def _wake_readers(self) -> None:
         """Wake the readers of the chunks that were queued in the last round.
@@ -214,14 +230,6 @@ class Fetcher:
         """Return the partitions that can be fetched, and those whose start offset must be looked up. Ended partitions
         are dropped.
         """
-        # nearly always that is all of them, and hundreds may wait beside one that gets a message
-        ready = [
-            fetch
-            for fetch in fetches
-            if (at := fetch.position).fetched is not None and at.fetch_from is None and not (at.halted or at.full)
-        ]
-        if len(ready) == len(fetches):
-            return ready, []
         ready, unresolved, ended = [], [], False
         for fetch in fetches:
             position = fetch.position
@@ -239,16 +247,16 @@ class Fetcher:
                 self._drop_revoked()
         return ready, unresolved
 
-    def _welcome(self, ready: list[PartitionFetch]) -> list[PartitionFetch]:
-        """Return the partitions whose streams have room now."""
+    def _welcome(self) -> list[PartitionFetch]:
+        """Return the ready partitions whose streams have room now."""
         free = self._broker.budget.free()
-        rooms = {sink: sink.has_room(free) for sink in {fetch.sink for fetch in ready}}
-        if all(rooms.values()):
+        full = [sink for sink in self._sinks if not sink.has_room(free)]
+        if not full:
             self._full_since = None
-            return ready
+            return self._ready
         if self._full_since is None:
             self._full_since = monotonic()
-        return [fetch for fetch in ready if rooms[fetch.sink]]
+        return [fetch for fetch in self._ready if fetch.sink not in full]
 
     def _wait(self, seconds: float) -> None:
         with self._lock:
@@ -275,12 +283,14 @@ class Fetcher:
         with self._lock:
             fetches = list(self._fetches.values())
             self._fetches.clear()
+            self._woken = True
         self._return(fetches, trouble)
 
     def _return(self, fetches: Sequence[PartitionFetch], trouble: str = "") -> None:
         """Return these partitions to the leader finder. ``trouble`` is the reason of those without an own one."""
         returned = []
         with self._lock:
+            self._woken = True
             for fetch in fetches:
                 fetch.trouble = trouble or fetch.trouble
                 if self._fetches.get(fetch.tp) is fetch:
@@ -303,6 +313,9 @@ class Fetcher:
         self._served = outcomes.served
         for part in answered.parts:
             self._handler.handle(part, outcomes)
+            position = part.fetch.position
+            if position.full or position.fetched is None or position.fetch_from is not None:
+                self._woken = True
         if outcomes.suspects or outcomes.out_of_range or outcomes.corrupt or outcomes.moved:
             self._settle(outcomes)
         turned = outcomes.served if answered.turned is None else answered.turned
@@ -311,6 +324,7 @@ class Fetcher:
 
     def _settle(self, outcomes: Outcomes) -> None:
         """Deal with the partitions that did not simply get a chunk. The broker may be asked more."""
+        self._woken = True
         self._wake_readers()
         self._served = outcomes.served  # which may grow
         self._truncation_check.settle(outcomes)
@@ -324,6 +338,7 @@ class Fetcher:
         session the broker does the same with the partitions that it remembers.
         """
         with self._lock:
+            self._woken = True
             for fetch in served:
                 if self._fetches.get(fetch.tp) is fetch:
                     self._fetches[fetch.tp] = self._fetches.pop(fetch.tp)

@@ -61,7 +61,7 @@ class ResponseHandler:
         """
         fetch, request, response = part
         position = fetch.position
-        if position.revoked or position.fetched != request.offset or position.fetch_from is not None:
+        if (position.halted and position.revoked) or position.fetched != request.offset or position.fetch_from is not None:
             return  # the partition left, or moved, during the request
         if response.error == codes.NONE:
             try:

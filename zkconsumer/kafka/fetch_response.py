@@ -17,12 +17,12 @@ from zkconsumer.kafka.connection import Receive, receive_bounded
 
 _INT16 = Struct(">h").unpack_from
 _INT32 = Struct(">i").unpack_from
-_START_1 = Struct(">ii")  # throttling in ms, topics
-_START_7 = Struct(">ihii")  # throttling in ms, error code, session id, topics
+_START_1, _SIZE_1 = Struct(">ii").unpack_from, 8  # throttling in ms, topics
+_START_7, _SIZE_7 = Struct(">ihii").unpack_from, 14  # throttling in ms, error code, session id, topics
 _ABORTED = Struct(">qq")
-_PARTITION = Struct(">ihq")  # partition, error code, high watermark
-_PARTITION_4 = Struct(">ihqqi")  # + last stable offset, count of aborted transactions
-_PARTITION_5 = Struct(">ihqqqi")  # + log start offset, before that count
+_PARTITION, _PARTITION_SIZE = Struct(">ihq").unpack_from, 14  # partition, error code, high watermark
+_PARTITION_4, _PARTITION_SIZE_4 = Struct(">ihqqi").unpack_from, 26  # + last stable offset, count of aborted transactions
+_PARTITION_5, _PARTITION_SIZE_5 = Struct(">ihqqqi").unpack_from, 34  # + log start offset, before that count
 
 _HEAD = 64
 """Bytes that hold any of the parts of fixed size."""
@@ -160,20 +160,22 @@ def _read(reader: ResponseReader, version: int, most: int | None) -> FetchRespon
     # Names and heads are unpacked in place. A call for each of them took half the time of a small response.
     if len(reader.view) < _HEAD:
         reader.fill(_HEAD)
-    throttle, error, session_id = 0, 0, 0
+    view, throttle, error, session_id = reader.view, 0, 0, 0
     if version >= 7:
-        throttle, error, session_id, topics = _START_7.unpack_from(reader.view, reader.at)
-        reader.at += _START_7.size
+        throttle, error, session_id, topics = _START_7(view)
+        reader.at = _SIZE_7
     elif version >= 1:
-        throttle, topics = _START_1.unpack_from(reader.view, reader.at)
-        reader.at += _START_1.size
+        throttle, topics = _START_1(view)
+        reader.at = _SIZE_1
     else:
-        (topics,) = _INT32(reader.take(4), 0)
+        (topics,) = _INT32(reader.take(4))
     partitions: list[PartitionResponse] = []
     for _ in range(topics if topics >= 0 else _checked(topics)):
-        if len(reader.view) - reader.at < _HEAD:
+        view, at = reader.view, reader.at
+        if len(view) - at < _HEAD:
             reader.fill(_HEAD)
-        (length,) = _INT16(reader.view, reader.at)
+            view, at = reader.view, reader.at
+        (length,) = _INT16(view, at)
         if length < 0:
             raise ValueError("a topic without a name")
         named = reader.take(length + 6)
@@ -194,14 +196,14 @@ def _read_partition(reader: ResponseReader, version: int, topic: str) -> Partiti
     log_start = last_stable = -1
     count = 0
     if version >= 5:
-        partition, error, high_watermark, last_stable, log_start, count = _PARTITION_5.unpack_from(view, at)
-        at += _PARTITION_5.size
+        partition, error, high_watermark, last_stable, log_start, count = _PARTITION_5(view, at)
+        at += _PARTITION_SIZE_5
     elif version == 4:
-        partition, error, high_watermark, last_stable, count = _PARTITION_4.unpack_from(view, at)
-        at += _PARTITION_4.size
+        partition, error, high_watermark, last_stable, count = _PARTITION_4(view, at)
+        at += _PARTITION_SIZE_4
     else:
-        partition, error, high_watermark = _PARTITION.unpack_from(view, at)
-        at += _PARTITION.size
+        partition, error, high_watermark = _PARTITION(view, at)
+        at += _PARTITION_SIZE
     aborted: tuple[tuple[int, int], ...] = ()
     if count > 0 or count < -1:
         reader.at = at
