@@ -61,6 +61,10 @@ SMALLEST_SHARE = 16 * 1024
 ``queued.max.bytes``. If ``fetch.max.bytes`` is less, it counts instead.
 """
 SHORTEST_POLL = 0.002
+QUIET_POLL, QUIET_TIMES = 0.3, 3
+"""While nothing comes, a poll may take so many times ``fetch.wait.max.ms``, but no more than these seconds because of
+that. A resumed or new partition of a quiet broker waits for the end of the poll.
+"""
 GROWTH = 4
 """A partition whose stream has had no room for ``GROWTH`` times the poll's length may be looked at that much later."""
 
@@ -99,14 +103,19 @@ def size_request(
     return SizedRequest(asked, -(-len(fetches) // max(1, len(asked))))
 
 
-def poll_seconds(max_wait: float, turns: int, full_for: float) -> float:
+def poll_seconds(max_wait: float, turns: int, full_for: float, *, quiet: bool = False) -> float:
     """Return how long the broker may wait for data, in seconds.
+
+    It is longer than a short ``max_wait`` if nothing has come for a while (``quiet``), since the answers to an idle
+    member are most of its work. The first message ends the wait in any case.
 
     It is less than ``max_wait`` while partitions wait for their turn. It is also less if a stream has had no room for
     ``full_for`` seconds (0: all have room), since it may get some at any moment. The longer that lasts, the longer the
     poll may be: the stream's reader is slow then, and has enough.
     """
     wait = max_wait / turns
+    if quiet and turns == 1 and not full_for:
+        return max(wait, min(QUIET_POLL, QUIET_TIMES * wait))
     return min(wait, max(SHORTEST_POLL, full_for / GROWTH)) if full_for else wait
 
 
@@ -172,11 +181,12 @@ class FetchConnection:
         """See ``BrokerChannel.epoch_ends``. Raises BrokerError."""
         return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
 
-    def send(self, fetches: Sequence[PartitionFetch], full_for: float) -> None:
+    def send(self, fetches: Sequence[PartitionFetch], full_for: float, *, quiet: bool = False) -> None:
         """Send a request for the next chunks of these partitions, in the order of service; :meth:`receive` follows.
 
         Arguments: ``fetches`` is the same list as last time only if nothing has changed but the partitions of the last
-        response. ``full_for`` is for how many seconds some stream has had no room, 0 if all have. Raises: BrokerError.
+        response. ``full_for`` is for how many seconds some stream has had no room, 0 if all have. ``quiet`` says that
+        nothing has come for a while. Raises: BrokerError.
         """
         settings, session = self._settings, self._session
         self._reserved = limit = self.budget.reserve(settings.max_bytes)
@@ -185,7 +195,8 @@ class FetchConnection:
             if not self._remembered:
                 self._ends.clear()
             self._sized = plan = self._plan(fetches, limit)
-            wait = poll_seconds(settings.max_wait, plan.turns, full_for)
+            quiet = quiet and settings.min_bytes <= 1  # otherwise some messages wait for the end of the poll
+            wait = poll_seconds(settings.max_wait, plan.turns, full_for, quiet=quiet)
             positions, forgotten, session_id, epoch = session.next(self._wanted)
             for tp in forgotten:
                 self._ends.pop(tp, None)
@@ -237,16 +248,17 @@ class FetchConnection:
             self._planned, self._asked, wanted = fetches, {}, {}
         plan = size_request(changed, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
         for fetch, size in plan.asked:
-            start, tp = fetch.position.fetched, fetch.tp
+            position, tp = fetch.position, fetch.tp
+            start = position.fetched
             if start is None:
                 wanted.pop(tp, None)
                 continue
             self._asked[tp] = fetch
             wanted[tp] = fetch.range_from(start, size)
-            if fetch.position.log_end < 0:
+            if position.log_end < 0:
                 # In a session the broker names a log's end only when it has changed. So a new position, after a seek,
                 # takes the end that was named before.
-                fetch.position.log_end = self._ends.get(tp, -1)
+                position.log_end = self._ends.get(tp, -1)
         self._wanted = wanted
         return plan
 

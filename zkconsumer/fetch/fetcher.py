@@ -40,7 +40,10 @@ __all__ = ["EARLIEST", "LATEST", "FetchSettings", "Fetcher", "PartitionFetch", "
 log = logging.getLogger(__name__)
 
 IDLE_WAIT = 1.0
+LOOK_EVERY = 5.0
 """Seconds after which a fetcher looks at all its partitions again, although nobody woke it."""
+QUIET_AFTER = 1.0
+"""Seconds without messages, and without a reason to look at the partitions, after which polls may be longer."""
 _UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
 
 
@@ -77,7 +80,7 @@ class Fetcher:
         # what was found when the partitions were looked at last: those to fetch, their streams, and when
         self._ready: list[PartitionFetch] = []
         self._sinks: frozenset[Sink] = frozenset()
-        self._looked_at = 0.0
+        self._looked_at = self._stirred_at = 0.0
         self._stopping = False
         self._broker = broker
         broker_id = broker.endpoint.broker_id
@@ -184,14 +187,18 @@ class Fetcher:
 
     def _send(self) -> bool:
         """Resolve start positions and send a fetch; returns whether there was anything to fetch."""
-        if self._woken or monotonic() - self._looked_at >= IDLE_WAIT:
+        now = monotonic()
+        if self._woken:
+            self._stirred_at = now
+        if self._woken or now - self._looked_at >= LOOK_EVERY:
             self._look()
         # twice: room that was made between the look and the note that a fetcher wants it has woken no fetcher
         welcome = self._welcome() or self._welcome()
         if not welcome:
             return False
         self._connect()
-        self._broker.send(welcome, 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6)
+        full_for = 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
+        self._broker.send(welcome, full_for, quiet=now - self._stirred_at > QUIET_AFTER)
         return True
 
     def _look(self) -> None:
@@ -219,8 +226,11 @@ class Fetcher:
         while it is written, which costs as much as a small response itself.
         """
         served, self._served = self._served, ()
-        for sink in {fetch.sink for fetch in served}:
-            sink.wake_reader()
+        if len(served) == 1:
+            served[0].sink.wake_reader()
+        else:
+            for sink in {fetch.sink for fetch in served}:
+                sink.wake_reader()
 
     def _connect(self) -> None:
         if self._broker.connect():
@@ -262,6 +272,7 @@ class Fetcher:
         with self._lock:
             if not self._woken and not self._stopping:
                 self._changed.wait(seconds)
+                self._woken = True
 
     def _refused(self, error: BrokerAuthenticationError) -> None:
         """Keep the partitions for a while. Otherwise the leader finder would send them here again at once."""
@@ -309,6 +320,9 @@ class Fetcher:
         if not self._answered:
             self._answered = True
             self._failures.over(self._name)
+        if not answered.parts:
+            return
+        self._stirred_at = monotonic()
         outcomes = Outcomes()
         self._served = outcomes.served
         for part in answered.parts:

@@ -16,7 +16,7 @@ from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
 
-NO_RANGE = FetchRange(-1, 0)
+_NO_RANGE = FetchRange(-1, 0)
 
 EARLIEST, LATEST = -2, -1
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.5, 30.0
@@ -120,7 +120,7 @@ class PartitionFetch:
     - ``refusals``: how often in a row the broker refused an offset that it had named itself
     - ``epoch``: leader epoch of the last fetched batch, as its bytes; empty for none, or after a jump to another log
     - ``reached``: offset up to which the log is known to have been, by a chunk or by the leader's word; -1 for none
-    - ``range``: the range that was last requested; another ``least`` needs another one
+    - ``range``: the range that was last requested
     """
 
     position: PartitionPosition
@@ -135,7 +135,7 @@ class PartitionFetch:
     epoch: bytes = b""
     reached: int = -1
     trouble: str = ""
-    range: FetchRange = NO_RANGE
+    range: FetchRange = _NO_RANGE
 
     def __post_init__(self) -> None:
         self.tp = self.position.tp

@@ -12,7 +12,7 @@ from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
 from zkconsumer.fetch.broker_fetch import FetchedPart
 from zkconsumer.fetch.fetch_session import FetchRange
-from zkconsumer.fetch.partition_fetch import NO_RANGE, FetchSettings, PartitionFetch
+from zkconsumer.fetch.partition_fetch import FetchSettings, PartitionFetch
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.message_set_extent import (
@@ -61,7 +61,11 @@ class ResponseHandler:
         """
         fetch, request, response = part
         position = fetch.position
-        if (position.halted and position.revoked) or position.fetched != request.offset or position.fetch_from is not None:
+        if (
+            (position.halted and position.revoked)
+            or position.fetched != request.offset
+            or position.fetch_from is not None
+        ):
             return  # the partition left, or moved, during the request
         if response.error == codes.NONE:
             try:
@@ -130,7 +134,7 @@ class ResponseHandler:
             raise CorruptRecordsError(fetch.tp, offset, offset_after_partial(records, offset), reason)
         limit = max(self._settings.max_bytes, self._settings.partition_bytes)
         if wanted <= limit:
-            fetch.least, fetch.range = wanted, NO_RANGE
+            fetch.least = wanted
             log.info("%s: the message at offset %d needs a fetch of %d bytes", fetch.tp, offset, wanted)
             return
         park(

@@ -22,8 +22,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from time import monotonic
 from typing import Any
@@ -62,7 +62,6 @@ class Connection:
         self.socket: socket.socket | None = None
         self._allowed: dict[int, float] = {}
         self._secured = False  # by TLS
-        self._use = _SocketUse(self)
 
     def connect(self, deadline: Deadline, limit: float, wrap: Wrap | None = None) -> None:
         """Connect, dropping an older connection first.
@@ -93,16 +92,22 @@ class Connection:
         seconds = deadline.bounded(limit)
         end = monotonic() + seconds
         rest: bytes | memoryview = data
-        with self._use as sock:
+        sock = self._begin()
+        try:
             while True:
                 if seconds <= 0:
                     raise self._unavailable("no time was left to send the request")
-                self.set_time_limit(sock, socket.SO_SNDTIMEO, seconds)
+                if not seconds <= self._allowed.get(socket.SO_SNDTIMEO, 0.0) <= seconds * 1.02:
+                    self.set_time_limit(sock, socket.SO_SNDTIMEO, seconds)
                 sent = sock.send(rest)
                 if sent == len(rest):
-                    return
+                    break
                 rest = memoryview(rest)[sent:]
                 seconds = end - monotonic()
+        except BaseException as failure:
+            self._failed(failure)
+            raise
+        self._end()
 
     def receive(self, view: memoryview, deadline: Deadline, limit: float) -> None:
         """Fill ``view``. Each read may wait for ``limit`` seconds, all of them for the deadline.
@@ -122,17 +127,23 @@ class Connection:
 
     def _receive(self, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float) -> int:
         have = 0
-        with self._use as sock:
+        sock = self._begin()
+        try:
             while have < least:
                 seconds = deadline.bounded(limit)
                 if seconds <= 0:
                     raise TimeoutError
-                self.set_time_limit(sock, socket.SO_RCVTIMEO, seconds)
+                if not seconds <= self._allowed.get(socket.SO_RCVTIMEO, 0.0) <= seconds * 1.02:
+                    self.set_time_limit(sock, socket.SO_RCVTIMEO, seconds)
                 part = view[have:] if have else view
                 count = sock.recv_into(part) if self._secured else sock.recv_into(part, 0, flags)
                 if not count:
                     raise ConnectionResetError("closed the connection")
                 have += count
+        except BaseException as failure:
+            self._failed(failure)
+            raise
+        self._end()
         return have
 
     def set_time_limit(self, sock: socket.socket, option: int, seconds: float) -> None:
@@ -176,9 +187,43 @@ class Connection:
 
     # -- inside
 
-    def using(self) -> _SocketUse:
+    @contextmanager
+    def using(self) -> Iterator[socket.socket]:
         """Return the socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
-        return self._use
+        sock = self._begin()
+        try:
+            yield sock
+        except BaseException as failure:
+            self._failed(failure)
+            raise
+        self._end()
+
+    # These three stand for the context manager in what every small response does, since it takes three times as long.
+
+    def _begin(self) -> socket.socket:
+        """Return the socket, marked as in use."""
+        self.busy = True  # first: see the module's docstring
+        if self._closed:
+            self.drop()
+            raise self._unavailable("the channel was closed")
+        sock = self.socket
+        if sock is None:
+            self.busy = False
+            raise self._unavailable("not connected")
+        return sock
+
+    def _end(self) -> None:
+        """Mark the socket as no longer in use."""
+        self.busy = False
+        if self._closed:
+            self.drop()
+            raise self._unavailable("the channel was closed")
+
+    def _failed(self, failure: BaseException) -> None:
+        """Drop the socket after a failure while it was in use, and raise what the failure means."""
+        self.drop()
+        if isinstance(failure, (OSError, BrokerUnavailableError, ValueError)):
+            raise self._explained(failure) from failure
 
     def _explained(self, failure: Exception) -> BrokerError:
         if self._closed:
@@ -278,41 +323,6 @@ class Connection:
                 self._allowed, self._secured = {}, True
                 wrapped.settimeout(max(deadline.bounded(limit), 0.001))
                 wrapped.do_handshake()
-
-
-class _SocketUse:
-    """See ``Connection.using``. Not a generator: that takes three times as long, and a small response has several
-    uses. The connection's only one is made once.
-    """
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> socket.socket:
-        connection = self._connection
-        connection.busy = True  # first: see the module's docstring
-        if connection._closed:
-            connection.drop()
-            raise connection._unavailable("the channel was closed")
-        sock = connection.socket
-        if sock is None:
-            connection.busy = False
-            raise connection._unavailable("not connected")
-        return sock
-
-    def __exit__(self, _: object, failure: BaseException | None, __: object) -> None:
-        connection = self._connection
-        if failure is not None:
-            connection.drop()
-            if not isinstance(failure, (OSError, BrokerUnavailableError, ValueError)):
-                return
-            raise connection._explained(failure) from failure
-        connection.busy = False
-        if connection._closed:
-            connection.drop()
-            raise connection._unavailable("the channel was closed")
 
 
 def _timeval(seconds: float) -> bytes:

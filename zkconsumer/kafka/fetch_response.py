@@ -21,7 +21,10 @@ _START_1, _SIZE_1 = Struct(">ii").unpack_from, 8  # throttling in ms, topics
 _START_7, _SIZE_7 = Struct(">ihii").unpack_from, 14  # throttling in ms, error code, session id, topics
 _ABORTED = Struct(">qq")
 _PARTITION, _PARTITION_SIZE = Struct(">ihq").unpack_from, 14  # partition, error code, high watermark
-_PARTITION_4, _PARTITION_SIZE_4 = Struct(">ihqqi").unpack_from, 26  # + last stable offset, count of aborted transactions
+_PARTITION_4, _PARTITION_SIZE_4 = (
+    Struct(">ihqqi").unpack_from,
+    26,
+)  # + last stable offset, count of aborted transactions
 _PARTITION_5, _PARTITION_SIZE_5 = Struct(">ihqqqi").unpack_from, 34  # + log start offset, before that count
 
 _HEAD = 64
