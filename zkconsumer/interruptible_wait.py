@@ -46,7 +46,7 @@ class WakeFlag:
     def wait(self, seconds: float | None) -> bool:
         """Wait until the flag is up, and take it down. Return False if it is still down after so many seconds."""
         if get_ident() != main_thread().ident:
-            return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, min(seconds, _LONGEST)))
+            return self._lock.acquire(True, -1 if seconds is None else max(0.0, min(seconds, _LONGEST)))
         end = None if seconds is None else monotonic() + seconds
         while True:
             left = SLICE if end is None else max(0.0, end - monotonic())

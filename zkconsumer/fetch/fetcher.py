@@ -328,7 +328,7 @@ class Fetcher:
         for part in answered.parts:
             self._handler.handle(part, outcomes)
             position = part.fetch.position
-            if position.full or position.fetched is None or position.fetch_from is not None:
+            if position.halted or position.full or position.fetched is None or position.fetch_from is not None:
                 self._woken = True
         if outcomes.suspects or outcomes.out_of_range or outcomes.corrupt or outcomes.moved:
             self._settle(outcomes)

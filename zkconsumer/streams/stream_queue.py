@@ -278,16 +278,18 @@ class StreamQueue:
         Raises: :class:`ConsumerTimeoutException` at the deadline; the error that made the connector fail.
         """
         self.asks += 1
-        if not self._chunks:
-            self.ask()
+        asked = False
         while True:
             with self._lock:
-                if self.ready:
+                if self._chunks or self.closed or self._failure is not None:
                     was_full = self._full
                     chunk = self._take()
                     break
                 self.reader_waits = True  # also if the chunk that woke the reader was revoked or paused meanwhile
                 self._arrived.clear()
+            if not asked:
+                asked = True
+                self._freed()
             left = deadline.remaining()
             if left is not None and left <= 0:
                 raise ConsumerTimeoutException(NOTHING_CAME)

@@ -174,3 +174,16 @@ def test_polls_are_longer_while_nothing_comes(
         monkeypatch.setattr(fetcher_module, "QUIET_AFTER", -1.0)
         rounds.step(1)
     assert [request.wait for request in rounds.requests] == waits
+
+
+def test_a_partition_that_left_unnoticed_is_not_asked_for_again() -> None:
+    """Otherwise the same messages come again and again, to be dropped."""
+    rounds = Rounds()
+
+    def revoke(number: int) -> None:
+        rounds.positions[0].revoked = True
+
+    with rounds.served((0, SMALL), (1, SMALL), None, before=revoke):
+        rounds.step(3)
+        assert len(rounds.queue) == 1, "what came for it is dropped"
+    assert [request.named for request in rounds.requests[1:]] == [[], [(1, 1, 1000)]]
