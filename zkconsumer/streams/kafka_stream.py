@@ -207,7 +207,7 @@ class KafkaStream(ColumnStream[K, V]):
                     start = reader.begin(chunk)
                     if start is None:
                         continue
-                    for batch in reader.batches(chunk, start):
+                    for batch in reader.message_batches(chunk, start):
                         if position.halted or queue.closed:
                             break
                         for record in batch:

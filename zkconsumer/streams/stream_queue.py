@@ -38,7 +38,8 @@ class Chunk:
     ``auto.offset.reset`` moved the position, and consumption continues here whatever came before. ``error`` is raised
     in place of messages. ``messages`` is their number, None if only offsets can be counted. ``expansion`` tells how
     much of the chunk is decompressed now, None before it is read. ``unfinished`` counts messages that were read and are
-    not finished, where messages are finished in any order.
+    not finished, where messages are finished in any order. ``dropped`` and ``decoded`` are the sizes of the fetched
+    bytes and of the message in place of which they were given up, else 0.
     """
 
     position: PartitionPosition
@@ -51,6 +52,18 @@ class Chunk:
     error: UnreadableMessageError | OffsetConflictError | LogTruncatedError | None = None
     expansion: Expansion | None = None
     unfinished: int = 0
+    dropped: int = 0
+    decoded: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of fetched bytes."""
+        return self.dropped or len(self.records)
+
+    def drop_records(self, decoded: int) -> None:
+        """Give the fetched bytes up, which are decoded to ``decoded`` bytes."""
+        self.dropped, self.decoded = len(self.records), decoded
+        self.records = b""
 
     @property
     def in_use(self) -> int:
@@ -58,6 +71,8 @@ class Chunk:
 
         These are the fetched bytes, the decompressed ones, and about as much as is decoded at a time.
         """
+        if self.dropped:
+            return self.decoded
         size = len(self.records) + (self.expansion.held if self.expansion is not None else 0)
         if not self.messages:
             return size
