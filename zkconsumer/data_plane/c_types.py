@@ -70,6 +70,11 @@ def final(made: T) -> T:
     return made
 
 
+def no_gc(made: T) -> T:
+    """Keep objects of a class from the garbage collector, since they can be in no cycle."""
+    return made
+
+
 def nogil(made: T) -> T:
     """Say that a function needs no lock of the interpreter."""
     return made
