@@ -8,10 +8,10 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
 
-MODULES: Final = ("columns",)
+MODULES: Final = ("records", "columns")
 """The modules that are compiled, each after those that it imports."""
 
-DECLARATIONS: Final = ("bounded.pxd",)
+DECLARATIONS: Final = ("bounded.pxd", "records.pxd")
 """Files of C types beside the modules, which only the compiler reads."""
 
 
