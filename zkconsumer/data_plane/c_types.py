@@ -71,7 +71,7 @@ def final(made: T) -> T:
 
 
 def no_gc(made: T) -> T:
-    """Keep objects of a class from the garbage collector, since they can be in no cycle."""
+    """Keep the objects of a class from the garbage collector; nothing that they hold may refer to them."""
     return made
 
 
@@ -85,4 +85,4 @@ def _option(*values: Any, **named: Any) -> Callable[[T], T]:
 
 
 boundscheck = wraparound = initializedcheck = cdivision = overflowcheck = _option
-returns = exceptval = freelist = locals = _option
+returns = exceptval = freelist = auto_pickle = locals = _option

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from zkconsumer.data_plane import c_types as cython
 from zkconsumer.data_plane.clock import monotonic  # cimport
+from zkconsumer.data_plane.records import Record  # cimport
 from zkconsumer.errors import ConsumerTimeoutException
 
 NOTHING_HELD = -1
@@ -54,6 +55,7 @@ class RaiseInstead:
 
 
 @cython.no_gc
+@cython.auto_pickle(False)
 @cython.cclass
 class HandOutMarks:
     """What the hand-out reads and writes of a position for each message; see ``core.partition_position``."""
@@ -66,6 +68,7 @@ class HandOutMarks:
         self.halted: bool = False
 
 
+@cython.auto_pickle(False)
 @cython.cclass
 class LeaseEnd:
     """The monotonic time until which a message may be handed out, as the hand-out reads it for each message."""
@@ -78,6 +81,7 @@ class LeaseEnd:
 
 @cython.no_gc
 @cython.freelist(64)
+@cython.auto_pickle(False)
 @cython.cclass
 class MessageAndMetadata:
     """One message of a partition.
@@ -112,16 +116,22 @@ class MessageAndMetadata:
     @property
     def offset(self) -> int:
         """The offset in the partition."""
+        if isinstance(self.record, Record):
+            return cython.cast(Record, self.record).offset  # type: ignore[no-any-return]
         return self.record.offset  # type: ignore[no-any-return]
 
     @property
     def key(self) -> Any:
         """The key; bytes (or None) unless a decoder was given."""
+        if isinstance(self.record, Record):
+            return cython.cast(Record, self.record).key
         return self.record.key
 
     @property
     def value(self) -> Any:
         """The value; bytes (or None) unless a decoder was given."""
+        if isinstance(self.record, Record):
+            return cython.cast(Record, self.record).value
         return self.record.value
 
     @property
@@ -190,6 +200,7 @@ def unpickle(topic: str, partition: int, *content: Any) -> MessageAndMetadata:
 unpickle.__module__ = "zkconsumer.data_plane.hand_out"
 
 
+@cython.auto_pickle(False)
 @cython.cclass
 class HandOut:
     """The generator of a stream's messages, and how far it is.
@@ -243,6 +254,7 @@ def stream_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
     # Otherwise the group's thread and this one miss each other, and a commit passes a message that nobody has seen.
     # So version.py refuses free-threaded builds.
     now: cython.double
+    record: Record
     # The first offset that was handed out of this batch, -1 before that. If it is set, another read has begun
     # since ``limit`` was made. So nothing need be noted for each message.
     first: cython.longlong = -1

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Final
 
 MODULES: Final = (
+    "records",
     "columns",
     "hand_out",
 )
@@ -18,6 +19,7 @@ DECLARATIONS: Final = (
     "bounded.pxd",
     "clock.pxd",
     "hand_out.pxd",
+    "records.pxd",
 )
 """Files of C types beside the modules, which only the compiler reads."""
 
