@@ -10,7 +10,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.kafka.record_boundaries import Span, StrangeBytesError, boundaries
+from zkconsumer.kafka.column_blocks import StrangeBytesError
+from zkconsumer.kafka.record_boundaries import Span, boundaries
 
 CONTENT = 61
 FILLERS = {
