@@ -74,6 +74,11 @@ def final(made: T) -> T:
     return made
 
 
+def no_gc(made: T) -> T:
+    """Keep the objects of a class from the garbage collector; nothing that they hold may refer to them."""
+    return made
+
+
 def nogil(made: T) -> T:
     """Say that a function needs no lock of the interpreter."""
     return made
@@ -84,4 +89,4 @@ def _option(*values: Any, **named: Any) -> Callable[[T], T]:
 
 
 boundscheck = wraparound = initializedcheck = cdivision = overflowcheck = _option
-returns = exceptval = freelist = locals = _option
+returns = exceptval = freelist = auto_pickle = locals = _option

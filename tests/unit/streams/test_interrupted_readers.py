@@ -13,12 +13,12 @@ from time import monotonic
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, only_plain
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.data_plane import hand_out
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, message_iterator
-from zkconsumer.streams import kafka_stream as module
 from zkconsumer.zookeeper.lease import Lease
 
 
@@ -40,6 +40,7 @@ class Reading:
         return self.position.finished(including_held=self.stream.held_by(get_native_id()))
 
 
+@only_plain
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("handed_out", [0, 1, 2])
 def test_an_interrupted_read_counts_only_handed_out_messages(
@@ -53,7 +54,7 @@ def test_an_interrupted_read_counts_only_handed_out_messages(
         raise kind
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "monotonic", interrupted)
+        patched.setattr(hand_out, "monotonic", interrupted)
         with pytest.raises(kind):
             next(reading.stream)
     assert reading.committed == handed_out
