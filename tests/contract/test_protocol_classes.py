@@ -10,11 +10,7 @@ from itertools import chain, islice
 
 import pytest
 from aiokafka import codec, conn
-from aiokafka.protocol.admin import ApiVersionRequest_v0
-from aiokafka.protocol.types import Int16, Int32, Int64
 from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch, DefaultRecordBatchBuilder
-
-from zkconsumer.kafka.requests import FETCH, LIST_OFFSETS, LOGIN, METADATA, NEGOTIATED, Api, encode
 
 
 def _batch(count: int = 3, control: bool = False) -> bytes:
@@ -28,61 +24,6 @@ def _batch(count: int = 3, control: bool = False) -> bytes:
 
 def test_the_library_is_the_pinned_one() -> None:
     assert version("aiokafka") == "0.14.0"
-
-
-@pytest.mark.parametrize(
-    "api",
-    [*NEGOTIATED, *LOGIN, Api(18, "ApiVersions", (ApiVersionRequest_v0,))],
-    ids=lambda api: api.name,
-)
-def test_requests_know_their_number_version_and_answer(api: Api) -> None:
-    for number, request in enumerate(api.classes):
-        assert (api.key, number, False) == (request.API_KEY, request.API_VERSION, request.FLEXIBLE_VERSION)
-        assert (api.key, number) == (request.RESPONSE_TYPE.API_KEY, request.RESPONSE_TYPE.API_VERSION)
-
-
-def test_requests_carry_a_plain_header() -> None:
-    data = encode(ApiVersionRequest_v0(), 258, "me")
-    assert data == b"\0\0\0\x0c" + b"\0\x12" + b"\0\0" + b"\0\0\x01\x02" + b"\0\x02me"
-
-
-@pytest.mark.parametrize(
-    ("request_class", "fields"),
-    [
-        (FETCH.classes[0], ["replica_id", "max_wait_time", "min_bytes", "topics"]),
-        (FETCH.classes[3], ["replica_id", "max_wait_time", "min_bytes", "max_bytes", "topics"]),
-        (
-            FETCH.classes[11],
-            [
-                *("replica_id", "max_wait_time", "min_bytes", "max_bytes", "isolation_level", "session_id"),
-                *("session_epoch", "topics", "forgotten_topics_data", "rack_id"),
-            ],
-        ),
-        (LIST_OFFSETS.classes[0], ["replica_id", "topics"]),
-        (LIST_OFFSETS.classes[3], ["replica_id", "isolation_level", "topics"]),
-        (METADATA.classes[0], ["topics"]),
-        (METADATA.classes[5], ["topics", "allow_auto_topic_creation"]),
-    ],
-)
-def test_the_order_of_fields(request_class: type, fields: list[str]) -> None:
-    assert list(request_class.SCHEMA.names) == fields  # type: ignore[attr-defined]
-
-
-def test_the_widths_of_a_fetch_position() -> None:
-    topics = dict(zip(FETCH.classes[11].SCHEMA.names, FETCH.classes[11].SCHEMA.fields, strict=True))["topics"]
-    partitions = topics.array_of.fields[1].array_of
-    assert list(partitions.fields) == [Int32, Int32, Int64, Int64, Int32]
-
-
-@pytest.mark.parametrize(
-    ("api", "first"), [(METADATA, 0), (METADATA, 3), (METADATA, 5)], ids=["metadata-0", "metadata-3", "metadata-5"]
-)
-def test_metadata_answers_begin_and_end_as_expected(api: Api, first: int) -> None:
-    topic = api.classes[first].RESPONSE_TYPE.SCHEMA.fields[-1].array_of
-    assert topic.fields[0] is Int16
-    assert topic.names[1] == "topic"
-    assert topic.names[-1] == "partitions"
-    assert list(topic.fields[-1].array_of.names[:3]) == ["error_code", "partition", "leader"]
 
 
 def test_a_batch_is_read_from_a_slice_without_copying() -> None:

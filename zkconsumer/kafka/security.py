@@ -29,6 +29,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, ConfigException, MissingExtraError
 from zkconsumer.kafka import error_codes, requests
 from zkconsumer.kafka.broker_channel import BrokerChannel, Security
+from zkconsumer.kafka.broker_schemas import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from zkconsumer.kafka.connection import PeerClosedError
 from zkconsumer.tls import PemFile, client_context
 
@@ -194,26 +195,26 @@ class _ChannelSecurity:
         """Log in. Return the lifetime of the login in seconds, or None if unlimited. Raises BrokerError."""
         if self._login is None:
             return None
-        version = channel.versions.get(requests.SASL_HANDSHAKE.name)
+        version = channel.versions.get(SASL_HANDSHAKE.name)
         if version is not None:
             self._choose_mechanism(self._login, channel, version, deadline)
         elif self._login.mechanism != "GSSAPI":
             raise BrokerAuthenticationError(f"{channel.name}: brokers before 0.10 know no login but GSSAPI")
-        tokens = _token_in_request if version and requests.SASL_AUTHENTICATE.name in channel.versions else _bare_token
+        tokens = _token_in_request if version and SASL_AUTHENTICATE.name in channel.versions else _bare_token
         return self._exchange_tokens(self._login, channel, tokens, deadline)
 
     @staticmethod
     def _choose_mechanism(login: SaslLogin, channel: BrokerChannel, version: int, deadline: Deadline) -> None:
-        request = requests.SASL_HANDSHAKE.classes[version](login.mechanism)
-        answer = channel.exchange(requests.SASL_HANDSHAKE, request, deadline)
-        if answer.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(answer.enabled_mechanisms or ()) or "none"
+        answer = channel.exchange(requests.mechanism_request(version, login.mechanism), deadline)
+        code = answer["error_code"]
+        if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(filter(None, answer["mechanisms"] or ())) or "none"
             raise BrokerAuthenticationError(
                 f"{channel.name}: it does not know sasl.mechanism {login.mechanism}; it offers {offered}"
             )
-        if answer.error_code:
+        if code:
             raise BrokerAuthenticationError(
-                f"{channel.name}: {error_codes.name(answer.error_code)} to the wish to log in; is "
+                f"{channel.name}: {error_codes.name(code)} to the wish to log in; is "
                 f"security.protocol right for this listener?"
             )
 
@@ -246,12 +247,12 @@ def _token_in_request(
 ) -> tuple[bytes, float | None]:
     """Exchange one token in a request of the protocol (from 1.0 on)."""
     del awaited  # every request has its answer
-    version = channel.versions[requests.SASL_AUTHENTICATE.name]
-    answer = channel.exchange(requests.SASL_AUTHENTICATE, requests.SASL_AUTHENTICATE.classes[version](token), deadline)
-    if answer.error_code:
-        raise BrokerAuthenticationError(answer.error_message or error_codes.name(answer.error_code))
-    lifetime = getattr(answer, "session_lifetime_ms", 0)
-    return bytes(answer.sasl_auth_bytes or b""), lifetime / 1000 if lifetime > 0 else None
+    version = channel.versions[SASL_AUTHENTICATE.name]
+    answer = channel.exchange(requests.token_request(version, token), deadline)
+    if answer["error_code"]:
+        raise BrokerAuthenticationError(answer["error_message"] or error_codes.name(answer["error_code"]))
+    lifetime = answer.get("session_lifetime_ms", 0)
+    return answer["auth_bytes"] or b"", lifetime / 1000 if lifetime > 0 else None
 
 
 def _bare_token(channel: BrokerChannel, token: bytes, awaited: bool, deadline: Deadline) -> tuple[bytes, float | None]:

@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 import trustme
-from aiokafka.protocol import admin
-from aiokafka.protocol.metadata import MetadataResponse_v5
 
 from tests.timing import scaled
-from tests.unit.kafka.scripted import RANGES, Peer, ScriptedBroker
+from tests.unit.kafka.scripted import RANGES, Peer, ScriptedBroker, response
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, ConfigException, MissingExtraError
 from zkconsumer.kafka import BrokerChannel, channel_security
+from zkconsumer.kafka.broker_schemas import METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 MODERN = {**RANGES, 17: (0, 1), 36: (0, 2)}
 OLDER: Mapping[int, tuple[int, int]] = {1: (0, 3), 2: (0, 1), 3: (0, 2), 18: (0, 0), 17: (0, 0)}
@@ -48,7 +47,7 @@ def handshake(peer: Peer, mechanism: str, *, error: int = 0, offered: tuple[str,
     asked = peer.request()
     assert asked.api == 17
     assert asked.body == len(mechanism).to_bytes(2, "big") + mechanism.encode()
-    peer.answer(asked.correlation_id, admin.SaslHandShakeResponse_v1(error, list(offered)).encode())
+    peer.answer(asked.correlation_id, response(SASL_HANDSHAKE, 1, error, offered))
 
 
 def token(peer: Peer) -> tuple[int, bytes]:
@@ -58,17 +57,17 @@ def token(peer: Peer) -> tuple[int, bytes]:
 
 
 def accept(peer: Peer, correlation_id: int, answer: bytes = b"", lifetime_ms: int = 0) -> None:
-    peer.answer(correlation_id, admin.SaslAuthenticateResponse_v1(0, None, answer, lifetime_ms).encode())
+    peer.answer(correlation_id, response(SASL_AUTHENTICATE, 1, 0, None, answer, lifetime_ms))
 
 
 def refuse(peer: Peer, correlation_id: int, why: str) -> None:
-    peer.answer(correlation_id, admin.SaslAuthenticateResponse_v1(58, why, b"", 0).encode())
+    peer.answer(correlation_id, response(SASL_AUTHENTICATE, 1, 58, why, b"", 0))
 
 
 def serve_metadata(peer: Peer) -> None:
     asked = peer.request()
     assert asked.api == 3
-    peer.answer(asked.correlation_id, MetadataResponse_v5(0, [], None, 0, []).encode())
+    peer.answer(asked.correlation_id, response(METADATA, 5, 0, [], None, 0, []))
 
 
 # ---- SASL ----
