@@ -9,7 +9,7 @@ from importlib.metadata import version
 from itertools import chain, islice
 
 import pytest
-from aiokafka import codec, conn
+from aiokafka import codec
 from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch, DefaultRecordBatchBuilder
 
 
@@ -71,20 +71,3 @@ def test_the_codecs_are_there() -> None:
     for name in ("gzip", "snappy", "lz4"):
         packed = getattr(codec, f"{name}_encode")(b"content" * 10)
         assert getattr(codec, f"{name}_decode")(packed) == b"content" * 10
-
-
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_authenticators_can_be_driven_without_a_loop(mechanism: str) -> None:
-    scram = conn.ScramAuthenticator(
-        loop=None, sasl_plain_username="u", sasl_plain_password="p", sasl_mechanism=mechanism
-    )
-    first, awaited = scram._step(None)
-    assert awaited
-    assert first.startswith(b"n,,n=u,r=")
-    final, _ = scram._step(first.removeprefix(b"n,,n=u,") + b"x,s=c2FsdA==,i=4096")
-    assert final.startswith(b"c=biws,r=")
-    with pytest.raises(ValueError, match="signature"):
-        scram._step(b"v=AAAA")
-    plain = conn.SaslPlainAuthenticator(loop=None, sasl_plain_username="u", sasl_plain_password="p")
-    assert plain._step(None) == (b"u\0u\0p", True)
-    assert plain._step(b"") is None
