@@ -4,9 +4,9 @@ Made once for a connector and shared by all its channels. Any thread may use it,
 speaks PLAINTEXT only; the properties are those of Kafka's newer clients.
 
 A login does no I/O of its own, but for GSSAPI, which asks the Kerberos library (and that its server), and for the
-function or file of an OAUTHBEARER token. ``sasl_mechanisms.py`` computes the steps. Three rules are stricter than other
-clients: the number of hash rounds that a broker asks for has limits, a broker must extend the nonce of SCRAM (RFC
-5802), and a refused OAUTHBEARER token is an error at once.
+function or file of an OAUTHBEARER token. ``sasl_mechanisms.py`` computes the steps. Three rules are stricter than those
+of other clients. The number of hash rounds that a broker asks for has limits. A broker must extend the nonce of SCRAM
+(RFC 5802). A refused OAUTHBEARER token is an error at once.
 """
 
 from __future__ import annotations

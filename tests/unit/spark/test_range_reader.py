@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.kafka.record_writer import GZIP
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
-from tests.unit.kafka.sets import GZIP, WHERE, Batch, MessageSet, Written
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from zkconsumer.errors import (
     BrokerResponseError,
     BrokerUnavailableError,
