@@ -1,0 +1,1 @@
+"""Turns the records of batches of format 2 into the buffers of Arrow columns."""
