@@ -52,9 +52,9 @@ def _choose() -> str:
     for name in MODULES:
         try:
             compiled = import_module(f"{__name__}.compiled_{name}")
-        except ModuleNotFoundError:
-            return "this installation has no compiled modules"
         except ImportError as error:
+            if error.name == f"{__name__}.compiled_{name}" and isinstance(error, ModuleNotFoundError):
+                return "this installation has no compiled modules"
             return f"a compiled module cannot be loaded: {error}"
         # An edit of a source must never run as the text from before it.
         if getattr(compiled, "SOURCE_DIGEST", "") != digest:
