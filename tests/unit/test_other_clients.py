@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,17 @@ with FakeCluster(zookeeper=True) as cluster:
         connector.commit_offsets()
 print("consumed")
 """
+
+
+def test_no_other_client_is_required() -> None:
+    """A requirement, with or without a release, would forbid users other releases."""
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    required = {
+        re.split(r"[^a-z0-9-]", line)[0] for line in settings["options"]["install_requires"].splitlines() if line
+    }
+    assert "kazoo" in required
+    assert not required & {"aiokafka", "kafka-python", "confluent-kafka"}
 
 
 @pytest.mark.parametrize("kind", ["absent", "foreign"])
