@@ -6,10 +6,32 @@ import struct
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from zkconsumer.kafka.broker_schemas import LIST_OFFSETS, METADATA
-from zkconsumer.kafka.group_schemas import OFFSET_FETCH
-from zkconsumer.kafka.schema import MOST_ENTRIES, ApiRequest
+from zkconsumer.kafka.broker_schemas import BROKER_MESSAGES, LIST_OFFSETS, METADATA
+from zkconsumer.kafka.group_schemas import OFFSET_FETCH, TOOL_MESSAGES
+from zkconsumer.kafka.schema import MOST_ENTRIES, ApiRequest, ApiSchema
+
+VERSIONS = [
+    (message, version)
+    for message in (*BROKER_MESSAGES, *TOOL_MESSAGES)
+    for version in range(message.lowest, message.highest + 1)
+]
+SMALL = st.sampled_from([b"\0", b"\0\0", b"\0\1", b"\0\0\0\1", b"\1", b"\2", b"\xff\xff", b"\xff" * 4, b"t"])
+"""Parts from which lengths and counts are easily made."""
+
+
+@given(st.sampled_from(VERSIONS), st.binary(max_size=80) | st.lists(SMALL, max_size=30).map(b"".join))
+def test_any_bytes_are_the_same_values_again_or_refused(one: tuple[ApiSchema, int], data: bytes) -> None:
+    """Nothing but a ValueError comes of them, and what is read says all that the bytes say."""
+    message, version = one
+    for fields in (message.request, message.response):
+        try:
+            values = message.read(fields, version, data)
+        except ValueError:
+            continue
+        assert message.read(fields, version, message.write(fields, version, values)) == values
 
 
 def _topics(count: int) -> bytes:
