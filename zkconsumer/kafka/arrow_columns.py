@@ -4,7 +4,7 @@ Responsible for the seven columns of Spark's own Kafka source and the headers, i
 at a time. pyarrow and numpy are imported when the first column is made, never before.
 
 With numpy, batches of format 2 are read by vector operations (``numpy_columns``). Without it, with headers, for
-older formats and for strange bytes, aiokafka's compiled class reads the records. A thousand of them at a time become
+older formats and for strange bytes, the records are read as a stream reads them. A thousand of them at a time become
 one Arrow array a column. The two ways give the same columns, byte for byte. The arrays are joined when there are enough
 rows.
 """

@@ -34,7 +34,8 @@ import cramjam  # type: ignore[import-untyped,unused-ignore]
 import google_crc32c
 import pyarrow as pa
 
-from tests.unit.kafka.sets import GZIP, LZ4, SNAPPY, WHERE, ZSTD, Batch, MessageSet, Written
+from tests.unit.kafka.record_writer import GZIP, LZ4, SNAPPY, ZSTD
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from zkconsumer import data_plane
 from zkconsumer.kafka import CorruptRecordsError, batches
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.kafka.record_writer import NewRecord, batch_bytes
 from tests.unit.kafka.sets import SETS, WHERE, Batch, MessageSet, Written, read_columns
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import arrow_columns, numpy_columns
@@ -69,13 +68,11 @@ def test_columns_equal_the_records_read_one_by_one(
 
 
 def long_batch(base: int, sizes: list[int], every: int | None, codec: int) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 30)
-    for n, size in enumerate(sizes):
-        key = None if every and n % every == 0 else b"key"
-        builder.append(n, 10**12 + n * 37, key, b"x" * size, [])
-    data = bytearray(builder.build())
-    struct.pack_into(">q", data, 0, base)  # not part of the checksum
-    return bytes(data)
+    records = [
+        NewRecord(n, 10**12 + n * 37, None if every and n % every == 0 else b"key", b"x" * size)
+        for n, size in enumerate(sizes)
+    ]
+    return batch_bytes(records, base=base, codec=codec)
 
 
 # Lengths of records change where they do in life: with the number of an offset's digits, or with the values.

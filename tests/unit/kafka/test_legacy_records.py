@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from aiokafka.codec import lz4_encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.kafka.sets import GZIP, WHERE, Batch, MessageSet, Written, resealed
+from tests.unit.kafka.record_writer import GZIP, lz4_encode
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, resealed
 from tests.unit.kafka.test_message_set import listed, offsets, plain
 from zkconsumer.kafka import CorruptRecordsError, batches
 from zkconsumer.kafka.compression import with_right_lz4_checksum, xxhash32
