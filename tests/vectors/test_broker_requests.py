@@ -1,4 +1,4 @@
-"""Requests that every broker answers: the bytes of the Java client of 3.9.1 and of aiokafka 0.14."""
+"""The requests that every broker answers have the bytes of the Java client of 3.9.1 and of aiokafka 0.14."""
 
 from __future__ import annotations
 

@@ -24,6 +24,8 @@ _LOG_APPEND_TIME: Final = 0x08
 _LARGEST = (1 << 63) - 1
 _SMALLEST = 6  # the bytes of a record without a key and a value
 _CASTAGNOLI: Final = 0x82F63B78
+_COPIED: Final = 4 * 1024 * 1024
+_SKIPPING: Final = "the bytes do not lie one behind the other"
 
 if not cython.compiled:
     _SUMS = [0] * 256  # an array of C in the compiled copy
@@ -89,9 +91,21 @@ class Record:
 
 if not cython.compiled:
 
-    def start_of(view: memoryview) -> bytes:
-        """Return the bytes of a view; a pointer to them in the compiled copy."""
-        return bytes(view)
+    def start_of(view: memoryview) -> Any:
+        """Return the bytes of a view; a pointer to them in the compiled copy. Raises: BufferError if it skips some."""
+        if view.itemsize != 1 or view.strides != (1,):
+            raise BufferError(_SKIPPING)
+        return bytes(view) if len(view) <= _COPIED else _LargeBatch(view)
+
+    class _LargeBatch:
+        """The bytes of a batch that is not copied as a whole: with its records it would be in memory three times."""
+
+        def __init__(self, view: memoryview) -> None:
+            self._view = view
+
+        def __getitem__(self, at: Any) -> Any:
+            found = self._view[at]
+            return found if isinstance(found, int) else bytes(found)
 
 
 @cython.final

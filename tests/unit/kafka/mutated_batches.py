@@ -34,7 +34,8 @@ import cramjam  # type: ignore[import-untyped,unused-ignore]
 import google_crc32c
 import pyarrow as pa
 
-from tests.unit.kafka.sets import GZIP, LZ4, SNAPPY, WHERE, ZSTD, Batch, MessageSet, Written
+from tests.unit.kafka.record_writer import GZIP, LZ4, SNAPPY, ZSTD
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from zkconsumer import data_plane
 from zkconsumer.kafka import CorruptRecordsError, batches
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder
@@ -58,8 +59,6 @@ _LONG_NUMBERS = (
     b"\x80" * 10 + b"\x01",
     b"\x80\x00",
 )
-_HEAD = {2: 61, 1: 34, 0: 26}
-"""Bytes before the records of a batch, or before the content of a message without a key."""
 
 
 def _originals() -> list[tuple[int, bytes]]:
@@ -98,7 +97,7 @@ def _mutated(random: Random, data: bytes, begin: int) -> bytes:
 
 
 def resealed(data: bytes) -> bytes:
-    """Return one batch or message with the checksum that fits its content. The one of ``sets`` takes most of the time."""
+    """Return one batch or message with the checksum that fits its content, many times faster than that of ``sets``."""
     if data[16:17] == b"\2":
         return data[:17] + int(google_crc32c.value(data[21:])).to_bytes(4, "big") + data[21:]
     return data[:12] + zlib.crc32(data[16:]).to_bytes(4, "big") + data[16:]
