@@ -366,16 +366,17 @@ def merged_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
     got: cython.bint = False
     message = None  # taken from a stream and not handed out yet
 
-    def wait_for_token(seconds: float) -> bool:
-        nonlocal deadline, idle, got
-        deadline = deadline or source.new_deadline()
-        if source.waited(seconds, deadline):
-            return True
-        idle, got = source.count(), False  # no other stream has a token either
-        return False
-
     out.begun = True
     try:
+
+        def wait_for_token(seconds: float) -> bool:
+            nonlocal deadline, idle, got
+            deadline = deadline or source.new_deadline()
+            if source.waited(seconds, deadline):
+                return True
+            idle, got = source.count(), False  # no other stream has a token either
+            return False
+
         source.take_back_last()  # an interrupt may have ended the generator before this one
         while not source.stopped:
             failure: RaiseInstead | None = None
