@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from zkconsumer.errors import UnreadableMessageError
 from zkconsumer.kafka import scanned_columns
 from zkconsumer.kafka.column_blocks import FROM_ANYWHERE, LARGEST_MS, StrangeBytesError, block
+from zkconsumer.kafka.constant_columns import constant
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 
@@ -231,9 +232,7 @@ class ColumnBuilder:
             if name in self._made:
                 arrays = self._made[name]
             else:
-                arrays = [
-                    pa.repeat(pa.scalar(getattr(where, name), self._types[name]), count) for where, count in self._runs
-                ]
+                arrays = [constant(getattr(where, name), self._types[name], count) for where, count in self._runs]
             if not arrays:
                 columns.append(pa.array([], self._types[name]))
             else:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from zkconsumer.data_plane import COMPILED
 from zkconsumer.data_plane.columns import SMALLEST_RECORD, RowScanner
 from zkconsumer.kafka.column_blocks import Block, StrangeBytesError
+from zkconsumer.kafka.constant_columns import constant
 
 AVAILABLE: Final[bool] = COMPILED
 
@@ -99,10 +100,10 @@ class ScannedRows:
 
         kinds = [int(block.append_time is not None) for block in self._blocks]
         if kinds.count(kinds[0]) == len(kinds):
-            return pa.repeat(pa.scalar(kinds[0], pa.int32()), self.row_count)
+            return constant(kinds[0], pa.int32(), self.row_count)
         counts = [end - begin for begin, end in zip([0, *self._ends], self._ends, strict=False)]
         runs = zip(kinds, counts, strict=True)
-        return pa.concat_arrays([pa.repeat(pa.scalar(kind, pa.int32()), count) for kind, count in runs])
+        return pa.concat_arrays([constant(kind, pa.int32(), count) for kind, count in runs])
 
 
 def _memory(size: int, kind: str) -> tuple[Any, memoryview]:
