@@ -1,7 +1,7 @@
 """Decodes batches of format 2 into Arrow columns with ``data_plane.columns``: the quickest way, if that is compiled.
 
 Pure, one thread at a time. pyarrow is imported when the first column is made. Its pool gives the memory of columns, and
-uses memory again that users have let go of. Fresh memory from the system costs more than what is written there.
+uses memory again that users have let go of. Fresh memory from the system costs more than filling it.
 """
 
 from __future__ import annotations
