@@ -260,7 +260,8 @@ class World:
         """
         for partition in self.partitions:
             position = partition.position
-            mine = self.stream_of(partition).held_by(get_native_id())
+            stream = self.stream_of(partition)
+            mine = stream.held_by(get_native_id()) and not self.merged.withholds(stream)  # as StreamDelivery says
             for including in {False, mine}:
                 offset = position.finished(including_held=including) or 0
                 if offset > partition.first_unseen:

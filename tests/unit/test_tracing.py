@@ -44,8 +44,8 @@ def tracer(exporter: InMemorySpanExporter) -> Tracer:
 
 def message(offset: int = 5, *, topic: str = "t", partition: int = 2, **fields: Any) -> MessageAndMetadata[Any, Any]:
     base = {"key": b"k", "value": b"v", "headers": [], "timestamp": 0, "timestamp_type": 0}
-    record = SimpleNamespace(topic=topic, partition=partition, offset=offset, **{**base, **fields})
-    return MessageAndMetadata((record, record, record.value))
+    record = SimpleNamespace(offset=offset, **{**base, **fields})
+    return MessageAndMetadata(record, (topic, partition))
 
 
 def traced(tracer: Tracer, handler: Callable[[MessageAndMetadata[Any, Any]], object], *messages: Any) -> None:

@@ -8,10 +8,19 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
 
-MODULES: Final = ("records", "columns")
+MODULES: Final = (
+    "records",
+    "columns",
+    "hand_out",
+)
 """The modules that are compiled, each after those that it imports."""
 
-DECLARATIONS: Final = ("bounded.pxd", "records.pxd")
+DECLARATIONS: Final = (
+    "bounded.pxd",
+    "clock.pxd",
+    "hand_out.pxd",
+    "records.pxd",
+)
 """Files of C types beside the modules, which only the compiler reads."""
 
 
