@@ -9,7 +9,7 @@ cdef extern from "Python.h":
 cdef str _SKIPPING
 
 
-cdef inline const unsigned char* start_of(memoryview view) except NULL:
+cdef inline const unsigned char* start_of(memoryview view, Py_ssize_t parts) except NULL:
     cdef Py_buffer* buffer = PyMemoryView_GET_BUFFER(view)
     if buffer.itemsize != 1 or buffer.ndim != 1 or buffer.strides[0] != 1:
         raise BufferError(_SKIPPING)
