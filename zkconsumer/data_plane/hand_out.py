@@ -58,7 +58,7 @@ class RaiseInstead:
 @cython.auto_pickle(False)
 @cython.cclass
 class HandOutMarks:
-    """What the hand-out reads and writes of a position for each message; see ``core.partition_position``."""
+    """The fields of a position that the hand-out reads or writes for each message; see ``core.partition_position``."""
 
     __slots__ = ("consumed", "halted", "held_until")
 
