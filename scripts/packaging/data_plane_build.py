@@ -1,8 +1,14 @@
 """Compiles copies of the modules of zkconsumer/data_plane, for the build backend and for scripts/compile.
 
-A copy differs from its source in five things: its name (``compiled_columns`` of ``columns``), the line that imports the
-stand-in for ``cython``, the names of types that mypy does not know, imports that end in ``# cimport``, and a last line
-with the digest of the sources. Line numbers stay, so that tracebacks show the source's.
+A copy differs from its source in five things:
+
+- its name, ``compiled_columns`` of ``columns``;
+- the line that imports the stand-in for ``cython``;
+- the names of types that mypy does not know;
+- imports that end in ``# cimport``;
+- a last line with the digest of the sources.
+
+Line numbers stay, so that tracebacks show the source's.
 
 It uses only what setuptools documents: ``setup``, ``Extension`` and the commands.
 """

@@ -21,7 +21,7 @@ def describe() -> dict[str, Any]:
     """Machine, versions and time, for the head of a report."""
     import confluent_kafka
 
-    names = ("zkconsumer", "aiokafka", "kazoo", "confluent-kafka", "pyspark", "pyarrow")
+    names = ("zkconsumer", "kazoo", "confluent-kafka", "pyspark", "pyarrow")
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "--short", "HEAD"),

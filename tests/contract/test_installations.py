@@ -76,7 +76,7 @@ def built_wheel(source: Path, folder: Path, environment: Mapping[str, str]) -> B
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what is built, without any product."""
+    """A copy of the tree without products of a build."""
     folder = tmp_path_factory.mktemp("source")
     for name in BUILT_FROM:
         if (ROOT / name).is_dir():

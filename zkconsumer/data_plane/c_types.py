@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -40,6 +40,10 @@ def cast(kind: Any, value: Any, typecheck: bint = False) -> Any:
     return value
 
 
+@overload
+def declare(kind: Any, value: T) -> T: ...
+@overload
+def declare(kind: Any, value: Any = None, visibility: str = "private") -> Any: ...
 def declare(kind: Any, value: Any = None, visibility: str = "private") -> Any:
     """Return the value as it is."""
     return value

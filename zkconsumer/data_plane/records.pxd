@@ -6,11 +6,13 @@ cdef extern from "Python.h":
     Py_buffer* PyMemoryView_GET_BUFFER(object view)
 
 
-# The view must be contiguous and of single bytes, as memoryview() of bytes, of a bytearray or of a map is.
-cdef inline const unsigned char* start_of(memoryview view) except NULL:
+cdef str _SKIPPING
+
+
+cdef inline const unsigned char* start_of(memoryview view, Py_ssize_t parts) except NULL:
     cdef Py_buffer* buffer = PyMemoryView_GET_BUFFER(view)
     if buffer.itemsize != 1 or buffer.ndim != 1 or buffer.strides[0] != 1:
-        raise BufferError("the bytes of a batch do not lie one behind the other")
+        raise BufferError(_SKIPPING)
     return <const unsigned char*> buffer.buf
 
 

@@ -24,6 +24,8 @@ _LOG_APPEND_TIME: Final = 0x08
 _LARGEST = (1 << 63) - 1
 _SMALLEST = 6  # the bytes of a record without a key and a value
 _CASTAGNOLI: Final = 0x82F63B78
+_LARGE: Final = 4096  # bytes of a record
+_SKIPPING: Final = "the bytes do not lie one behind the other"
 
 if not cython.compiled:
     _SUMS = [0] * 256  # an array of C in the compiled copy
@@ -89,9 +91,24 @@ class Record:
 
 if not cython.compiled:
 
-    def start_of(view: memoryview) -> bytes:
-        """Return the bytes of a view; a pointer to them in the compiled copy."""
-        return bytes(view)
+    def start_of(view: memoryview, parts: int) -> Any:
+        """Return the bytes of a view, of which ``parts`` are read; a pointer to them in the compiled copy.
+
+        Raises: BufferError if the view skips bytes.
+        """
+        if view.itemsize != 1 or view.strides != (1,):
+            raise BufferError(_SKIPPING)
+        return bytes(view) if len(view) <= _LARGE * parts else _LargeBatch(view)
+
+    class _LargeBatch:
+        """The bytes of a batch of large records. Copied as a whole, these would be in memory three times."""
+
+        def __init__(self, view: memoryview) -> None:
+            self._view = view
+
+        def __getitem__(self, at: Any) -> Any:
+            found = self._view[at]
+            return found if isinstance(found, int) else bytes(found)
 
 
 @cython.final
@@ -137,7 +154,7 @@ class RecordReader:
             raise MalformedRecordError(f"a batch of {len(view)} bytes covers {span} offsets from {base} on")
         attributes, first_stamp, last_stamp, total = _HEAD(view, _ATTRIBUTES_AT)
         self._view = view
-        self._data = start_of(view)
+        self._data = start_of(view, total)
         self._at = _BATCH_HEAD
         self._end = len(view)
         self._base = base
@@ -306,8 +323,8 @@ class RecordReader:
 def crc32c(data: bytes | bytearray | memoryview) -> int:
     """Return the CRC-32C of some bytes, where no library computes it by the processor's instruction."""
     view = memoryview(data)
-    start = start_of(view)
     size: cython.Py_ssize_t = len(view)
+    start = start_of(view, size)
     found: cython.uint = 0xFFFFFFFF
     at: cython.Py_ssize_t
     for at in range(size):

@@ -1,9 +1,9 @@
 """Reads a fetch response, versions 0 to 11, without touching the records. Pure; the fetcher thread calls it.
 
-aiokafka's own reader would copy the records several times and walk them through a stream object. Here each partition's
-records are copied once, out of a small receive buffer, so a response of 50 MB does not take 100. Lengths and counts are
-compared with the rest of the response and with the request, and memory grows with the bytes that came. Any bytes give
-either a response or a BrokerError.
+The schema in ``broker_schemas.py`` would need the whole response in memory before it reads the first record. Here each
+partition's records are copied once, out of a small receive buffer, so a response of 50 MB does not take 100. Lengths
+and counts are compared with the rest of the response and with the request, and memory grows with the bytes that came.
+Any bytes give either a response or a BrokerError.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _read(reader: ResponseReader, version: int, most: int | None) -> FetchRespon
 
 def _read_partition(reader: ResponseReader, version: int, topic: str) -> PartitionResponse:
     reader.fill(_HEAD)
-    view, at = reader.view, reader.at  # read once: there may be many partitions, and a head usually lies in one piece
+    view, at = (reader.view, reader.at)  # read once: there may be many partitions, and a head usually lies in one piece
     log_start = last_stable = -1
     if version >= 5:
         partition, error, high_watermark, last_stable, log_start = _PARTITION_5.unpack_from(view, at)

@@ -89,7 +89,7 @@ def batches(
             elif next_offset <= reached:  # not read, so that reading can go on after a corrupt place of the same set
                 if transactions is not None and reached == fetch_offset:
                     transactions.skip(head, view[at:stop])
-                at = stop
+                at, last = stop, next_offset - 1
                 continue
             else:
                 batch = _batch(head, view[at:stop], where, reached, check_crc, transactions, expansion)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.kafka import reference
+from tests.unit.kafka.record_writer import GZIP
 from tests.unit.kafka.reference import Plain
-from tests.unit.kafka.sets import CODECS, GZIP, SETS, WHERE, Batch, MessageSet, Written, read_columns, resealed
+from tests.unit.kafka.sets import CODECS, SETS, WHERE, Batch, MessageSet, Written, read_columns, resealed
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.compression import Expansion
