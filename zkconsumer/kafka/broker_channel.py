@@ -20,9 +20,11 @@ from typing import Any, NamedTuple, Protocol
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.kafka import error_codes, fetch_request, fetch_response, requests
+from zkconsumer.kafka.broker_schemas import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from zkconsumer.kafka.connection import Connection, PeerClosedError, Receive, receive_bounded
 from zkconsumer.kafka.fetch_response import FetchResponse
-from zkconsumer.kafka.requests import Api, ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
+from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
+from zkconsumer.kafka.schema import ApiRequest, ApiSchema
 from zkconsumer.model import Endpoint, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,7 @@ class _PendingResponse(NamedTuple):
     """A response that the broker owes us, and the most bytes and (of a fetch) partitions that it may have."""
 
     correlation_id: int
-    api: Api
+    api: ApiSchema
     version: int
     max_wait: float
     most_bytes: int
@@ -145,10 +147,8 @@ class BrokerChannel:
         """
         if not topics:
             return ClusterMetadata({}, {}, {})
-        version = self._version(requests.METADATA)
-        return requests.cluster_metadata(
-            self.exchange(requests.METADATA, requests.metadata_request(version, topics), deadline)
-        )
+        version = self._version(METADATA)
+        return requests.cluster_metadata(self.exchange(requests.metadata_request(version, topics), deadline))
 
     def list_offsets(
         self,
@@ -169,9 +169,9 @@ class BrokerChannel:
         """
         if not wanted:
             return {}
-        version = self._version(requests.LIST_OFFSETS)
+        version = self._version(LIST_OFFSETS)
         request = requests.list_offsets_request(version, wanted, isolation_level, written=written)
-        listed = requests.listed_offsets(self.exchange(requests.LIST_OFFSETS, request, deadline))
+        listed = requests.listed_offsets(self.exchange(request, deadline))
         # If such a broker returns no offset, no segment is older: all messages may be newer, from the beginning on.
         newer = {
             tp: _BEGINNING
@@ -192,12 +192,12 @@ class BrokerChannel:
         The result is empty if the broker knows no epochs (before 0.11), and holds errors of single partitions too.
         Raises: BrokerUnavailableError, BrokerError.
         """
-        self._version(requests.FETCH)
-        version = (self._versions or {}).get(requests.EPOCH_END)
+        self._version(FETCH)
+        version = (self._versions or {}).get(OFFSET_FOR_LEADER_EPOCH)
         if version is None or not epochs:
             return {}
         request = requests.epoch_ends_request(version, epochs)
-        return requests.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
+        return requests.epoch_ends(self.exchange(request, deadline), epochs)
 
     def topic_configs(
         self, topics: Sequence[str], names: Sequence[str], deadline: Deadline
@@ -207,16 +207,16 @@ class BrokerChannel:
         Topics that the broker does not describe to us are left out; so are all of them if it is older than 0.11.
         Raises: BrokerUnavailableError, BrokerError.
         """
-        self._version(requests.FETCH)
-        version = (self._versions or {}).get(requests.DESCRIBE_CONFIGS)
+        self._version(FETCH)
+        version = (self._versions or {}).get(DESCRIBE_CONFIGS)
         if version is None or not topics:
             return {}
         request = requests.topic_configs_request(version, topics, names)
-        return requests.topic_configs(self.exchange(requests.DESCRIBE_CONFIGS, request, deadline))
+        return requests.topic_configs(self.exchange(request, deadline))
 
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding. Raises: BrokerUnavailableError."""
-        version = self._version(requests.FETCH)
+        version = self._version(FETCH)
         correlation_id = self._next(deadline)
         data = fetch_request.encode(version, request, correlation_id, self._client_name)
         self._send(data, self._fetch_expected(correlation_id, version, request), deadline)
@@ -234,7 +234,7 @@ class BrokerChannel:
         else:
             most = sum([position.max_bytes for position in request.positions])
         most += _BESIDE_RECORDS
-        return _PendingResponse(correlation_id, requests.FETCH, version, request.max_wait, most, self._named)
+        return _PendingResponse(correlation_id, FETCH, version, request.max_wait, most, self._named)
 
     def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchResponse:
         """Return the response to a fetch. Earlier ones that were not received yet are read on the way and kept.
@@ -264,16 +264,17 @@ class BrokerChannel:
         if correlation_id not in [expected.correlation_id for expected in self._expected]:
             raise ValueError(f"no fetch {correlation_id} is outstanding")
 
-    def exchange(self, api: Api, request: Any, deadline: Deadline, max_wait: float = 0.0) -> Any:
-        """Send a request of ``requests`` and return its decoded response, for code built on a channel, such as a login.
+    def exchange(self, request: ApiRequest, deadline: Deadline, max_wait: float = 0.0) -> dict[str, Any]:
+        """Send a request and return its decoded response, for code built on a channel, such as a login.
 
         Arguments: ``max_wait`` in seconds is how much longer than usual the broker may be silent, if the request asks
         for that. Fetch responses that come first are kept for ``receive_fetch``. Raises: BrokerUnavailableError,
         BrokerError.
         """
         correlation_id = self._next(deadline)
-        data = requests.encode(request, correlation_id, self._client_id)
-        self._send(data, _PendingResponse(correlation_id, api, request.API_VERSION, max_wait, _LARGEST_OTHER), deadline)
+        data = request.encode(correlation_id, self._client_id)
+        expected = _PendingResponse(correlation_id, request.message, request.version, max_wait, _LARGEST_OTHER)
+        self._send(data, expected, deadline)
         try:
             while True:
                 expected, size, have = self._receive_head(deadline)
@@ -343,7 +344,7 @@ class BrokerChannel:
         name = self.connection.name
         for last in (False, True):
             try:
-                answer = self.exchange(requests.API_VERSIONS, requests.api_versions_request(), deadline)
+                answer = self.exchange(requests.api_versions_request(), deadline)
                 return requests.negotiated_versions(requests.api_ranges(answer, name), name)
             except PeerClosedError:
                 self._open(deadline)
@@ -354,7 +355,7 @@ class BrokerChannel:
                 raise
         return None
 
-    def _version(self, api: Api) -> int:
+    def _version(self, api: ApiSchema) -> int:
         if self._versions is None:
             raise BrokerUnavailableError(f"{self.connection.name}: not connected")
         return self._versions[api]
@@ -420,7 +421,7 @@ class BrokerChannel:
                 f" ({expected.api.name}); is this a Kafka listener of the right security protocol?"
             )
         if size > expected.most_bytes:
-            advice = "; a larger message needs a larger fetch.max.bytes" if expected.api is requests.FETCH else ""
+            advice = "; a larger message needs a larger fetch.max.bytes" if expected.api is FETCH else ""
             raise BrokerError(
                 f"{self.name}: an answer of {size} bytes came to {expected.api.name}, where {expected.most_bytes} are"
                 f" the most{advice}"

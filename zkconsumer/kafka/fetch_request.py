@@ -1,7 +1,7 @@
 """Writes a fetch request, versions 0 to 11. Pure; the fetcher thread calls it.
 
-aiokafka's own classes write the same bytes, and the tests compare them. But they walk a schema for each field, which
-took a tenth of the cost of a small response.
+The schema in ``broker_schemas.py`` gives the same bytes, and the tests compare them. But it makes a dictionary of each
+partition and walks its fields, which takes longer than to read a small response.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from operator import itemgetter
 from struct import Struct
 from typing import Any
 
-from zkconsumer.kafka.requests import FETCH, FetchPosition, FetchRequest
+from zkconsumer.kafka.broker_schemas import FETCH
+from zkconsumer.kafka.requests import FetchPosition, FetchRequest
 from zkconsumer.model import TopicPartition
 
 _HEADER = Struct(">ihhih").pack  # length of the rest, kind, version, correlation id, length of the client id

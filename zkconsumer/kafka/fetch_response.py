@@ -1,9 +1,9 @@
 """Reads a fetch response, versions 0 to 11, without touching the records. Pure; the fetcher thread calls it.
 
-aiokafka's own reader would copy the records several times and walk them through a stream object. Here each partition's
-records are copied once, out of a small receive buffer, so a response of 50 MB does not take 100. Lengths and counts are
-compared with the rest of the response and with the request, and memory grows with the bytes that came. Any bytes give
-either a response or a BrokerError.
+The schema in ``broker_schemas.py`` would need the whole response in memory before it reads the first record. Here each
+partition's records are copied once, out of a small receive buffer, so a response of 50 MB does not take 100. Lengths
+and counts are compared with the rest of the response and with the request, and memory grows with the bytes that came.
+Any bytes give either a response or a BrokerError.
 """
 
 from __future__ import annotations

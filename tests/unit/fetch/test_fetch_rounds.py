@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.timing import scaled
-from tests.unit.fetch.one_partition import FETCH, OnePartition
+from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.scripted import Peer, ScriptedBroker
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -20,6 +20,7 @@ from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import StreamQueue
 
+FETCH = 1
 SESSION = 7
 SMALL = Batch().encode(0)[0]
 Answer = tuple[int, bytes] | None
