@@ -60,3 +60,8 @@ use_environment() {
     exec 9>&-
     export PYTHON PATH="$folder/bin:$PATH" VIRTUAL_ENV="$folder"
 }
+
+# Compile zkconsumer/data_plane beside its sources, if they changed since the last time and there is a C compiler.
+compile_data_plane() {
+    "$PYTHON" scripts/packaging/compile.py --if-possible
+}

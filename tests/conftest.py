@@ -11,8 +11,9 @@ from threading import enumerate as living
 import pytest
 from hypothesis import settings
 
-from tests.tiers import Tier, left_out, tier_of_item
+from tests.tiers import Tier, left_out, one_way_only, tier_of_item
 from tests.timing import eventually
+from zkconsumer.version import DATA_PLANE
 
 # How long an example takes says nothing on a busy machine. CI tries the same examples each time: what it says is
 # about the change, and new examples are found where somebody looks at them.
@@ -30,6 +31,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 def pytest_addoption(parser: pytest.Parser) -> None:
     names = [tier.name.lower() for tier in Tier]
     parser.addoption("--tier", choices=names, default="all", help="run the tests of this tier and of those below it")
+    parser.addoption("--both-ways", action="store_true", help="run only the tests that ZKCONSUMER_PURE=1 is for")
+
+
+def pytest_report_header() -> str:
+    return f"data plane: {DATA_PLANE}"
 
 
 def _chosen(config: pytest.Config) -> Tier:
@@ -38,7 +44,10 @@ def _chosen(config: pytest.Config) -> Tier:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out whole files of higher tiers. None lets pytest decide."""
-    return True if left_out(collection_path, _chosen(config)) else None
+    chosen = _chosen(config)
+    if left_out(collection_path, chosen):
+        return True
+    return True if config.getoption("both_ways") and one_way_only(collection_path, chosen) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -53,6 +53,21 @@ TIERS = {
     "tests/spark/test_stream.py": _STANDARD,
 }
 
+BOTH_WAYS = {
+    "tests/unit/streams": _QUICK,
+    "tests/unit/kafka": _STANDARD,
+    "tests/unit/fetch": _STANDARD,
+    "tests/vectors": _STANDARD,
+    "tests/concurrency": _STANDARD,
+    "tests/interrupts": _STANDARD,
+    "tests/cluster/test_columns.py": _ALL,
+    "tests/cluster/test_consumed.py": _ALL,
+    "tests/spark/test_batch.py": _ALL,
+}
+"""The tests that ``scripts/test`` runs a second time with ``ZKCONSUMER_PURE=1``, and from which tier on. The first time
+they run compiled code, if there is a C compiler.
+"""
+
 
 def tier_of(path: PurePosixPath) -> Tier:
     """Return the tier of a file, whose path is relative to the repository.
@@ -73,6 +88,16 @@ def tier_of_item(item: pytest.Item) -> Tier:
 
 def left_out(path: Path, chosen: Tier) -> bool:
     """Whether a file has only tests of tiers above the chosen one, so that nothing of it need be imported."""
-    if path.suffix != ".py" or not path.name.startswith("test_") or not path.is_relative_to(ROOT):
+    return _is_test_file(path) and tier_of(PurePosixPath(path.relative_to(ROOT))) > chosen
+
+
+def one_way_only(path: Path, chosen: Tier) -> bool:
+    """Whether a file's tests do not run a second time in plain Python."""
+    if not _is_test_file(path):
         return False
-    return tier_of(PurePosixPath(path.relative_to(ROOT))) > chosen
+    file = PurePosixPath(path.relative_to(ROOT))
+    return all(BOTH_WAYS.get(str(folder), chosen + 1) > chosen for folder in (file, *file.parents))
+
+
+def _is_test_file(path: Path) -> bool:
+    return path.suffix == ".py" and path.name.startswith("test_") and path.is_relative_to(ROOT)

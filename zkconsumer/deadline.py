@@ -36,5 +36,7 @@ class Deadline:
 
     def bounded(self, seconds: float) -> float:
         """Return the seconds that a single step may take: ``seconds``, or less if less remains."""
-        left = self.remaining()
-        return seconds if left is None else min(seconds, left)
+        if self.at is None:
+            return seconds
+        left = self.at - monotonic()  # no other call: every read of a socket asks
+        return seconds if seconds < left else left if left > 0.0 else 0.0

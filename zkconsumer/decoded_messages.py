@@ -27,7 +27,7 @@ def message_class(
 
 def _decoded(field: str, decoder: Callable[[bytes], Any]) -> property:
     def read(message: MessageAndMetadata[Any, Any]) -> Any:
-        data = getattr(message[0], field)
+        data = getattr(message.record, field)
         if data is None:
             return None
         try:

@@ -13,7 +13,6 @@ Threads: any.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from contextlib import suppress
 from threading import Lock, get_ident, main_thread
 from time import monotonic
 from typing import TypeVar
@@ -35,8 +34,10 @@ class WakeFlag:
 
     def set(self) -> None:
         """Raise the flag, and wake the waiting thread."""
-        with suppress(RuntimeError):  # it is up already
+        try:
             self._lock.release()
+        except RuntimeError:  # it is up already
+            pass
 
     def clear(self) -> None:
         """Take the flag down."""
@@ -45,7 +46,7 @@ class WakeFlag:
     def wait(self, seconds: float | None) -> bool:
         """Wait until the flag is up, and take it down. Return False if it is still down after so many seconds."""
         if get_ident() != main_thread().ident:
-            return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, min(seconds, _LONGEST)))
+            return self._lock.acquire(True, -1 if seconds is None else max(0.0, min(seconds, _LONGEST)))
         end = None if seconds is None else monotonic() + seconds
         while True:
             left = SLICE if end is None else max(0.0, end - monotonic())

@@ -95,7 +95,7 @@ class ProcessSpans:
         return _OpenSpan(self, lambda: self._begin_batch(messages))
 
     def _begin_message(self, message: MessageAndMetadata[Any, Any]) -> _Begun:
-        record = message[0]
+        record = message.record
         attributes: Attributes = {
             **self._common,
             "messaging.destination.name": message.topic,

@@ -1,8 +1,20 @@
-"""The version of this package, in a module that imports nothing."""
+"""The version of this package, and which code it uses for each record.
+
+The build reads ``VERSION`` from this text, without importing it.
+"""
 
 import sysconfig
+from typing import Final
+
+from zkconsumer import data_plane
 
 VERSION = "0.1.0"
+
+COMPILED: Final = data_plane.COMPILED
+"""Whether the compiled modules are in use. Without them everything works, several times slower."""
+
+DATA_PLANE: Final = data_plane.CHOICE
+"""``compiled``, or ``pure Python`` with the reason."""
 
 
 def refuse_free_threaded_builds() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zkconsumer.devcluster import java
+from zkconsumer.version import DATA_PLANE
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +21,7 @@ def describe() -> dict[str, Any]:
     """Machine, versions and time, for the head of a report."""
     import confluent_kafka
 
-    names = ("zkconsumer", "aiokafka", "kazoo", "confluent-kafka", "pyspark", "pyarrow")
+    names = ("zkconsumer", "kazoo", "confluent-kafka", "pyspark", "pyarrow")
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "--short", "HEAD"),
@@ -33,6 +34,7 @@ def describe() -> dict[str, Any]:
         "java": _java(),
         "librdkafka": confluent_kafka.libversion()[0],
         **{name: _version(name) for name in names},
+        "data_plane": DATA_PLANE,
     }
 
 

@@ -83,7 +83,7 @@ def draw(results: Sequence[dict[str, Any]], picture: Path) -> None:
     about = results[-1]["machine"]
     runs = f"medians of {len(results)} runs, lines from the lowest to the highest turn"
     figure.suptitle(
-        f"{runs}; {about['cores']} cores, {about['cpu']}, Python {about['python']}",
+        f"{runs}; {about['cores']} cores, {about['cpu']}, Python {about['python']}, {about['data_plane']}",
         fontsize=9,
     )
     figure.tight_layout()

@@ -79,8 +79,10 @@ def _parts(channel: BrokerChannel, topic: str, count: int, rounds: int) -> dict[
     streams = _Streams(chunks, count, 2 * rounds)
     handed = cost(streams.iterate)
     used = cost(streams.use)
-    bare = [(None, None, None)] * count
-    made = cost(lambda: _exhaust(map(MessageAndMetadata, bare))) - cost(lambda: _exhaust(iter(bare)))
+    place = ("topic", 0)
+    made = cost(lambda: [MessageAndMetadata(None, place) for _ in range(count)]) - cost(
+        lambda: [None for _ in range(count)]
+    )
     parts = {
         "receive": receive,
         "heads": heads,

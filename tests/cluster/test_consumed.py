@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader, offsets_of
 from tests.cluster.our_member import OurMember
+from tests.streams import only_plain
 from tests.timing import eventually, scaled
 from zkconsumer import (
     ConnectorClosedException,
@@ -330,12 +331,14 @@ class Tripwire:
         return getattr(self._lease, name)
 
 
+@only_plain
 def test_a_signal_handler_in_a_hand_out_counts_exactly(connector: NewConnector, place: Place) -> None:
     """The message in the interrupted hand-out was committed and never handed out."""
     member = connector(place.group)
     stream = only_stream(member, place.topic)
     eventually(lambda: len(stream.queue), 10, "messages")
-    stream._lease = Tripwire(stream._lease, 5, member.shutdown)
+    reader = stream.chunk_reader
+    reader.lease = Tripwire(reader.lease, 5, member.shutdown)
     with within(2):
         offsets = [message.offset for message in stream]
     # a message in the interrupted hand-out may still arrive, and then it counts

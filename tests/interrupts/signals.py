@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import random
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -23,8 +23,11 @@ from tests.interrupts.sweep import AGAIN, Operation, timer
 from tests.interrupts.world import Violation
 
 _HARNESS = str(world.__file__)
+_STORM = 12
+"""Readings of one world, each interrupted, some of them twice."""
 _NOTES = ("took", "took_rows", "check")
 _SHORTEST_S = 5e-6
+_SHORTLY_S = 2e-4
 
 
 class Rung(BaseException):
@@ -46,15 +49,17 @@ class SignalFigures:
 class _Bell:
     """Rings at random moments while an operation runs; only where the project's code is below, it raises."""
 
-    def __init__(self, choose: random.Random) -> None:
+    def __init__(self, choose: random.Random, again: bool = False) -> None:
         self._choose = choose
+        self._again = again
+        self._soon = False
         self.armed = False
         self.inside = 0
         self.outside = 0
         self.longest = 1e-3
 
-    def set(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, self._choose.uniform(_SHORTEST_S, self.longest))
+    def set(self, longest: float | None = None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self._choose.uniform(_SHORTEST_S, longest or self.longest))
 
     def ring(self, number: int, frame: FrameType | None) -> None:
         if not self.armed:
@@ -64,7 +69,11 @@ class _Bell:
             self.set()
             return
         self.inside += 1
-        self.armed = False
+        self.armed = self._again
+        if self._again:
+            # each second time while the first interrupt is still on its way to the application
+            self._soon = not self._soon
+            self.set(_SHORTLY_S if self._soon else None)
         raise Rung
 
 
@@ -105,6 +114,57 @@ def ring(operation: Operation, seconds: float, seed: int, enough: int = 1 << 30)
                 figures.findings.append(f"refuses: {type(refusal).__name__}: {refusal}")
     figures.inside, figures.outside = bell.inside, bell.outside
     return figures
+
+
+def storm(operation: Operation, seconds: float, seed: int, enough: int = 1 << 30) -> SignalFigures:
+    """Interrupt the readings of an operation many times each, also while an interrupt is still on its way out.
+
+    Arguments and result as for :func:`ring`. Any number of messages may come again.
+    """
+    figures = SignalFigures(operation.name)
+    bell = _Bell(random.Random(seed), again=True)
+    end = monotonic() + seconds
+    for _ in range(2):
+        began = monotonic()
+        made = _read(operation)
+        bell.longest = 1.2 * (monotonic() - began)
+        operation.after(made, None)
+    patient = replace(operation, repeats=1 << 30)
+    with timer(bell.ring):
+        while monotonic() < end and bell.inside < enough:
+            figures.worlds += 1
+            try:
+                figures.repeats = max(figures.repeats, _stormy_world(patient, bell))
+            except Violation as violation:
+                figures.findings.append(str(violation))
+            except Exception as refusal:
+                figures.findings.append(f"refuses: {type(refusal).__name__}: {refusal}")
+    figures.inside, figures.outside = bell.inside, bell.outside
+    return figures
+
+
+def _stormy_world(operation: Operation, bell: _Bell) -> int:
+    made = operation.prepare()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(_STORM):
+            try:
+                bell.armed = True
+                bell.set()
+                operation.act(made)
+            except Rung:
+                pass
+            finally:
+                bell.armed = False
+            made.forget_hands()
+            made.check()
+            operation.mend(made)
+            made.fetch_again()
+    finally:
+        if collects:
+            gc.enable()
+    return operation.after(made, AGAIN)
 
 
 def _read(operation: Operation) -> Any:

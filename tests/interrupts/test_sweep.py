@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from tests.interrupts import members, pythons, reading
 from tests.interrupts.boundaries import Interrupted, in_project
-from tests.interrupts.signals import ring
+from tests.interrupts.signals import ring, storm
 from tests.interrupts.sweep import AGAIN, Operation, sweep, told
 from tests.interrupts.world import ELSEWHERE, World, by_get
 from tests.timing import scaled
@@ -87,6 +88,25 @@ def test_a_signal_at_any_moment_loses_nothing(name: str) -> None:
     assert not figures.findings
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "for message in stream",
+        "stream.get",
+        "next(stream)",
+        "for message in messages()",
+        "messages().get",
+        "next(messages())",
+    ],
+)
+def test_a_storm_of_signals_loses_nothing(name: str) -> None:
+    """An interrupt may come while the one before it is still on its way out of a read."""
+    operation = next(one for one in reading.OPERATIONS if one.name == name)
+    figures = storm(operation, scaled(20), seed=1, enough=100)
+    assert figures.inside >= 20
+    assert not figures.findings
+
+
 @pytest.mark.parametrize("python", FOUND[1:], ids=lambda python: python.version)
 def test_readers_lose_nothing_in_other_pythons(python: pythons.Python) -> None:
     """Bytecode differs from version to version, and so do the places where an interrupt can come."""
@@ -117,6 +137,15 @@ def test_readers_lose_nothing_in_other_pythons(python: pythons.Python) -> None:
     said = json.loads(done.stdout)
     assert said["version"] == python.version
     assert not said["found"], "\n".join(line for one in said["report"] for line in one["lines"])
+
+
+def test_a_failed_allocation_loses_nothing() -> None:
+    """In a process of its own, as any thread may allocate."""
+    pytest.importorskip("_testcapi")
+    command = [sys.executable, "-m", "tests.interrupts.without_memory"]
+    done = subprocess.run(command, cwd=pythons.ROOT, capture_output=True, text=True, timeout=scaled(200), check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert int(done.stdout.split()[0]) > 100, done.stdout
 
 
 def test_this_python_is_named_among_those_found() -> None:

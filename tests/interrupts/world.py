@@ -9,7 +9,6 @@ fetchers and of the group's thread, so that a lock that an interrupt left locked
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from functools import cache
 from queue import Empty, SimpleQueue
@@ -17,11 +16,10 @@ from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any, TypeVar
 
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-
 from tests.interrupts.boundaries import untraced
 from tests.streams import new_stream
 from tests.timing import scaled
+from tests.unit.kafka.record_writer import CONTROL, NewRecord, batch_bytes
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
@@ -93,21 +91,18 @@ def _work(wanted: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None]
 ELSEWHERE = Elsewhere()
 
 
+MARKER = b"\0\0\0\1"
+"""The key of a record that ends a transaction by a commit."""
+
+
 @cache
 def batch(base: int, count: int, control: bool = False) -> bytes:
     """A batch of so many messages from offset ``base`` on; or a marker of a transaction."""
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, 0, 0, 1 << 20)
-    for delta in range(count):
-        key = b"\0\0\0\1" if control else b"k%d" % (base + delta)
-        builder.append(delta, 1_500_000_000_000, key, b"v%d" % (base + delta), [])
-    data = bytearray(builder.build())
-    if control:
-        data[22] |= 0x20
-        from google_crc32c import value
-
-        struct.pack_into(">I", data, 17, value(bytes(data[21:])))
-    struct.pack_into(">q", data, 0, base)
-    return bytes(data)
+    records = [
+        NewRecord(delta, 1_500_000_000_000, MARKER if control else b"k%d" % (base + delta), b"v%d" % (base + delta))
+        for delta in range(count)
+    ]
+    return batch_bytes(records, base=base, attributes=CONTROL if control else 0)
 
 
 class Partition:
@@ -265,7 +260,8 @@ class World:
         """
         for partition in self.partitions:
             position = partition.position
-            mine = self.stream_of(partition).held_by(get_native_id())
+            stream = self.stream_of(partition)
+            mine = stream.held_by(get_native_id()) and not self.merged.withholds(stream)  # as StreamDelivery says
             for including in {False, mine}:
                 offset = position.finished(including_held=including) or 0
                 if offset > partition.first_unseen:

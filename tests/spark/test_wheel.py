@@ -41,7 +41,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the contents of the wheel, which is built from a copy of the tree."""
     folder = tmp_path_factory.mktemp("wheel")
     source, out, installed = folder / "source", folder / "out", folder / "installed"
-    shutil.copytree(ROOT / "zkconsumer", source / "zkconsumer", ignore=shutil.ignore_patterns("__pycache__"))
+    products = shutil.ignore_patterns("__pycache__", "compiled_*", "generated")
+    for name in ("zkconsumer", "scripts"):
+        shutil.copytree(ROOT / name, source / name, ignore=products)
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)

@@ -15,6 +15,7 @@ from tests.timing import scaled
 from zkconsumer import cli
 from zkconsumer.cli import dev
 from zkconsumer.errors import MissingExtraError
+from zkconsumer.version import DATA_PLANE
 
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +47,7 @@ def test_the_module_is_the_command() -> None:
         timeout=scaled(60),
         check=True,
     ).stdout
-    assert re.fullmatch(r"zkconsumer \d+\.\d+\.\d+\S*\n", said)
+    assert re.fullmatch(rf"zkconsumer \d+\.\d+\.\d+\S* \({re.escape(DATA_PLANE)}\)\n", said)
 
 
 def _fail(error: BaseException) -> object:

@@ -74,7 +74,9 @@ def test_a_wheel_holds_every_module_and_the_typing_marker(tmp_path: Path) -> Non
     for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "zkconsumer", source / "zkconsumer", ignore=shutil.ignore_patterns("__pycache__"))
+    products = shutil.ignore_patterns("__pycache__", "compiled_*", "generated")
+    for name in ("zkconsumer", "scripts"):
+        shutil.copytree(ROOT / name, source / name, ignore=products)
 
     run_python("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source), folder=tmp_path)
 

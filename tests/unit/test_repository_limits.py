@@ -43,12 +43,10 @@ LIBRARY_NAMES: dict[str, set[str]] = {
     "tests/unit/zookeeper/test_server_connection.py": {"_connection"},
     # kazoo's own call, by which its connection reports an expired session
     "tests/faults/member.py": {"_call"},
-    # the method of kafka-python's authenticators that the package calls without the library's event loop
-    "tests/contract/test_protocol_classes.py": {"_step"},
     # a module of the standard library: concurrent.futures._base
     "tests/interrupts/boundaries.py": {"_base"},
 }
-"""Private names of kazoo's and kafka-python's classes. The contract with the library is the subject of these tests."""
+"""Private names of kazoo's classes. The contract with the library is the subject of these tests."""
 
 
 _LOOKED_AT = (

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.tiers import ROOT, TIERS, Tier, left_out, tier_of, tier_of_item
+from tests.tiers import BOTH_WAYS, ROOT, TIERS, Tier, left_out, one_way_only, tier_of, tier_of_item
 
 FILES = [PurePosixPath(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
 OTHERS = {"tests/docker", "tests/cluster", "tests/spark", "tests/contract", "tests/faults"}
@@ -30,7 +30,22 @@ def test_the_longest_path_decides() -> None:
 
 
 def test_every_path_of_the_table_exists() -> None:
-    assert [path for path in TIERS if not (ROOT / path).exists()] == []
+    assert [path for path in (*TIERS, *BOTH_WAYS) if not (ROOT / path).exists()] == []
+
+
+def test_streams_run_both_ways_in_every_tier() -> None:
+    file = ROOT / "tests" / "unit" / "streams" / "test_kafka_stream.py"
+    assert not any(one_way_only(file, tier) for tier in Tier)
+
+
+def test_a_second_run_grows_with_the_tier() -> None:
+    sizes = [len([file for file in FILES if not one_way_only(ROOT / file, tier)]) for tier in Tier]
+    assert 0 < sizes[0] < sizes[1] < sizes[2] < len(FILES)
+
+
+def test_nothing_runs_twice_that_does_not_run_once() -> None:
+    twice = [file for tier in Tier for file in FILES if not one_way_only(ROOT / file, tier) and tier_of(file) > tier]
+    assert twice == []
 
 
 def test_the_highest_tier_leaves_no_file_out() -> None:

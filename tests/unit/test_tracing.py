@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -19,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
 from tests.timing import scaled
+from tests.unit.kafka.record_writer import NewRecord, batch_bytes
 from zkconsumer import ConsumerConfig, MessageAndMetadata, ZookeeperConsumerConnector
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.testing import FakeCluster
@@ -44,8 +44,8 @@ def tracer(exporter: InMemorySpanExporter) -> Tracer:
 
 def message(offset: int = 5, *, topic: str = "t", partition: int = 2, **fields: Any) -> MessageAndMetadata[Any, Any]:
     base = {"key": b"k", "value": b"v", "headers": [], "timestamp": 0, "timestamp_type": 0}
-    record = SimpleNamespace(topic=topic, partition=partition, offset=offset, **{**base, **fields})
-    return MessageAndMetadata((record, record, record.value))
+    record = SimpleNamespace(offset=offset, **{**base, **fields})
+    return MessageAndMetadata(record, (topic, partition))
 
 
 def traced(tracer: Tracer, handler: Callable[[MessageAndMetadata[Any, Any]], object], *messages: Any) -> None:
@@ -210,14 +210,15 @@ def test_links_of_a_batch_are_limited(tracer: Tracer, exporter: InMemorySpanExpo
 
 def run(tracer: Any, handler: Callable[[MessageAndMetadata[Any, Any]], object]) -> None:
     """Run a handler for the two messages of a topic, the first with a trace context."""
-    batch = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
-    batch.append(0, 1_700_000_000_000, b"k", b"first", SENT)
-    batch.append(1, 1_700_000_000_000, None, b"second", [])
+    sent = [
+        NewRecord(0, 1_700_000_000_000, b"k", b"first", SENT),
+        NewRecord(1, 1_700_000_000_000, None, b"second"),
+    ]
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t", 1)
         log = cluster.log("t", 0)
         assert log is not None
-        log.append(bytes(batch.build()))
+        log.append(batch_bytes(sent))
         with ZookeeperConsumerConnector(
             zookeeper_connect=cluster.zookeeper_connect, group_id="g", auto_offset_reset="smallest"
         ) as connector:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.unit.kafka import reference
+from tests.unit.kafka.column_ways import WAYS, choose
 from tests.unit.kafka.reference import Plain
 from tests.unit.streams.test_messages_and_columns_agree import Sent, bare, by_batches, by_both, by_messages
 from tests.vectors.cases import Case
-from zkconsumer.kafka import numpy_columns
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import TopicPartition
 
@@ -37,12 +37,12 @@ def expected(data: dict[str, Any]) -> list[Plain]:
     ]
 
 
-@pytest.mark.parametrize("way", ["by vectors", "one by one"])
+@pytest.mark.parametrize("way", WAYS)
 def test_what_brokers_send_is_read_as_librdkafka_reads_it(
     case: Case, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr(numpy_columns, "AVAILABLE", way == "by vectors")
+    choose(way, monkeypatch)
     sent, right = sent_of(case.data), expected(case.data)
     assert right
     assert extent(sent.data, TopicPartition("t", 0), sent.fetch_offset).next_offset == sent.next_offset

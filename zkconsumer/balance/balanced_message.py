@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -31,34 +31,38 @@ class BalancedMessage(MessageAndMetadata[K, V]):
     the partition has left this member, does nothing.
     """
 
-    __slots__ = ()
+    __slots__ = ("work",)
+
+    def __init__(self, record: Any, place: Sequence[Any], work: ReadWork) -> None:
+        super().__init__(record, place)
+        self.work = work
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name != "work"]
 
     def ack(self) -> None:
         """Finish the message. Any thread; returns at once."""
-        work: ReadWork = self[3]  # type: ignore[misc]
-        work.home.answers.answer(work, DONE)
+        self.work.home.answers.answer(self.work, DONE)
 
     def nack(self, error: BaseException | None = None) -> None:
         """Count this attempt as failed. Any thread; returns at once. Arguments: ``error`` is the reason."""
-        work: ReadWork = self[3]  # type: ignore[misc]
-        work.home.answers.answer(
-            work, Failed(error if isinstance(error, Exception) else MessageFailed(error or "nack()"))
+        self.work.home.answers.answer(
+            self.work, Failed(error if isinstance(error, Exception) else MessageFailed(error or "nack()"))
         )
 
     @property
     def attempt(self) -> int:
         """The number of this attempt at the message, from 1 on."""
-        work: ReadWork = self[3]  # type: ignore[misc]
-        return work.attempts + 1
+        return self.work.attempts + 1
 
 
-def balanced_class(stream_class: Any) -> Callable[[Any], BalancedMessage[Any, Any]]:
+def balanced_class(stream_class: Any) -> Callable[..., BalancedMessage[Any, Any]]:
     """Return the class of messages that have the decoders of a stream's messages. The same one each time."""
     return _balanced_class(stream_class)
 
 
 @lru_cache(maxsize=64)
-def _balanced_class(stream_class: Any) -> Callable[[Any], BalancedMessage[Any, Any]]:
+def _balanced_class(stream_class: Any) -> Callable[..., BalancedMessage[Any, Any]]:
     if stream_class is MessageAndMetadata:
         return BalancedMessage
     return type(

@@ -194,7 +194,7 @@ class DeadLetterTopic:
 
     def _letter(self, message: Any, failure: Failure) -> _Letter:
         headers = letter_headers(message, failure, self._headers, copy=self._copy)
-        record = message[0]  # key and value as they were fetched, not as a decoder makes them
+        record = message.record  # key and value as they were fetched, not as a decoder makes them
         key, value = (record.key, record.value) if self._copy else (None, None)
         return _Letter(key, value, headers, message.partition)
 

@@ -59,7 +59,7 @@ class ReadWork(Work):
     def message(self) -> Any:
         """A message for the handler, made anew each time: kept, it and the work would refer to each other."""
         record, home = self.record, self.part.home
-        return home.messages((record, home.position, record.value, self))
+        return home.messages(record, home.position.tp, self)
 
     @property
     def home(self) -> OpenPartition:

@@ -176,6 +176,7 @@ class Reader:
                 stream.queue.watch(None)
             for home in self.partitions:
                 home.position.full = False
+            self._wake_fetchers()
 
     def step(self) -> bool:
         """Do one round; returns whether something was read."""
@@ -441,6 +442,7 @@ class Reader:
         if back:
             home.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
             home.position.fetch_from = home.chunks[0].fetch_offset
+            self._wake_fetchers()
 
     def _jump(self, home: OpenPartition, offset: int) -> None:
         """Go on at the offset that ``auto.offset.reset`` or a truncated log names."""

@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
-from operator import attrgetter
 from struct import Struct
 from threading import Thread
 from time import monotonic
@@ -238,8 +237,10 @@ class WorkerMessage(MessageAndMetadata[Any, Any]):
 
     __slots__ = ()
 
-    attempt: int = property(attrgetter("_place.attempt"))  # type: ignore[assignment]
-    """The number of this attempt at the message, from 1 on."""
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt at the message, from 1 on."""
+        return self.place[2]  # type: ignore[no-any-return]
 
     def ack(self) -> None:
         """Raise TypeError: only the handler's own end can finish the message here."""
@@ -315,7 +316,7 @@ class Worker:
                 record = SimpleNamespace(**dict(zip(RECORD_FIELDS, fields, strict=True)))
                 place = TopicPartition(topic, partition)
             where: Any = WorkerPlace(*place, work.attempt)
-            return self._message((record, where, record.value))
+            return self._message(record, where)
         except Exception as error:  # noqa: BLE001 - the message fails, and the worker lives on
             return Failed(error)
 

@@ -42,7 +42,7 @@ class WorkerTrip:
             for work in group:
                 lane = lanes.setdefault(work.lane, len(lanes) - 1)
                 if work.chunk is None:
-                    record, place = work.message[0], work.ledger.position.tp
+                    record, place = work.message.record, work.ledger.position.tp
                     fields = (*place, *(getattr(record, name) for name in RECORD_FIELDS))
                     works.append(SentWork(-1, work.offset, work.attempts + 1, lane, fields))
                 else:

@@ -21,6 +21,7 @@ from typing import Protocol
 from zkconsumer.cli import dead, demo, dev, doctor, explain, groups, migrate, offsets, plan, serve, snapshot, timeline
 from zkconsumer.cli.tables import printable
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.version import DATA_PLANE
 
 __all__ = ["main"]
 
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="zkconsumer", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--version", action="version", version=f"zkconsumer {version('zkconsumer')}")
+    parser.add_argument("--version", action="version", version=f"zkconsumer {version('zkconsumer')} ({DATA_PLANE})")
     commands = parser.add_subparsers(title="commands", metavar="<command>", dest="command")
     for command in _COMMANDS:
         one = commands.add_parser(

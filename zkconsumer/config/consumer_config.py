@@ -98,7 +98,12 @@ class OriginalConfig:
     fetch_max_bytes: int = integer(
         "size of a whole fetch answer; the original never used it", least=1, default=50 * 1024 * 1024
     )
-    fetch_wait_max_ms: int = integer("a broker answers a fetch after this time at the latest", least=0, default=100)
+    fetch_wait_max_ms: int = integer(
+        "a broker answers a fetch after this time at the latest; three times it, at most 300 ms, after a second without"
+        " messages if `fetch.min.bytes` is 1",
+        least=0,
+        default=100,
+    )
     queued_max_message_chunks: int = integer(
         "fetched chunks that wait in each stream; more if they take less than 4 MB each", least=1, default=2
     )

@@ -34,10 +34,12 @@ class ByteReader:
 
     def take(self, size: int) -> bytes:
         """Read ``size`` bytes."""
-        if size < 0 or size > self.left:
-            raise ValueError(f"{size} bytes are announced at byte {self._at}, {self.left} are there")
-        self._at += size
-        return self._data[self._at - size : self._at]
+        start = self._at
+        end = start + size
+        if size < 0 or end > len(self._data):
+            raise ValueError(f"{size} bytes are announced at byte {start}, {self.left} are there")
+        self._at = end
+        return self._data[start:end]
 
     def int16(self) -> int:
         """Read a signed integer of two bytes."""

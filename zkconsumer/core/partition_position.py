@@ -36,16 +36,16 @@ from typing import TYPE_CHECKING
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.leader_epochs import Epochs
 from zkconsumer.core.message_pointers import Pointer
+from zkconsumer.data_plane.hand_out import NOTHING_HELD, HandOutMarks
 from zkconsumer.model import ThreadId, TopicPartition
 
 if TYPE_CHECKING:
     from zkconsumer.core.message_ledger import MessageLedger
 
-NOTHING_HELD = -1
-"""``held_until`` while the user has no message in hand."""
+__all__ = ["NOTHING_HELD", "PartitionPosition"]
 
 
-class PartitionPosition:
+class PartitionPosition(HandOutMarks):
     """The offsets of one owned partition. Every offset is "next to ...".
 
     * ``fetched``: the next offset to request from the broker
@@ -74,7 +74,6 @@ class PartitionPosition:
         "_revoked",
         "batch_until",
         "committed",
-        "consumed",
         "cut",
         "epochs",
         "fetch_from",
@@ -82,8 +81,6 @@ class PartitionPosition:
         "first_log_end",
         "from_start",
         "full",
-        "halted",
-        "held_until",
         "known_note",
         "known_pointers",
         "ledger",
@@ -99,22 +96,20 @@ class PartitionPosition:
     )
 
     def __init__(self, tp: TopicPartition, thread: ThreadId, start: int | None = None) -> None:
+        super().__init__(start)
         self.tp = tp
         self.topic = tp.topic
         self.partition = tp.partition
         self.thread = thread
-        self.consumed: int | None = start
         self.fetched: int | None = start
         self.fetch_from: int | None = None
         self.committed: int | None = start
-        self.held_until = NOTHING_HELD
         self.batch_until = NOTHING_HELD
         self.log_end = self.first_log_end = -1
         self.epochs: Epochs = ()
         self.from_start = False
         self._revoked = False
         self.paused = False
-        self.halted = False
         self.successor: PartitionPosition | None = None
         self.ledger: MessageLedger | None = None
         self.known_note: FinishedNote | None = None

@@ -48,7 +48,8 @@ class FetchedPart(NamedTuple):
 
 class FetchResult(NamedTuple):
     """The response to one fetch. ``turned`` are the partitions whose turn it was; None stands for all that got
-    messages.
+    messages. In a session nobody's turn counts, since the broker itself lets the partitions that it remembers take
+    turns.
     """
 
     parts: list[FetchedPart]
@@ -60,6 +61,10 @@ SMALLEST_SHARE = 16 * 1024
 ``queued.max.bytes``. If ``fetch.max.bytes`` is less, it counts instead.
 """
 SHORTEST_POLL = 0.002
+QUIET_POLL, QUIET_TIMES = 0.3, 3
+"""While nothing comes, a poll may take so many times ``fetch.wait.max.ms``, but no more than these seconds because of
+that. A resumed or new partition of a quiet broker waits for the end of the poll.
+"""
 GROWTH = 4
 """A partition whose stream has had no room for ``GROWTH`` times the poll's length may be looked at that much later."""
 
@@ -69,6 +74,9 @@ class SizedRequest(NamedTuple):
 
     asked: list[tuple[PartitionFetch, int]]
     turns: int
+
+
+_UNCHANGED = SizedRequest([], 1)
 
 
 def size_request(
@@ -95,14 +103,19 @@ def size_request(
     return SizedRequest(asked, -(-len(fetches) // max(1, len(asked))))
 
 
-def poll_seconds(max_wait: float, turns: int, full_for: float) -> float:
+def poll_seconds(max_wait: float, turns: int, full_for: float, *, quiet: bool = False) -> float:
     """Return how long the broker may wait for data, in seconds.
+
+    It is longer than a short ``max_wait`` if nothing has come for a while (``quiet``), since the answers to an idle
+    member are most of its work. The first message ends the wait in any case.
 
     It is less than ``max_wait`` while partitions wait for their turn. It is also less if a stream has had no room for
     ``full_for`` seconds (0: all have room), since it may get some at any moment. The longer that lasts, the longer the
     poll may be: the stream's reader is slow then, and has enough.
     """
     wait = max_wait / turns
+    if quiet and turns == 1 and not full_for:
+        return max(wait, min(QUIET_POLL, QUIET_TIMES * wait))
     return min(wait, max(SHORTEST_POLL, full_for / GROWTH)) if full_for else wait
 
 
@@ -125,7 +138,16 @@ class FetchConnection:
         self._settings = settings
         self._channel = settings.channel(endpoint)
         self._session = FetchSession()
-        self._ends: dict[TopicPartition, int] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        # of the last request: its partitions in the order of service, the same by their names, and their ranges
+        self._planned: Sequence[PartitionFetch] = ()
+        self._named: list[PartitionFetch] = []  # of these, the ones in the response
+        self._asked: dict[tuple[str, int], PartitionFetch] = {}
+        self._wanted: dict[TopicPartition, FetchRange] = {}
+        self._sized = _UNCHANGED
+        self._remembered = False  # the broker remembered the partitions of the request before it
+        self._reserved = 0  # bytes of the budget for the response
+        self._sent = 0.0, Deadline(None), 0
         self._capping = False
         self._connected = False
 
@@ -142,6 +164,7 @@ class FetchConnection:
     def lost(self) -> None:
         """Note that the connection is unusable; :meth:`connect` makes a new one."""
         self._connected = False
+        self._release()
 
     def close(self) -> None:
         """Close for good, from any thread; interrupts a wait."""
@@ -158,69 +181,99 @@ class FetchConnection:
         """See ``BrokerChannel.epoch_ends``. Raises BrokerError."""
         return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
 
-    def fetch(self, fetches: Sequence[PartitionFetch], full_for: float) -> FetchResult | None:
-        """Fetch the next chunks of these partitions, in the order of service; None if all must be requested anew.
+    def send(self, fetches: Sequence[PartitionFetch], full_for: float, *, quiet: bool = False) -> None:
+        """Send a request for the next chunks of these partitions, in the order of service; :meth:`receive` follows.
 
-        Arguments: ``full_for`` is for how many seconds some stream has had no room, 0 if all have. Raises: BrokerError.
+        Arguments: ``fetches`` is the same list as last time only if nothing has changed but the partitions of the last
+        response. ``full_for`` is for how many seconds some stream has had no room, 0 if all have. ``quiet`` says that
+        nothing has come for a while. Raises: BrokerError.
         """
-        settings = self._settings
-        limit = self.budget.reserve(settings.max_bytes)
+        settings, session = self._settings, self._session
+        self._reserved = limit = self.budget.reserve(settings.max_bytes)
         try:
-            plan = size_request(fetches, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
-            asked: dict[TopicPartition, PartitionFetch] = {}
-            wanted: dict[TopicPartition, FetchRange] = {}
-            for fetch, size in plan.asked:
-                start = fetch.position.fetched
-                if start is not None:
-                    asked[fetch.tp] = fetch
-                    wanted[fetch.tp] = fetch.range_from(start, size)
-            answer = self._exchange(wanted, limit, poll_seconds(settings.max_wait, plan.turns, full_for))
-        finally:
-            self.budget.release(limit)
-        if answer is None:
-            return None
-        self._know_ends(asked, answer)
-        parts = []
-        for part in answer.partitions:
-            tp = TopicPartition(part.topic, part.partition)
-            found = asked.get(tp)
-            if found is not None:
-                parts.append(FetchedPart(found, wanted[tp], part))
-        return FetchResult(parts, None if plan.turns == 1 else [fetch for fetch, _ in plan.asked])
+            self._remembered = session.incremental
+            if not self._remembered:
+                self._ends.clear()
+            self._sized = plan = self._plan(fetches, limit)
+            quiet = quiet and settings.min_bytes <= 1  # otherwise some messages wait for the end of the poll
+            wait = poll_seconds(settings.max_wait, plan.turns, full_for, quiet=quiet)
+            positions, forgotten, session_id, epoch = session.next(self._wanted)
+            for tp in forgotten:
+                self._ends.pop(tp, None)
+            level = settings.isolation_level
+            request = FetchRequest(positions, wait, settings.min_bytes, limit, level, session_id, epoch, forgotten)
+            deadline = Deadline(settings.socket_timeout + wait)
+            self._sent = monotonic(), deadline, self._channel.send_fetch(request, deadline)
+        except BaseException:
+            self._release()
+            raise
 
-    def _know_ends(self, asked: Mapping[TopicPartition, PartitionFetch], answer: FetchResponse) -> None:
-        """Store the log ends that the response names. In a session the broker names a log's end only when it has
-        changed. A new position, after a seek, takes the end that was named before.
+    def receive(self) -> FetchResult | None:
+        """Return the response to the last request; None if all must be requested anew, as the broker lost the session.
+
+        Raises: BrokerError.
         """
-        ends, level = self._ends, self._settings.isolation_level
-        for part in answer.partitions:
-            ends[TopicPartition(part.topic, part.partition)] = part.end(level) if part.error == codes.NONE else -1
-        for tp, fetch in asked.items():
-            if fetch.position.log_end < 0:
-                fetch.position.log_end = ends.get(tp, -1)
-
-    def _exchange(self, wanted: Mapping[TopicPartition, FetchRange], limit: int, wait: float) -> FetchResponse | None:
-        """Send one request and return its response; None if the broker lost the session."""
-        settings = self._settings
-        if not self._session.incremental:
-            self._ends.clear()
-        positions, forgotten, session, epoch = self._session.next(wanted)
-        for tp in forgotten:
-            self._ends.pop(tp, None)
-        level = settings.isolation_level
-        request = FetchRequest(positions, wait, settings.min_bytes, limit, level, session, epoch, forgotten)
-        deadline = Deadline(settings.socket_timeout + wait)
-        began = monotonic()
+        began, deadline, correlation_id = self._sent
         try:
-            answer = self._channel.receive_fetch(self._channel.send_fetch(request, deadline), deadline)
+            answer = self._channel.receive_fetch(correlation_id, deadline)
         except BrokerResponseError as e:
             if e.code not in _SESSION_ERRORS or not self._session.refused():
                 raise
             log.debug("%s: all partitions are requested anew", e)
             return None
+        finally:
+            self._release()
         self.metrics.fetched(monotonic() - began, answer)
         self._session.answered(answer.session_id)
-        return answer
+        parts, sized = self._parts(answer), self._sized
+        if self._remembered:
+            return FetchResult(parts, [])
+        return FetchResult(parts, None if sized.turns == 1 else [fetch for fetch, _ in sized.asked])
+
+    def _release(self) -> None:
+        reserved, self._reserved = self._reserved, 0
+        if reserved:
+            self.budget.release(reserved)
+
+    def _plan(self, fetches: Sequence[PartitionFetch], limit: int) -> SizedRequest:
+        """Choose the range of each partition that has no valid one."""
+        settings = self._settings
+        changed = fetches
+        if self._capping and self._remembered and fetches is self._planned:
+            changed = self._named
+            if not changed:
+                return _UNCHANGED
+            wanted = self._wanted.copy()
+        else:
+            self._planned, self._asked, wanted = fetches, {}, {}
+        plan = size_request(changed, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
+        for fetch, size in plan.asked:
+            position, tp = fetch.position, fetch.tp
+            start = position.fetched
+            if start is None:
+                wanted.pop(tp, None)
+                continue
+            self._asked[tp] = fetch
+            wanted[tp] = fetch.range_from(start, size)
+            if position.log_end < 0:
+                # In a session the broker names a log's end only when it has changed. So a new position, after a seek,
+                # takes the end that was named before.
+                position.log_end = self._ends.get(tp, -1)
+        self._wanted = wanted
+        return plan
+
+    def _parts(self, answer: FetchResponse) -> list[FetchedPart]:
+        """Return the requested parts of a response, and store the log ends that it names."""
+        asked, ends, level = self._asked, self._ends, self._settings.isolation_level
+        parts, self._named = [], []
+        for part in answer.partitions:
+            tp = part[:2]
+            ends[tp] = -1 if part.error else part.end(level)
+            fetch = asked.get(tp)
+            if fetch is not None:
+                parts.append(FetchedPart(fetch, fetch.range, part))
+                self._named.append(fetch)
+        return parts
 
 
 class FetchMetrics:
@@ -255,9 +308,7 @@ class FetchMetrics:
 
     def fetched(self, seconds: float, answer: FetchResponse) -> None:
         """Note a response that took so many seconds."""
-        size = 0
-        for part in answer.partitions:
-            size += len(part.records)
+        size = sum([len(part.records) for part in answer.partitions])
         self._fresh.add((seconds, answer.throttle, size))
 
     def settle(self) -> None:

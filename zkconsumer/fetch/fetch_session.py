@@ -11,6 +11,8 @@ Mirrors the ``FetchSessionHandler`` of Kafka's newer clients. The original names
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress
+from operator import ne
 from typing import NamedTuple
 
 from zkconsumer.kafka import FetchPosition
@@ -58,8 +60,12 @@ class FetchSession:
         """
         told, self._told = self._told, wanted
         if self.epoch == FULL:
-            return SessionRequest([_position(tp, want) for tp, want in wanted.items()], [], self.id, FULL)
-        news = [_position(tp, want) for tp, want in wanted.items() if told.get(tp) != want]
+            return SessionRequest([FetchPosition(*tp, *want) for tp, want in wanted.items()], [], self.id, FULL)
+        if told is wanted:
+            return SessionRequest([], [], self.id, self.epoch)
+        # compared in C, since one in a hundred partitions may have changed
+        changed = compress(wanted.items(), map(ne, map(told.get, wanted), wanted.values()))
+        news = [FetchPosition(*tp, *want) for tp, want in changed]
         forgotten = [] if told.keys() == wanted.keys() else [tp for tp in told if tp not in wanted]
         return SessionRequest(news, forgotten, self.id, self.epoch)
 
@@ -85,7 +91,3 @@ class FetchSession:
         """Reset to no session, because the connection or the session is lost."""
         self.id, self.epoch = NO_SESSION, FULL
         self._told = {}
-
-
-def _position(tp: TopicPartition, want: FetchRange) -> FetchPosition:
-    return FetchPosition(tp.topic, tp.partition, want.offset, want.max_bytes)

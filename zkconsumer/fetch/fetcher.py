@@ -40,6 +40,10 @@ __all__ = ["EARLIEST", "LATEST", "FetchSettings", "Fetcher", "PartitionFetch", "
 log = logging.getLogger(__name__)
 
 IDLE_WAIT = 1.0
+LOOK_EVERY = 5.0
+"""Seconds after which a fetcher looks at all its partitions again, although nobody woke it."""
+QUIET_AFTER = 1.0
+"""Seconds without messages, and without a reason to look at the partitions, after which polls may be longer."""
 _UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
 
 
@@ -72,13 +76,18 @@ class Fetcher:
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
         self._lock = RLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
-        self._woken = False
+        self._woken = True
+        # what was found when the partitions were looked at last: those to fetch, their streams, and when
+        self._ready: list[PartitionFetch] = []
+        self._sinks: frozenset[Sink] = frozenset()
+        self._looked_at = self._stirred_at = 0.0
         self._stopping = False
         self._broker = broker
         broker_id = broker.endpoint.broker_id
         self._handler = ResponseHandler(broker_id, settings)
         self._truncation_check = TruncationCheck(broker, self._handler, broker_id, settings)
         self._full_since: float | None = None
+        self._served: Sequence[PartitionFetch] = ()  # got chunks whose readers are not woken yet
         self._answered = False
         self._name = f"fetching from broker {broker_id}"
         self.thread = Thread(target=self._run, name=name, daemon=True)
@@ -157,6 +166,7 @@ class Fetcher:
                 # any error: the partitions must not stall behind a dead thread
                 log.exception("fetching from broker %d failed unexpectedly", self.endpoint.broker_id)
                 self.lose_connection(repr(e))
+        self._wake_readers()
         self._broker.close()
         self.metrics.settle()
         self._return_all()
@@ -166,21 +176,61 @@ class Fetcher:
 
         If there is nothing to fetch, it waits.
         """
+        try:
+            sent = self._send()
+        finally:
+            self._wake_readers()
+        if sent:
+            self._receive()
+        else:
+            self._wait(IDLE_WAIT)
+
+    def _send(self) -> bool:
+        """Resolve start positions and send a fetch; returns whether there was anything to fetch."""
+        now = monotonic()
+        if self._woken:
+            self._stirred_at = now
+        if self._woken or now - self._looked_at >= LOOK_EVERY:
+            self._look()
+        # twice: room that was made between the look and the note that a fetcher wants it has woken no fetcher
+        welcome = self._welcome() or self._welcome()
+        if not welcome:
+            return False
+        self._connect()
+        full_for = 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
+        self._broker.send(welcome, full_for, quiet=now - self._stirred_at > QUIET_AFTER)
+        return True
+
+    def _look(self) -> None:
+        """Find the partitions that can be fetched, and resolve start positions.
+
+        A response changes only the partitions that it names. Any other thread that changes one wakes the fetcher. So
+        hundreds of idle partitions are not looked at for each message of another.
+        """
         with self._lock:
             fetches = list(self._fetches.values())
             self._woken = False
+        self._looked_at = monotonic()
         ready, unresolved = self._sorted(fetches)
         if unresolved:
+            self._wake_readers()
             self._connect()
             self._resolve(unresolved)
             ready, _ = self._sorted(fetches)
-        # twice: room that was made between the look and the note that a fetcher wants it has woken no fetcher
-        welcome = self._welcome(ready) or self._welcome(ready)
-        if not welcome:
-            self._wait(IDLE_WAIT)
-            return
-        self._connect()
-        self._fetch(welcome)
+        self._ready, self._sinks = ready, frozenset([fetch.sink for fetch in ready])
+
+    def _wake_readers(self) -> None:
+        """Wake the readers of the chunks that were queued in the last round.
+
+        They are woken after the next request was sent. Otherwise the two threads would take turns in the interpreter
+        while it is written, which costs as much as a small response itself.
+        """
+        served, self._served = self._served, ()
+        if len(served) == 1:
+            served[0].sink.wake_reader()
+        else:
+            for sink in {fetch.sink for fetch in served}:
+                sink.wake_reader()
 
     def _connect(self) -> None:
         if self._broker.connect():
@@ -207,27 +257,22 @@ class Fetcher:
                 self._drop_revoked()
         return ready, unresolved
 
-    def _welcome(self, ready: list[PartitionFetch]) -> list[PartitionFetch]:
-        """Return the partitions whose streams have room now."""
+    def _welcome(self) -> list[PartitionFetch]:
+        """Return the ready partitions whose streams have room now."""
         free = self._broker.budget.free()
-        rooms: dict[Sink, bool] = {}
-        full = False
-        for fetch in ready:
-            sink = fetch.sink
-            if sink not in rooms:
-                rooms[sink] = room = sink.has_room(free)
-                full = full or not room
+        full = [sink for sink in self._sinks if not sink.has_room(free)]
         if not full:
             self._full_since = None
-            return ready
+            return self._ready
         if self._full_since is None:
             self._full_since = monotonic()
-        return [fetch for fetch in ready if rooms[fetch.sink]]
+        return [fetch for fetch in self._ready if fetch.sink not in full]
 
     def _wait(self, seconds: float) -> None:
         with self._lock:
             if not self._woken and not self._stopping:
                 self._changed.wait(seconds)
+                self._woken = True
 
     def _refused(self, error: BrokerAuthenticationError) -> None:
         """Keep the partitions for a while. Otherwise the leader finder would send them here again at once."""
@@ -249,12 +294,14 @@ class Fetcher:
         with self._lock:
             fetches = list(self._fetches.values())
             self._fetches.clear()
+            self._woken = True
         self._return(fetches, trouble)
 
     def _return(self, fetches: Sequence[PartitionFetch], trouble: str = "") -> None:
         """Return these partitions to the leader finder. ``trouble`` is the reason of those without an own one."""
         returned = []
         with self._lock:
+            self._woken = True
             for fetch in fetches:
                 fetch.trouble = trouble or fetch.trouble
                 if self._fetches.get(fetch.tp) is fetch:
@@ -265,19 +312,36 @@ class Fetcher:
         if returned:  # also when stopping: another fetcher may take over, at the broker's new address
             self._give_back(returned)
 
-    def _fetch(self, fetches: Sequence[PartitionFetch]) -> None:
-        full_for = 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
-        answered = self._broker.fetch(fetches, full_for)
+    def _receive(self) -> None:
+        """Receive the response, and queue its chunks."""
+        answered = self._broker.receive()
         if answered is None:
             return
         if not self._answered:
             self._answered = True
             self._failures.over(self._name)
+        if not answered.parts:
+            return
+        self._stirred_at = monotonic()
         outcomes = Outcomes()
+        self._served = outcomes.served
         for part in answered.parts:
             self._handler.handle(part, outcomes)
+            position = part.fetch.position
+            if position.halted or position.full or position.fetched is None or position.fetch_from is not None:
+                self._woken = True
+        if outcomes.suspects or outcomes.out_of_range or outcomes.corrupt or outcomes.moved:
+            self._settle(outcomes)
+        turned = outcomes.served if answered.turned is None else answered.turned
+        if turned:
+            self._rotate(turned)
+
+    def _settle(self, outcomes: Outcomes) -> None:
+        """Deal with the partitions that did not simply get a chunk. The broker may be asked more."""
+        self._woken = True
+        self._wake_readers()
+        self._served = outcomes.served  # which may grow
         self._truncation_check.settle(outcomes)
-        self._rotate(outcomes.served if answered.turned is None else answered.turned)
         if outcomes.corrupt:
             self._corrupt(outcomes.corrupt)
         if outcomes.moved:
@@ -288,6 +352,7 @@ class Fetcher:
         session the broker does the same with the partitions that it remembers.
         """
         with self._lock:
+            self._woken = True
             for fetch in served:
                 if self._fetches.get(fetch.tp) is fetch:
                     self._fetches[fetch.tp] = self._fetches.pop(fetch.tp)

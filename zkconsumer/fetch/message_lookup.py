@@ -35,8 +35,8 @@ BYTES = 64 * 1024
 class MessageAt:
     """The message at one offset, or the reason why there is none.
 
-    ``record`` is aiokafka's record, None if there is no message; then ``problem`` says why. ``certain`` is false if the
-    message may still come: a new leader may know less of its log for some time.
+    ``record`` is None if there is no message; then ``problem`` says why. ``certain`` is false if the message may still
+    come: a new leader may know less of its log for some time.
     """
 
     offset: int

@@ -36,11 +36,17 @@ class Sink(Protocol):
         span: tuple[int, int],
         aborted: tuple[tuple[int, int], ...],
         messages: int | None = None,
+        *,
+        wake: bool = True,
     ) -> None:
         """Queue a fetched chunk.
 
-        ``span`` is (fetch offset, next offset); ``messages`` is their number, None if it is unknown.
+        ``span`` is (fetch offset, next offset); ``messages`` is their number, None if it is unknown. Unless ``wake``,
+        :meth:`wake_reader` must follow.
         """
+
+    def wake_reader(self) -> None:
+        """Wake the reader, if it waits for a chunk."""
 
     def jump(self, position: PartitionPosition, offset: int) -> None:
         """Continue the partition at ``offset``, by ``auto.offset.reset`` or because the log was truncated."""
@@ -114,6 +120,7 @@ class PartitionFetch:
     - ``refusals``: how often in a row the broker refused an offset that it had named itself
     - ``epoch``: leader epoch of the last fetched batch, as its bytes; empty for none, or after a jump to another log
     - ``reached``: offset up to which the log is known to have been, by a chunk or by the leader's word; -1 for none
+    - ``range``: the range that was last requested
     """
 
     position: PartitionPosition
@@ -128,7 +135,7 @@ class PartitionFetch:
     epoch: bytes = b""
     reached: int = -1
     trouble: str = ""
-    _range: FetchRange = _NO_RANGE
+    range: FetchRange = _NO_RANGE
 
     def __post_init__(self) -> None:
         self.tp = self.position.tp
@@ -145,7 +152,7 @@ class PartitionFetch:
 
     def range_from(self, offset: int, max_bytes: int) -> FetchRange:
         """Return the range to fetch; the same object as last time if nothing has changed."""
-        wanted = self._range
+        wanted = self.range
         if wanted.offset != offset or wanted.max_bytes != max_bytes:
-            wanted = self._range = FetchRange(offset, max_bytes)
+            wanted = self.range = FetchRange(offset, max_bytes)
         return wanted

@@ -55,13 +55,17 @@ class ResponseHandler:
         self._settings = settings
 
     def handle(self, part: FetchedPart, outcomes: Outcomes, *, follows: bool = False) -> None:
-        """Queue one partition's chunk, or note in ``outcomes`` what else to do.
+        """Queue one partition's chunk, or note in ``outcomes`` what else to do. The caller wakes the readers.
 
         Arguments: ``follows`` says that the leader's log is known to be the one that was read before.
         """
         fetch, request, response = part
         position = fetch.position
-        if position.revoked or position.fetched != request.offset or position.fetch_from is not None:
+        if (
+            (position.halted and position.revoked)
+            or position.fetched != request.offset
+            or position.fetch_from is not None
+        ):
             return  # the partition left, or moved, during the request
         if response.error == codes.NONE:
             try:
@@ -84,11 +88,12 @@ class ResponseHandler:
         """
         fetch, request, response = part
         position = fetch.position
+        records, log_end = response.records, response.high_watermark
         position.log_end = response.end(self._settings.isolation_level)
         if position.first_log_end < 0:
             position.first_log_end = position.log_end
-        log_end = response.high_watermark if response.high_watermark >= 0 else NO_END
-        records = response.records
+        if log_end < 0:
+            log_end = NO_END
         reach = extent(records, fetch.tp, request.offset, log_end) if records else NOTHING
         # nearly always the epochs of the first and the last batch are that of the last chunk
         known, last = fetch.epoch, reach.last + EPOCH_AT
@@ -106,11 +111,13 @@ class ResponseHandler:
         if read:
             position.epochs = with_epochs(position.epochs, read)
             fetch.epoch = records[last : last + 4]
-        fetch.sink.deliver(position, records, (request.offset, reach.next_offset), response.aborted, reach.messages)
+        span = (request.offset, reach.next_offset)
+        fetch.sink.deliver(position, records, span, response.aborted, reach.messages, wake=False)
         # only now: an interruption before this line fetches the chunk again, and after it nothing is lost (KAFKA-154)
         position.fetched = fetch.reached = reach.next_offset
         # after one huge message the next are of normal size
-        fetch.least = min(fetch.least, self._settings.partition_bytes)
+        if fetch.least > self._settings.partition_bytes:
+            fetch.least = self._settings.partition_bytes
         return True
 
     def _grow(self, fetch: PartitionFetch, request: FetchRange, wanted: int, records: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Everything between the member and a Kafka broker; the only importer of the Kafka client library (aiokafka, pinned).
+"""Everything between the member and a Kafka broker, without any other Kafka client.
 
 Responsible for one blocking channel a broker, and for turning the bytes of a response into records. It knows the
 versions of requests and message formats of every broker that ever registered in ZooKeeper (0.8 to 3.9). Other packages

@@ -3,24 +3,27 @@
 Responsible for the seven columns of Spark's own Kafka source and the headers, in all message formats. Pure, one thread
 at a time. pyarrow and numpy are imported when the first column is made, never before.
 
-With numpy, batches of format 2 are read by vector operations (``numpy_columns``). Without it, with headers, for
-older formats and for strange bytes, aiokafka's compiled class reads the records. A thousand of them at a time become
-one Arrow array a column. The two ways give the same columns, byte for byte. The arrays are joined when there are enough
-rows.
+Batches of format 2 are read many at a time: by compiled code (``scanned_columns``), or by vector operations
+(``numpy_columns``) in an installation without it. Without either, with headers, for older formats and for strange
+bytes, the records are read one by one. A thousand of them at a time become one Arrow array a column. All ways give the
+same columns, byte for byte. The arrays are joined when there are enough rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from zkconsumer.errors import UnreadableMessageError
+from zkconsumer.kafka import scanned_columns
+from zkconsumer.kafka.column_blocks import FROM_ANYWHERE, LARGEST_MS, StrangeBytesError, block
+from zkconsumer.kafka.constant_columns import constant
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 
 if TYPE_CHECKING:
-    from zkconsumer.kafka import numpy_columns  # imported where it is used, since it imports numpy (14 MB)
+    from zkconsumer.kafka.column_blocks import Block
 
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -38,8 +41,6 @@ SLAB: Final = 1024
 """Records that are turned into columns at once."""
 
 _HEAVY = 4096  # bytes of a value
-_MICROSECONDS = 1000
-_LARGEST_MS = (2**63 - 1) // _MICROSECONDS
 
 
 def arrow_types() -> dict[str, Any]:
@@ -84,6 +85,26 @@ def slabs(batch: RecordBatch, end: int | None = None) -> Iterator[list[Any]]:
         raise failure
 
 
+class RowsOfBlocks(Protocol):
+    """Some rows that were read in one go."""
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows."""
+
+    def column(self, name: str) -> Any:
+        """Return one column as an Arrow array."""
+
+
+def _reader_of_blocks() -> Callable[[Sequence[Block]], RowsOfBlocks] | None:
+    """Return the quickest way to read many records at once, or None if they are read one by one."""
+    if scanned_columns.AVAILABLE:
+        return scanned_columns.ScannedRows
+    from zkconsumer.kafka import numpy_columns  # imported where it is used, since it imports numpy (14 MB)
+
+    return numpy_columns.read_fields if numpy_columns.AVAILABLE else None
+
+
 class ColumnBuilder:
     """Collects records and hands them out as columns.
 
@@ -94,14 +115,12 @@ class ColumnBuilder:
     """
 
     def __init__(self, names: Sequence[str] = NAMES) -> None:
-        from zkconsumer.kafka import numpy_columns
-
         self._types = arrow_types()
         unknown = [name for name in names if name not in self._types]
         if unknown:
             raise ValueError(f"no such column: {', '.join(unknown)}")
         self._names = tuple(names)
-        self._vectors = numpy_columns.AVAILABLE and HEADERS not in names
+        self._read_blocks = None if HEADERS in names else _reader_of_blocks()
         self._makers = {name: maker for name, maker in self._varying().items() if name in names}
         self._clear()
 
@@ -121,7 +140,7 @@ class ColumnBuilder:
         self._made: dict[str, list[Any]] = {name: [] for name in self._makers}
         self._runs: list[tuple[TopicPartition, int]] = []
         self._pending: list[Any] = []
-        self._blocks: list[tuple[RecordBatch, int | None, numpy_columns.Block]] = []
+        self._blocks: list[tuple[RecordBatch, int | None, Block]] = []
         self._where = TopicPartition("", -1)
 
     def add(self, where: TopicPartition, records: Sequence[Any]) -> None:
@@ -139,26 +158,24 @@ class ColumnBuilder:
 
         Raises: CorruptRecordsError at an unreadable record, perhaps only when a later batch is added, or by ``take``.
         """
-        from zkconsumer.kafka import numpy_columns
-
         view = batch._view
-        if not self._vectors or view is None:
+        if self._read_blocks is None or view is None:
             self._add_slowly(batch, end)
             return
         try:
             # a batch that begins at or after the requested offset is not filtered, as when it is iterated
-            first = batch._first if batch._first > batch.base_offset else numpy_columns.FROM_ANYWHERE
-            block = numpy_columns.block(view, first, end, batch.expansion.limit)
-        except numpy_columns.StrangeBytesError:
+            first = batch._first if batch._first > batch.base_offset else FROM_ANYWHERE
+            made = block(view, first, end, batch.expansion.limit)
+        except StrangeBytesError:
             self._add_slowly(batch, end)
             return
         if self._pending or (self._blocks and self._blocks[-1][0].where != batch.where):
             self._convert()
-        self._blocks.append((batch, end, block))
-        if block.data.obj is not view.obj:  # else it is a part of the fetched bytes
-            batch.expansion.held += len(block.data)
-        self.rows += block.total
-        self.size += len(block.data)
+        self._blocks.append((batch, end, made))
+        if made.data.obj is not view.obj:  # else it is a part of the fetched bytes
+            batch.expansion.held += len(made.data)
+        self.rows += made.total
+        self.size += len(made.data)
 
     def _add_slowly(self, batch: RecordBatch, end: int | None) -> None:
         for slab in slabs(batch, end):
@@ -172,27 +189,25 @@ class ColumnBuilder:
             for batch, _, _ in taken:
                 batch.expansion.held = 0
 
-    def _add_blocks(self, taken: Sequence[tuple[RecordBatch, int | None, numpy_columns.Block]]) -> None:
-        from zkconsumer.kafka import numpy_columns
-
-        blocks = [block for _, _, block in taken]
-        self.rows -= sum(block.total for block in blocks)
-        self.size -= sum(len(block.data) for block in blocks)
+    def _add_blocks(self, taken: Sequence[tuple[RecordBatch, int | None, Block]]) -> None:
+        assert self._read_blocks is not None
+        blocks = [made for _, _, made in taken]
+        self.rows -= sum(made.total for made in blocks)
+        self.size -= sum(len(made.data) for made in blocks)
         try:
-            fields = numpy_columns.read_fields(blocks)
-        except numpy_columns.StrangeBytesError:
+            rows = self._read_blocks(blocks)
+        except StrangeBytesError:
             for batch, end, _ in taken:
                 self._add_slowly(batch, end)
             return
-        count = len(fields.offsets)
-        if not count:
+        if not rows.row_count:
             return
         for name in self._makers:
-            array = numpy_columns.column(fields, name, _LARGEST_MS)
+            array = rows.column(name)
             self.size += array.nbytes
             self._made[name].append(array)
-        self._runs.append((taken[0][0].where, count))
-        self.rows += count
+        self._runs.append((taken[0][0].where, rows.row_count))
+        self.rows += rows.row_count
 
     def _convert(self) -> None:
         """Make arrays of the pending records, so that their objects are freed."""
@@ -217,9 +232,7 @@ class ColumnBuilder:
             if name in self._made:
                 arrays = self._made[name]
             else:
-                arrays = [
-                    pa.repeat(pa.scalar(getattr(where, name), self._types[name]), count) for where, count in self._runs
-                ]
+                arrays = [constant(getattr(where, name), self._types[name], count) for where, count in self._runs]
             if not arrays:
                 columns.append(pa.array([], self._types[name]))
             else:
@@ -286,4 +299,4 @@ class ColumnBuilder:
 
 
 def _expressible(stamp: int | None) -> int | None:
-    return None if stamp is None or stamp == -1 or abs(stamp) > _LARGEST_MS else stamp
+    return None if stamp is None or stamp == -1 or abs(stamp) > LARGEST_MS else stamp

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple, Protocol
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.kafka import error_codes, fetch_request, fetch_response, requests
+from zkconsumer.kafka.broker_schemas import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from zkconsumer.kafka.connection import Connection, PeerClosedError, Receive, receive_bounded
 from zkconsumer.kafka.fetch_response import FetchResponse
-from zkconsumer.kafka.requests import Api, ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
+from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
+from zkconsumer.kafka.schema import ApiRequest, ApiSchema
 from zkconsumer.model import Endpoint, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,7 @@ class _PendingResponse(NamedTuple):
     """A response that the broker owes us, and the most bytes and (of a fetch) partitions that it may have."""
 
     correlation_id: int
-    api: Api
+    api: ApiSchema
     version: int
     max_wait: float
     most_bytes: int
@@ -145,10 +147,8 @@ class BrokerChannel:
         """
         if not topics:
             return ClusterMetadata({}, {}, {})
-        version = self._version(requests.METADATA)
-        return requests.cluster_metadata(
-            self.exchange(requests.METADATA, requests.metadata_request(version, topics), deadline)
-        )
+        version = self._version(METADATA)
+        return requests.cluster_metadata(self.exchange(requests.metadata_request(version, topics), deadline))
 
     def list_offsets(
         self,
@@ -169,9 +169,9 @@ class BrokerChannel:
         """
         if not wanted:
             return {}
-        version = self._version(requests.LIST_OFFSETS)
+        version = self._version(LIST_OFFSETS)
         request = requests.list_offsets_request(version, wanted, isolation_level, written=written)
-        listed = requests.listed_offsets(self.exchange(requests.LIST_OFFSETS, request, deadline))
+        listed = requests.listed_offsets(self.exchange(request, deadline))
         # If such a broker returns no offset, no segment is older: all messages may be newer, from the beginning on.
         newer = {
             tp: _BEGINNING
@@ -192,12 +192,12 @@ class BrokerChannel:
         The result is empty if the broker knows no epochs (before 0.11), and holds errors of single partitions too.
         Raises: BrokerUnavailableError, BrokerError.
         """
-        self._version(requests.FETCH)
-        version = (self._versions or {}).get(requests.EPOCH_END)
+        self._version(FETCH)
+        version = (self._versions or {}).get(OFFSET_FOR_LEADER_EPOCH)
         if version is None or not epochs:
             return {}
         request = requests.epoch_ends_request(version, epochs)
-        return requests.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
+        return requests.epoch_ends(self.exchange(request, deadline), epochs)
 
     def topic_configs(
         self, topics: Sequence[str], names: Sequence[str], deadline: Deadline
@@ -207,16 +207,16 @@ class BrokerChannel:
         Topics that the broker does not describe to us are left out; so are all of them if it is older than 0.11.
         Raises: BrokerUnavailableError, BrokerError.
         """
-        self._version(requests.FETCH)
-        version = (self._versions or {}).get(requests.DESCRIBE_CONFIGS)
+        self._version(FETCH)
+        version = (self._versions or {}).get(DESCRIBE_CONFIGS)
         if version is None or not topics:
             return {}
         request = requests.topic_configs_request(version, topics, names)
-        return requests.topic_configs(self.exchange(requests.DESCRIBE_CONFIGS, request, deadline))
+        return requests.topic_configs(self.exchange(request, deadline))
 
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding. Raises: BrokerUnavailableError."""
-        version = self._version(requests.FETCH)
+        version = self._version(FETCH)
         correlation_id = self._next(deadline)
         data = fetch_request.encode(version, request, correlation_id, self._client_name)
         self._send(data, self._fetch_expected(correlation_id, version, request), deadline)
@@ -226,13 +226,15 @@ class BrokerChannel:
         """Return the limits of the response to a fetch."""
         # a response in a session may name any partition that an earlier request of the session named
         self._named = len(request.positions) + (self._named if request.session_epoch > 0 else 0)
-        sizes = [position.max_bytes for position in request.positions]
         if version >= requests.CAPPED_FETCH:
-            most = max(request.max_bytes, self._largest_fetch, *sizes)
+            most = request.max_bytes if request.max_bytes > self._largest_fetch else self._largest_fetch
+            for position in request.positions:
+                if position.max_bytes > most:
+                    most = position.max_bytes
         else:
-            most = sum(sizes)
+            most = sum([position.max_bytes for position in request.positions])
         most += _BESIDE_RECORDS
-        return _PendingResponse(correlation_id, requests.FETCH, version, request.max_wait, most, self._named)
+        return _PendingResponse(correlation_id, FETCH, version, request.max_wait, most, self._named)
 
     def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchResponse:
         """Return the response to a fetch. Earlier ones that were not received yet are read on the way and kept.
@@ -240,26 +242,39 @@ class BrokerChannel:
         Raises: BrokerUnavailableError; BrokerError for an unreadable response; BrokerResponseError if the broker
         refuses the whole request (the channel stays usable); ValueError for an id that is not outstanding.
         """
-        while (answer := self._early.pop(correlation_id, None)) is None:
-            if correlation_id not in [expected.correlation_id for expected in self._expected]:
-                if self._versions is None:
-                    raise BrokerUnavailableError(f"{self.connection.name}: not connected")
-                raise ValueError(f"no fetch {correlation_id} is outstanding")
-            self._receive_one(deadline)
+        while (answer := self._early.pop(correlation_id, None) if self._early else None) is None:
+            if not self._expected or self._expected[0].correlation_id != correlation_id:
+                self._check_outstanding(correlation_id)
+            try:
+                expected, size, have = self._receive_head(deadline)
+                answer = self._fetched(expected, size, have, deadline)
+            except BaseException:
+                self._forget()
+                raise
+            if expected.correlation_id == correlation_id:
+                break
+            self._early[expected.correlation_id] = answer
         if answer.error:
             raise error_codes.error(answer.error, f"{self.connection.name}, Fetch")
         return answer
 
-    def exchange(self, api: Api, request: Any, deadline: Deadline, max_wait: float = 0.0) -> Any:
-        """Send a request of ``requests`` and return its decoded response, for code built on a channel, such as a login.
+    def _check_outstanding(self, correlation_id: int) -> None:
+        if self._versions is None:
+            raise BrokerUnavailableError(f"{self.connection.name}: not connected")
+        if correlation_id not in [expected.correlation_id for expected in self._expected]:
+            raise ValueError(f"no fetch {correlation_id} is outstanding")
+
+    def exchange(self, request: ApiRequest, deadline: Deadline, max_wait: float = 0.0) -> dict[str, Any]:
+        """Send a request and return its decoded response, for code built on a channel, such as a login.
 
         Arguments: ``max_wait`` in seconds is how much longer than usual the broker may be silent, if the request asks
         for that. Fetch responses that come first are kept for ``receive_fetch``. Raises: BrokerUnavailableError,
         BrokerError.
         """
         correlation_id = self._next(deadline)
-        data = requests.encode(request, correlation_id, self._client_id)
-        self._send(data, _PendingResponse(correlation_id, api, request.API_VERSION, max_wait, _LARGEST_OTHER), deadline)
+        data = request.encode(correlation_id, self._client_id)
+        expected = _PendingResponse(correlation_id, request.message, request.version, max_wait, _LARGEST_OTHER)
+        self._send(data, expected, deadline)
         try:
             while True:
                 expected, size, have = self._receive_head(deadline)
@@ -267,7 +282,7 @@ class BrokerChannel:
                     begun = memoryview(self.buffer)[_HEAD.size : _HEAD.size + have]
                     payload = receive_bounded(begun, size, self.buffer, self._receiver(deadline))
                     return requests.decode(request, payload, self.connection.name)
-                self._keep(expected, size, have, deadline)
+                self._early[expected.correlation_id] = self._fetched(expected, size, have, deadline)
         except BaseException:
             self._forget()
             raise
@@ -329,7 +344,7 @@ class BrokerChannel:
         name = self.connection.name
         for last in (False, True):
             try:
-                answer = self.exchange(requests.API_VERSIONS, requests.api_versions_request(), deadline)
+                answer = self.exchange(requests.api_versions_request(), deadline)
                 return requests.negotiated_versions(requests.api_ranges(answer, name), name)
             except PeerClosedError:
                 self._open(deadline)
@@ -340,14 +355,14 @@ class BrokerChannel:
                 raise
         return None
 
-    def _version(self, api: Api) -> int:
+    def _version(self, api: ApiSchema) -> int:
         if self._versions is None:
             raise BrokerUnavailableError(f"{self.connection.name}: not connected")
         return self._versions[api]
 
     def _next(self, deadline: Deadline) -> int:
         """Return the correlation id of the next request; logs in again first if that is due."""
-        if self.login_until.expired:
+        if self.login_until.at is not None and self.login_until.expired:
             self._log_in(deadline)
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         return self._next_id
@@ -363,34 +378,31 @@ class BrokerChannel:
     def _receiver(self, deadline: Deadline) -> Receive:
         return lambda view: self.connection.receive(view, deadline, self._timeout)
 
-    def _receive_one(self, deadline: Deadline) -> None:
-        try:
-            self._keep(*self._receive_head(deadline), deadline)
-        except BaseException:
-            self._forget()
-            raise
-
-    def _keep(self, expected: _PendingResponse, size: int, have: int, deadline: Deadline) -> None:
-        """Read the rest of a fetch response. Its head and first ``have`` bytes have arrived."""
-        receive = self._receiver(deadline)
+    def _fetched(self, expected: _PendingResponse, size: int, have: int, deadline: Deadline) -> FetchResponse:
+        """Return a fetch response, of which the head and the first ``have`` bytes have come; receive the rest."""
         whole = _HEAD.size + size
-        if len(self.buffer) < min(whole, _KEPT_BUFFER):
-            # In as few calls as possible, since each return from the system may wait for a thread that computes. A
-            # buffer of just the records' size takes two calls a partition, and moves all the rest for a few bytes.
-            begun = self.buffer[: _HEAD.size + have]
-            self.buffer = bytearray(min(max(whole, 2 * len(self.buffer)), _KEPT_BUFFER))
-            self.buffer[: len(begun)] = begun
+        if len(self.buffer) < whole:
+            self._enlarge_buffer(whole, _HEAD.size + have)
         view = memoryview(self.buffer)[_HEAD.size : whole]
-        if len(view) == size:
-            if have < size:
-                receive(view[have:])
-            reader = fetch_response.ResponseReader.over(view)
-        else:
-            reader = fetch_response.ResponseReader(self.buffer, size, receive, bytes(view[:have]))
-        name = self.connection.name
-        self._early[expected.correlation_id] = fetch_response.read(
-            reader, expected.version, name, expected.most_partitions
-        )
+        if len(view) < size:
+            view = memoryview(bytes(view[:have]))
+        elif have < size:
+            self.connection.receive(view[have:], deadline, self._timeout)
+        reader = fetch_response.ResponseReader(self.buffer, size, self._receiver(deadline), view)
+        return fetch_response.read(reader, expected.version, self.connection.name, expected.most_partitions)
+
+    def _enlarge_buffer(self, wanted: int, have: int) -> None:
+        """Make room for ``wanted`` bytes, as far as that is allowed; ``have`` bytes are there.
+
+        Then a response comes in as few calls as possible, since each return from the system may wait for a thread that
+        computes. A buffer of just the records' size takes two calls a partition, and moves all the rest for a few
+        bytes.
+        """
+        size = min(max(wanted, 2 * len(self.buffer)), _KEPT_BUFFER)
+        if size > len(self.buffer):
+            begun = self.buffer[:have]
+            self.buffer = bytearray(size)
+            self.buffer[:have] = begun
 
     def _receive_head(self, deadline: Deadline) -> tuple[_PendingResponse, int, int]:
         """Return the request that the next response answers, its size, and how many of its bytes have come. They are in
@@ -409,7 +421,7 @@ class BrokerChannel:
                 f" ({expected.api.name}); is this a Kafka listener of the right security protocol?"
             )
         if size > expected.most_bytes:
-            advice = "; a larger message needs a larger fetch.max.bytes" if expected.api is requests.FETCH else ""
+            advice = "; a larger message needs a larger fetch.max.bytes" if expected.api is FETCH else ""
             raise BrokerError(
                 f"{self.name}: an answer of {size} bytes came to {expected.api.name}, where {expected.most_bytes} are"
                 f" the most{advice}"

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 from zkconsumer.kafka import error_codes, requests
 from zkconsumer.kafka.broker_channel import BrokerChannel
+from zkconsumer.kafka.broker_schemas import METADATA
 from zkconsumer.kafka.endpoints import choose_endpoint
+from zkconsumer.kafka.schema import Values
 from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -43,11 +45,11 @@ def topics_of(channel: BrokerChannel, topics: Collection[str] | None, deadline: 
     answer = _ask(channel, None if topics is None else sorted(topics), deadline)
     partitions: dict[str, int] = {}
     unsure = set()
-    for code, topic, *_, listed in answer.topics or ():
-        if code == error_codes.NONE:
-            partitions[topic] = len(listed or ())
-        elif code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-            unsure.add(topic)
+    for topic in answer["topics"] or ():
+        if topic["error_code"] == error_codes.NONE:
+            partitions[topic["name"]] = len(topic["partitions"] or ())
+        elif topic["error_code"] != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            unsure.add(topic["name"])
     return TopicsSeen(partitions, frozenset(unsure))
 
 
@@ -75,12 +77,15 @@ def cluster_of(channel: BrokerChannel, topics: Collection[str] | None, deadline:
         return ClusterSeen(requests.cluster_metadata(answer).brokers, {}, {})
     partitions: dict[TopicPartition, PartitionSeen] = {}
     failed: dict[str, int] = {}
-    for code, topic, *_, listed in answer.topics or ():
-        if code:
-            failed[topic] = code
-        for error, number, leader, replicas, in_sync, *_ in listed or ():
-            partitions[TopicPartition(topic, number)] = PartitionSeen(
-                leader if leader >= 0 else None, tuple(replicas or ()), tuple(in_sync or ()), error
+    for topic in answer["topics"] or ():
+        if topic["error_code"]:
+            failed[topic["name"]] = topic["error_code"]
+        for one in topic["partitions"] or ():
+            partitions[TopicPartition(topic["name"], one["partition_index"])] = PartitionSeen(
+                one["leader_id"] if one["leader_id"] >= 0 else None,
+                tuple(one["replica_nodes"] or ()),
+                tuple(one["isr_nodes"] or ()),
+                one["error_code"],
             )
     return ClusterSeen(requests.cluster_metadata(answer).brokers, partitions, failed)
 
@@ -90,12 +95,9 @@ def brokers_of(channel: BrokerChannel, deadline: Deadline) -> Mapping[int, tuple
     return requests.cluster_metadata(_ask(channel, [], deadline)).brokers
 
 
-def _ask(channel: BrokerChannel, topics: Sequence[str] | None, deadline: Deadline) -> Any:
-    version = channel.versions.get(requests.METADATA.name, 0)
-    if version == 0:  # an empty list means all topics there, and nothing means none
-        topics = list(topics or ())
-    request = requests.METADATA.classes[version](topics, *((False,) if version >= 4 else ()))
-    return channel.exchange(requests.METADATA, request, deadline)
+def _ask(channel: BrokerChannel, topics: Sequence[str] | None, deadline: Deadline) -> Values:
+    version = channel.versions.get(METADATA.name, 0)
+    return channel.exchange(requests.metadata_request(version, topics), deadline)
 
 
 class BootstrapBrokers:

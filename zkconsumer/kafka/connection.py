@@ -1,7 +1,9 @@
 """One TCP connection whose every wait ends: by its deadline, by the peer, or by ``close()`` from another thread.
 
 Threads: one thread at a time connects, sends and receives (the owner); any thread may call ``close()``. Guard:
-``_lock`` (``_changed`` is its condition) guards ``_closed``, ``busy`` and ``socket``.
+``_lock`` (``_changed`` is its condition) guards ``_closed`` and ``socket``. The owner takes it only to give the socket
+up, since each small response has several uses of the socket. It writes ``busy`` before it reads ``_closed``, and
+``close()`` writes ``_closed`` before it reads ``busy``. So one of the two always sees the other (under CPython's GIL).
 
 The file descriptor is closed only when no call is inside the socket. ``close()`` shuts the connection down, which wakes
 the owner out of a blocked system call, and the owner closes the descriptor on its way out. Otherwise its number could
@@ -20,8 +22,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from time import monotonic
 from typing import Any
@@ -59,6 +61,7 @@ class Connection:
         self.busy = False
         self.socket: socket.socket | None = None
         self._allowed: dict[int, float] = {}
+        self._secured = False  # by TLS
 
     def connect(self, deadline: Deadline, limit: float, wrap: Wrap | None = None) -> None:
         """Connect, dropping an older connection first.
@@ -86,16 +89,25 @@ class Connection:
 
     def send(self, data: bytes, deadline: Deadline, limit: float) -> None:
         """Send all of ``data`` within the deadline and ``limit`` seconds. Raises BrokerUnavailableError."""
-        end = monotonic() + deadline.bounded(limit)
-        with self.using() as sock:
-            rest: bytes | memoryview = data
-            while rest:
-                seconds = end - monotonic()
+        seconds = deadline.bounded(limit)
+        end = monotonic() + seconds
+        rest: bytes | memoryview = data
+        sock = self._begin()
+        try:
+            while True:
                 if seconds <= 0:
                     raise self._unavailable("no time was left to send the request")
-                self.set_time_limit(sock, socket.SO_SNDTIMEO, seconds)
+                if not seconds <= self._allowed.get(socket.SO_SNDTIMEO, 0.0) <= seconds * 1.02:
+                    self.set_time_limit(sock, socket.SO_SNDTIMEO, seconds)
                 sent = sock.send(rest)
+                if sent == len(rest):
+                    break
                 rest = memoryview(rest)[sent:]
+                seconds = end - monotonic()
+        except BaseException as failure:
+            self._failed(failure)
+            raise
+        self._end()
 
     def receive(self, view: memoryview, deadline: Deadline, limit: float) -> None:
         """Fill ``view``. Each read may wait for ``limit`` seconds, all of them for the deadline.
@@ -115,17 +127,23 @@ class Connection:
 
     def _receive(self, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float) -> int:
         have = 0
-        with self.using() as sock:
+        sock = self._begin()
+        try:
             while have < least:
                 seconds = deadline.bounded(limit)
                 if seconds <= 0:
                     raise TimeoutError
-                self.set_time_limit(sock, socket.SO_RCVTIMEO, seconds)
+                if not seconds <= self._allowed.get(socket.SO_RCVTIMEO, 0.0) <= seconds * 1.02:
+                    self.set_time_limit(sock, socket.SO_RCVTIMEO, seconds)
                 part = view[have:] if have else view
-                count = sock.recv_into(part) if isinstance(sock, ssl.SSLSocket) else sock.recv_into(part, 0, flags)
+                count = sock.recv_into(part) if self._secured else sock.recv_into(part, 0, flags)
                 if not count:
                     raise ConnectionResetError("closed the connection")
                 have += count
+        except BaseException as failure:
+            self._failed(failure)
+            raise
+        self._end()
         return have
 
     def set_time_limit(self, sock: socket.socket, option: int, seconds: float) -> None:
@@ -133,13 +151,12 @@ class Connection:
 
         So most calls need not set it anew.
         """
-        secured = isinstance(sock, ssl.SSLSocket)
-        if secured:
+        if self._secured:
             option = 0  # one time limit for both ways
         if seconds <= self._allowed.get(option, 0.0) <= seconds * 1.02:
             return
         seconds *= 1.01
-        if secured:
+        if self._secured:
             sock.settimeout(seconds)
         else:
             sock.setsockopt(socket.SOL_SOCKET, option, _timeval(seconds))
@@ -170,9 +187,43 @@ class Connection:
 
     # -- inside
 
-    def using(self) -> _SocketUse:
+    @contextmanager
+    def using(self) -> Iterator[socket.socket]:
         """Return the socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
-        return _SocketUse(self)
+        sock = self._begin()
+        try:
+            yield sock
+        except BaseException as failure:
+            self._failed(failure)
+            raise
+        self._end()
+
+    # These three stand for the context manager in what every small response does, since it takes three times as long.
+
+    def _begin(self) -> socket.socket:
+        """Return the socket, marked as in use."""
+        self.busy = True  # first: see the module's docstring
+        if self._closed:
+            self.drop()
+            raise self._unavailable("the channel was closed")
+        sock = self.socket
+        if sock is None:
+            self.busy = False
+            raise self._unavailable("not connected")
+        return sock
+
+    def _end(self) -> None:
+        """Mark the socket as no longer in use."""
+        self.busy = False
+        if self._closed:
+            self.drop()
+            raise self._unavailable("the channel was closed")
+
+    def _failed(self, failure: BaseException) -> None:
+        """Drop the socket after a failure while it was in use, and raise what the failure means."""
+        self.drop()
+        if isinstance(failure, (OSError, BrokerUnavailableError, ValueError)):
+            raise self._explained(failure) from failure
 
     def _explained(self, failure: Exception) -> BrokerError:
         if self._closed:
@@ -227,7 +278,7 @@ class Connection:
                 _close_quietly(sock)
                 raise self._unavailable("the channel was closed")
             self.socket, self.busy = sock, True
-        self._allowed = {}
+        self._allowed, self._secured = {}, False
         try:
             sock.setblocking(False)
             if self._receive_buffer > 0:  # before connecting, so that the window is offered in the handshake
@@ -269,45 +320,9 @@ class Connection:
             with self._changed:  # before the handshake, so that close() finds the socket that is waited on
                 self.socket = wrapped
             if isinstance(wrapped, ssl.SSLSocket):
-                self._allowed = {}
+                self._allowed, self._secured = {}, True
                 wrapped.settimeout(max(deadline.bounded(limit), 0.001))
                 wrapped.do_handshake()
-
-
-class _SocketUse:
-    """See ``Connection.using``. Not a generator: that takes three times as long, and a small response has several
-    uses.
-    """
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> socket.socket:
-        connection = self._connection
-        with connection._lock:
-            sock = connection.socket
-            if connection._closed:
-                raise connection._unavailable("the channel was closed")
-            if sock is None:
-                raise connection._unavailable("not connected")
-            connection.busy = True
-        return sock
-
-    def __exit__(self, _: object, failure: BaseException | None, __: object) -> None:
-        connection = self._connection
-        if failure is not None:
-            connection.drop()
-            if not isinstance(failure, (OSError, BrokerUnavailableError, ValueError)):
-                return
-            raise connection._explained(failure) from failure
-        with connection._lock:
-            connection.busy = False
-            if not connection._closed:
-                return
-        connection.drop()
-        raise connection._unavailable("the channel was closed")
 
 
 def _timeval(seconds: float) -> bytes:

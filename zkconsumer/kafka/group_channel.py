@@ -50,7 +50,6 @@ from zkconsumer.kafka.group_schemas import (
     SYNC_GROUP,
     TOOL_MESSAGES,
 )
-from zkconsumer.kafka.requests import Api
 from zkconsumer.kafka.schema import ApiRequest, ApiSchema, Values
 from zkconsumer.model import Endpoint, TopicPartition
 
@@ -113,7 +112,7 @@ class GroupChannel:
         self._channel.connect(deadline)
         self._versions = OF_0_9 if generation >= _LEAST_GENERATION else OF_0_8
         if generation >= requests.ASK_FROM_GENERATION:
-            answer = self._channel.exchange(requests.API_VERSIONS, requests.api_versions_request(), deadline)
+            answer = self._channel.exchange(requests.api_versions_request(), deadline)
             wanted = OFFSET_MESSAGES if self._offsets_only else TOOL_MESSAGES
             self._versions = negotiated_versions(requests.api_ranges(answer, name), name, wanted)
 
@@ -242,10 +241,7 @@ class GroupChannel:
         self._check(answer.get("error_code", error_codes.NONE), f"offsets of group {group!r}")
         found = {
             TopicPartition(topic["name"], one["partition_index"]): StoredOffset(
-                one["committed_offset"],
-                one["error_code"],
-                one["metadata"] or "",
-                one.get("committed_leader_epoch", -1),
+                one["committed_offset"], one["error_code"], one["metadata"] or "", one.get("committed_leader_epoch", -1)
             )
             for topic in answer["topics"] or ()
             for one in topic["partitions"] or ()
@@ -328,10 +324,7 @@ class GroupChannel:
         if version is None:
             reason = f"does not know {message.name}" if self._versions else "not connected"
             raise BrokerError(f"{self._channel.name}: {reason}")
-        answer: dict[str, Any] = self._channel.exchange(
-            Api(message.key, message.name, ()), ApiRequest(message, version, values), deadline, max_wait
-        )
-        return answer
+        return self._channel.exchange(ApiRequest(message, version, values), deadline, max_wait)
 
     def _values(self, who: Membership) -> dict[str, Any]:
         return {

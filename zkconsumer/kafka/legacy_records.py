@@ -1,12 +1,7 @@
 """Reads message formats 0 and 1: single messages, compressed ones in wrappers. Pure.
 
-Brokers before 0.11 store them, and newer brokers convert messages down to them. Written by hand instead of using
-aiokafka's class, for three reasons. That class trusts the lengths inside a compressed set: a corrupt one can make it
-read outside its memory or loop for ever. It gives one batch object for each uncompressed message. It does not read LZ4
-of format 0.
-
-The records are aiokafka's format 2 record objects, so that iterators see one kind. In format 0, which has none,
-``timestamp`` and ``timestamp_type`` are -1.
+Brokers before 0.11 store them, and newer brokers convert messages down to them. The records are of the class of format
+2, so that iterators see one kind. In format 0, which has none, ``timestamp`` and ``timestamp_type`` are -1.
 
 Mirrors the original's ByteBufferMessageSet. The CRC of each message is checked, inner ones too. The offsets inside a
 format 1 wrapper are relative to the wrapper's (KIP-31). LogAppendTime of the wrapper overrides the inner timestamps.
@@ -17,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, islice
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
-from aiokafka.record.default_records import DefaultRecord
-
+from zkconsumer.data_plane.records import Record
 from zkconsumer.kafka.batch_headers import CODEC, MalformedSetError
 from zkconsumer.kafka.compression import Expansion, decompress
 from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
@@ -46,7 +40,7 @@ class MessageRun(NamedTuple):
     own). ``end`` is where the next run starts.
     """
 
-    records: list[Any] | WrappedMessages
+    records: list[Record] | WrappedMessages
     base_offset: int
     next_offset: int
     end: int
@@ -59,7 +53,7 @@ def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansi
     say. The last may be cut off; then the run ends before it. The caller has compared the first one's offset with its
     neighbours'. Raises: MalformedSetError if the first message is corrupt; a corrupt one after it ends the run.
     """
-    records: list[Any] = []
+    records: list[Record] = []
     view = memoryview(data)
     next_offset = -1
     enough = at + DECODED_BYTES
@@ -99,7 +93,7 @@ def _check(view: memoryview, at: int, stop: int, offset: int, magic: int, stored
             raise MalformedSetError(f"its checksum is {computed:#010x}, not {stored:#010x} as it says")
 
 
-def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset: int, stamp: int | None) -> Any:
+def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset: int, stamp: int | None) -> Record:
     """Return one message. Arguments: ``stamp`` is the wrapper's time of appending, None for the message's own time."""
     body = at + _BODY
     if magic:
@@ -127,7 +121,7 @@ def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset
         body += length
     if body != stop or length < -1:
         raise MalformedSetError(f"a value of {length} bytes does not end where it does")
-    return DefaultRecord(offset, timestamp, kind, key, value, [])
+    return Record(offset, timestamp, kind, key, value)
 
 
 class WrappedMessages:
@@ -158,7 +152,7 @@ class WrappedMessages:
         self._stamp = wrapper.timestamp if wrapper.timestamp_type == 1 else None
         self.base_offset = first + self._shift
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Record]:
         content, magic, shift, stamp = self._content, self._magic, self._shift, self._stamp
         for inner, at, stop, attributes in self._heads or _all_heads(content):
             yield _record(content, at, stop, magic, attributes, shift + inner, stamp)
@@ -192,15 +186,15 @@ class WrapperBatch(RecordBatch):
         """Always: the messages of a small wrapper are made at once."""
         return True
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Record]:
         return chain.from_iterable(self._lists())
 
-    def _lists(self) -> Iterator[list[Any]]:
+    def _lists(self) -> Iterator[list[Record]]:
         records, reached = iter(self._records), max(self.base_offset, self._first)
         failure: MalformedSetError | None = None
         more = True
         while more:
-            made: list[Any] = []
+            made: list[Record] = []
             try:
                 made.extend(islice(records, _MADE_TOGETHER))  # those before an error stay in the list
                 more = len(made) == _MADE_TOGETHER

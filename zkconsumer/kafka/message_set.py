@@ -4,8 +4,8 @@ Responsible for finding the batches, for their checksums, for aborted transactio
 for the position of a corrupt place. Pure; used by the thread that reads a stream. A set is only read, never changed, so
 several threads may read one.
 
-aiokafka's ``MemoryRecords`` is not used. It takes the format of the first batch for that of all, but sets of mixed
-formats exist after an upgrade of the brokers. It also trusts the sizes in a batch's head.
+Sets of mixed formats exist after an upgrade of the brokers, so each batch is asked for its own. No size in a batch's
+head is trusted.
 
 Mirrors the original's ByteBufferMessageSet and, for transactions, the newer client's fetcher. Differs on purpose:
 records before the requested offset are never handed out. The error for a corrupt place also names the offset to go on
@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from struct import Struct
 
-from aiokafka.record.default_records import DefaultRecordBatch
-
+from zkconsumer.data_plane.records import RecordReader
 from zkconsumer.kafka.batch_headers import (
     BATCH_CODEC,
     CODEC,
@@ -42,6 +41,7 @@ __all__ = ["CorruptRecordsError", "RecordBatch", "batches"]
 
 _CONTROL_KEY = Struct(">hh")  # version, type
 _ABORT = 0
+_ALL_OFFSETS = 1 << 31  # in a batch
 
 
 def batches(
@@ -89,7 +89,7 @@ def batches(
             elif next_offset <= reached:  # not read, so that reading can go on after a corrupt place of the same set
                 if transactions is not None and reached == fetch_offset:
                     transactions.skip(head, view[at:stop])
-                at = stop
+                at, last = stop, next_offset - 1
                 continue
             else:
                 batch = _batch(head, view[at:stop], where, reached, check_crc, transactions, expansion)
@@ -205,8 +205,13 @@ def _marker(view: memoryview, limit: int) -> int:
     try:
         if view[BATCH_CODEC] & CODEC:
             view = expanded(view, limit)
-        for record in DefaultRecordBatch(view):
+        reader = RecordReader(view, 0, _ALL_OFFSETS, 0)
+        for record in reader.take(1):
+            if record.key is None or len(record.key) < _CONTROL_KEY.size:
+                raise ValueError("its key does not say its kind")
             return int(_CONTROL_KEY.unpack_from(record.key)[1])
-    except Exception as failure:
+        if reader.failure is not None:
+            raise reader.failure
+    except ValueError as failure:
         raise MalformedSetError(f"a transaction marker cannot be read: {failure!r}") from failure
     return -1

@@ -60,9 +60,10 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: in
     the extent before it, so that the good batches are not held back.
     """
     at, reached, messages, last, last_offset = 0, fetch_offset, 0, 0, -1
-    looked_at = len(records) - START.size  # before that there is an offset
+    total = len(records)
+    looked_at = total - START.size  # before that there is an offset
     try:
-        while (head := read_head(records, at)) is not None:
+        while at < total and (head := read_head(records, at)) is not None:
             begins = at
             offset, next_offset, at, magic, attributes, _, count = head
             if magic < 2:
@@ -87,7 +88,7 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: in
         if reached == fetch_offset:
             _raise(failure, where, fetch_offset)
         return Extent(reached, False, 0, messages, last)
-    wanted = missing(records, at)
+    wanted = missing(records, at) if at < total else 0
     return Extent(reached if reached > fetch_offset else None, wanted > 0, wanted, messages, last)
 
 

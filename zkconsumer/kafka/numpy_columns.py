@@ -11,14 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from zkconsumer.kafka.batch_headers import CODEC
-from zkconsumer.kafka.compression import decompress
-from zkconsumer.kafka.record_boundaries import Span, StrangeBytesError, boundaries
-
-__all__ = ["AVAILABLE", "FROM_ANYWHERE", "Block", "RecordFields", "StrangeBytesError", "block", "column", "read_fields"]
+from zkconsumer.kafka.column_blocks import FROM_ANYWHERE, LARGEST_MS, NO_END, Block, StrangeBytesError
+from zkconsumer.kafka.record_boundaries import Span, boundaries
 
 try:
     import numpy as np
@@ -27,36 +23,11 @@ except ImportError:  # pragma: no cover - the tests' environment has it
 
 AVAILABLE: Final[bool] = np is not None
 
-# attributes, last offset delta, first and max timestamp, producer id, producer epoch, base sequence, count of records
-_HEAD = Struct(">hiqqqhii").unpack_from
-_BASE = Struct(">q").unpack_from
-_ATTRIBUTES = 21
-_CONTENT = 61
-_LOG_APPEND_TIME = 0x08
 _LONG = 127  # a byte beyond this is not the last one of its number
 _LARGEST = 2**31 - 1
-FROM_ANYWHERE: Final = -(2**63)
-"""A ``first`` that every offset is after."""
-_NO_END = 2**63 - 1
 _MANY_HEADERS = 100  # in one record: read one by one, for a loop over vectors of one element is slow
 if AVAILABLE:
     _1, _3, _7, _8, _127, _255 = (np.uint64(number) for number in (1, 3, 7, 8, 127, 255))
-
-
-class Block(NamedTuple):
-    """A batch with its records unpacked.
-
-    ``data`` holds ``total`` records, of which those from offset ``first`` on and before ``end`` are wanted.
-    """
-
-    data: memoryview
-    total: int
-    base_offset: int
-    last_offset: int
-    first_timestamp: int
-    append_time: int | None
-    first: int
-    end: int
 
 
 class RecordFields(NamedTuple):
@@ -74,22 +45,22 @@ class RecordFields(NamedTuple):
     value_starts: Any
     value_sizes: Any
 
+    @property
+    def row_count(self) -> int:
+        """The number of wanted records."""
+        return len(self.offsets)
 
-def block(view: memoryview, first: int, end: int | None, limit: int) -> Block:
-    """Return the content of a batch of format 2, decompressed to at most ``limit`` bytes; see ``Block`` for the rest.
+    def column(self, name: str) -> Any:
+        """Return one column as an Arrow array."""
+        import pyarrow as pa
 
-    Raises: StrangeBytesError.
-    """
-    attributes, last, oldest, newest, _, _, _, count = _HEAD(view, _ATTRIBUTES)
-    data = view[_CONTENT:]
-    if attributes & CODEC:
-        try:
-            data = decompress(attributes & CODEC, data, 2, limit)
-        except ValueError as error:
-            raise StrangeBytesError from error
-    append_time = newest if attributes & _LOG_APPEND_TIME else None
-    base = _BASE(view)[0]
-    return Block(data, count, base, base + last, oldest, append_time, first, _NO_END if end is None else end)
+        if name == "key":
+            return binary_array(self.data, self.key_starts, self.key_sizes)
+        if name == "value":
+            return binary_array(self.data, self.value_starts, self.value_sizes)
+        if name == "timestamp":
+            return timestamp_array(self.timestamps)
+        return pa.array(self.offsets if name == "offset" else self.timestamp_types)
 
 
 def read_fields(blocks: Sequence[Block]) -> RecordFields:
@@ -139,7 +110,7 @@ def read_fields(blocks: Sequence[Block]) -> RecordFields:
         appended = np.array([part.append_time or 0 for part in blocks], np.int64)
         timestamps = np.where(kinds == 1, np.repeat(appended, counts), timestamps)
     fields = RecordFields(data, offsets, timestamps, kinds, key_starts, key_sizes, value_starts, value_sizes)
-    if all(part.first == FROM_ANYWHERE and part.end == _NO_END for part in blocks):
+    if all(part.first == FROM_ANYWHERE and part.end == NO_END for part in blocks):
         return fields
     wanted = (offsets >= np.repeat(np.array([part.first for part in blocks], np.int64), counts)) & (
         offsets < np.repeat(np.array([part.end for part in blocks], np.int64), counts)
@@ -197,26 +168,13 @@ def binary_array(data: bytes | memoryview, starts: Any, sizes: Any) -> Any:
     return pieces.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=null if null.any() else None))
 
 
-def timestamp_array(milliseconds: Any, largest: int) -> Any:
-    """Return microseconds as an Arrow array; -1, and values beyond ``largest``, are null."""
+def timestamp_array(milliseconds: Any) -> Any:
+    """Return microseconds as an Arrow array; -1, and values beyond ``LARGEST_MS``, are null."""
     import pyarrow as pa
 
-    null = (milliseconds == -1) | (milliseconds > largest) | (milliseconds < -largest)
+    null = (milliseconds == -1) | (milliseconds > LARGEST_MS) | (milliseconds < -LARGEST_MS)
     array_ = pa.array(milliseconds * 1000, pa.int64(), mask=null if null.any() else None)
     return array_.view(pa.timestamp("us", tz="UTC"))
-
-
-def column(fields: RecordFields, name: str, largest_timestamp: int) -> Any:
-    """Return one column as an Arrow array. Arguments: ``largest_timestamp`` in ms; larger ones become null."""
-    import pyarrow as pa
-
-    if name == "key":
-        return binary_array(fields.data, fields.key_starts, fields.key_sizes)
-    if name == "value":
-        return binary_array(fields.data, fields.value_starts, fields.value_sizes)
-    if name == "timestamp":
-        return timestamp_array(fields.timestamps, largest_timestamp)
-    return pa.array(fields.offsets if name == "offset" else fields.timestamp_types)
 
 
 # ---- where blocks are

@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
+from zkconsumer.kafka.column_blocks import StrangeBytesError
+
 try:
     import numpy as np
 except ImportError:  # pragma: no cover - the tests' environment has it
@@ -24,10 +26,6 @@ _STRIP = 100_000  # bytes that are looked at together: their temporary vectors f
 _FEWEST_OTHERS = 4
 _SMALLEST = 12  # how the length of the smallest record is written: six numbers of one byte
 _LONG = 127  # a byte beyond this is not the last one of its number
-
-
-class StrangeBytesError(Exception):
-    """The bytes are not as expected; the caller reads them record by record instead."""
 
 
 Span = tuple[int, int, int]

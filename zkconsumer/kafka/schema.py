@@ -3,23 +3,28 @@
 Pure; any thread. One description serves every version, also the flexible ones (KIP-482: compact lengths, tagged
 fields). It serves both sides: a client writes requests and reads responses, a broker of the test kit the other way
 round. Values are dictionaries by Kafka's field names in snake_case. Tagged fields are passed over, and none are
-written. The client library lacks most versions of the group requests.
+written.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from zkconsumer.core.byte_reader import ByteReader
 
 Values = Mapping[str, Any]
+Fields: TypeAlias = "tuple[Field, ...]"
+"""The fields of a message or a structure."""
 
 _LATEST: Final = 0x7FFF
 MOST_ENTRIES: Final = 400_000
-"""The most entries of all arrays of one message. An entry of three bytes takes a hundred times that in memory."""
+"""The most structures in the arrays of one message. One of three bytes takes a hundred times that in memory."""
 
 
 class _Missing:
@@ -74,23 +79,34 @@ class BodyReader(ByteReader):
         found = self.unsigned() - 1 if self.compact else self.int32()
         if found > self.left:
             raise ValueError(f"{found} entries are announced, {self.left} bytes are there")
+        return found
+
+    def count_structures(self) -> int:
+        """Read the number of an array's entries as ``count()``; all such arrays together have a limit."""
+        found = self.count()
         self.entries += max(found, 0)
         if self.entries > MOST_ENTRIES:
             raise ValueError(f"more than {MOST_ENTRIES} entries are in one message")
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FieldType:
-    """One type of value: how it is written (value, whether compact) and read."""
+    """One type of value: how it is written (value, whether compact) and read.
+
+    ``number`` is the layout of a number; other types have none.
+    """
 
     write: Callable[[Any, bool], bytes]
     read: Callable[[BodyReader], Any]
+    number: Struct | None = None
 
 
-def _number(layout: str) -> FieldType:
-    struct = Struct(layout)
-    return FieldType(lambda value, _: struct.pack(value), lambda reader: struct.unpack(reader.take(struct.size))[0])
+def _number(letter: str) -> FieldType:
+    layout = Struct(f">{letter}")
+    return FieldType(
+        lambda value, _: layout.pack(value), lambda reader: layout.unpack(reader.take(layout.size))[0], layout
+    )
 
 
 def unsigned(value: int) -> bytes:
@@ -111,20 +127,20 @@ def _sized(data: bytes | None, compact: bool, length: Struct) -> bytes:
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
-_HEAD = Struct(">hhi")
+_HEAD = Struct(">hhih")  # key, version, correlation id, length of the client id
 
-BOOL = _number(">?")
-INT8 = _number(">b")
-INT16 = _number(">h")
-INT32 = _number(">i")
-INT64 = _number(">q")
+BOOL = _number("?")
+INT8 = _number("b")
+INT16 = _number("h")
+INT32 = _number("i")
+INT64 = _number("q")
 STRING = FieldType(
     lambda text, compact: _sized(None if text is None else text.encode(), compact, _INT16), BodyReader.text
 )
 BYTES = FieldType(lambda data, compact: _sized(data, compact, _INT32), BodyReader.data)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Field:
     """One field, in the versions ``since`` to ``until``; ``default`` is used if no value is given.
 
@@ -132,7 +148,7 @@ class Field:
     """
 
     name: str
-    kind: FieldType | tuple[Field, ...]
+    kind: FieldType | Fields
     since: int = 0
     until: int = _LATEST
     default: Any = REQUIRED
@@ -148,22 +164,25 @@ class ApiSchema:
     lowest: int
     highest: int
     flexible: int
-    request: tuple[Field, ...]
-    response: tuple[Field, ...]
+    request: Fields
+    response: Fields
 
     def compact(self, version: int) -> bool:
         """Return whether this version has compact fields, tags, and the headers that go with them."""
         return version >= self.flexible
 
-    def write(self, fields: Sequence[Field], version: int, values: Values) -> bytes:
+    def write(self, fields: Fields, version: int, values: Values) -> bytes:
         """Return the body of the ``request`` or ``response`` with these fields.
 
-        Raises: ValueError for a version out of range, KeyError for a missing value.
+        Raises: ValueError for a version or a number out of range, KeyError for a missing value.
         """
         self._check(version)
-        return _write_structure(fields, version, self.compact(version), values)
+        try:
+            return _write_structure(fields, version, self.compact(version), values)
+        except struct.error as failure:
+            raise ValueError(f"{self.name} {version} cannot be written: {failure}") from failure
 
-    def read(self, fields: Sequence[Field], version: int, data: bytes) -> dict[str, Any]:
+    def read(self, fields: Fields, version: int, data: bytes) -> dict[str, Any]:
         """Return the field values in the body of a ``request`` or ``response``. Raises ValueError if malformed."""
         self._check(version)
         reader = BodyReader(data, self.compact(version))
@@ -177,11 +196,34 @@ class ApiSchema:
             raise ValueError(f"{self.name} {version} is not described, only {self.lowest} to {self.highest}")
 
 
-def _present(fields: Sequence[Field], version: int) -> Sequence[Field]:
-    return [field for field in fields if field.since <= version <= field.until]
+@cache
+def _present(fields: Fields, version: int) -> Fields:
+    return tuple(field for field in fields if field.since <= version <= field.until)
 
 
-def _write_structure(fields: Sequence[Field], version: int, compact: bool, values: Values) -> bytes:
+@cache
+def _steps(fields: Fields, version: int) -> Sequence[tuple[tuple[str, ...], Struct | Field]]:
+    """Return the fields of a version, and in place of numbers that are neighbours the ``Struct`` that reads them."""
+    steps: list[tuple[tuple[str, ...], Struct | Field]] = []
+    for numbers, run in groupby(_present(fields, version), lambda field: bool(_layout(field))):
+        found = tuple(run)
+        if numbers:
+            layout = "".join(map(_layout, found))
+            steps.append((tuple(field.name for field in found), Struct(f">{layout}")))
+        else:
+            steps += (((field.name,), field) for field in found)
+    return steps
+
+
+def _layout(field: Field) -> str:
+    """Return the layout of a field that is one number; empty for others."""
+    kind = field.kind
+    if field.many or not isinstance(kind, FieldType) or kind.number is None:
+        return ""
+    return kind.number.format[1:]
+
+
+def _write_structure(fields: Fields, version: int, compact: bool, values: Values) -> bytes:
     written = bytearray()
     for field in _present(fields, version):
         value = values[field.name] if isinstance(field.default, _Missing) else values.get(field.name, field.default)
@@ -197,68 +239,71 @@ def _write_structure(fields: Sequence[Field], version: int, compact: bool, value
     return bytes(written)
 
 
-def _write_one(kind: FieldType | tuple[Field, ...], version: int, compact: bool, value: Any) -> bytes:
+def _write_one(kind: FieldType | Fields, version: int, compact: bool, value: Any) -> bytes:
     return (
         kind.write(value, compact) if isinstance(kind, FieldType) else _write_structure(kind, version, compact, value)
     )
 
 
-def _read_structure(fields: Sequence[Field], version: int, reader: BodyReader) -> dict[str, Any]:
+def _read_structure(fields: Fields, version: int, reader: BodyReader) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for field in _present(fields, version):
-        if field.many:
-            count = reader.count()
-            found[field.name] = None if count < 0 else [_read_one(field.kind, version, reader) for _ in range(count)]
+    for names, step in _steps(fields, version):
+        if isinstance(step, Struct):
+            found.update(zip(names, step.unpack(reader.take(step.size)), strict=True))
+        elif step.many:
+            found[step.name] = _read_many(step.kind, version, reader)
         else:
-            found[field.name] = _read_one(field.kind, version, reader)
+            found[step.name] = _read_one(step.kind, version, reader)
     if reader.compact:
         reader.tags()
     return found
 
 
-def _read_one(kind: FieldType | tuple[Field, ...], version: int, reader: BodyReader) -> Any:
+def _read_one(kind: FieldType | Fields, version: int, reader: BodyReader) -> Any:
     return kind.read(reader) if isinstance(kind, FieldType) else _read_structure(kind, version, reader)
+
+
+def _read_many(kind: FieldType | Fields, version: int, reader: BodyReader) -> list[Any] | None:
+    if not isinstance(kind, FieldType):
+        count = reader.count_structures()
+        return None if count < 0 else [_read_structure(kind, version, reader) for _ in range(count)]
+    count = reader.count()
+    if count < 0:
+        return None
+    if kind.number is not None:
+        return [value for (value,) in kind.number.iter_unpack(reader.take(count * kind.number.size))]
+    return [kind.read(reader) for _ in range(count)]
 
 
 class ApiRequest:
     """One request: a schema, its version and its field values."""
 
     def __init__(self, message: ApiSchema, version: int, values: Values) -> None:
-        self.API_VERSION = version
-        self.name = f"{message.name} {version}"
-        self._message = message
+        self.message = message
+        self.version = version
         self._values = values
 
     @property
-    def RESPONSE_TYPE(self) -> ApiRequest:  # noqa: N802 - the name that the client library's classes have
-        """The decoder of the response."""
-        return self
+    def name(self) -> str:
+        """The request and its version, for errors."""
+        return f"{self.message.name} {self.version}"
 
-    def build_request_header(self, correlation_id: int, client_id: str) -> _Header:
-        """Return the header of the version."""
-        return _Header(self._message, self.API_VERSION, correlation_id, client_id)
+    def encode(self, correlation_id: int, client_id: str) -> bytes:
+        """Return the request as its bytes, length and header included.
 
-    def encode(self) -> bytes:
-        """Return the body."""
-        return self._message.write(self._message.request, self.API_VERSION, self._values)
+        Raises: ValueError for a value out of range, KeyError for a missing one.
+        """
+        client = client_id.encode()  # never compact, so that a broker can read the head of any version
+        tags = b"\0" if self.message.compact(self.version) else b""
+        body = self.message.write(self.message.request, self.version, self._values)
+        head = _HEAD.pack(self.message.key, self.version, correlation_id, len(client))
+        length = len(head) + len(client) + len(tags) + len(body)
+        return b"".join((_INT32.pack(length), head, client, tags, body))
 
     def decode(self, payload: bytes) -> dict[str, Any]:
         """Return the response, from behind its correlation id on. Raises ValueError for bytes that are none."""
-        if self._message.compact(self.API_VERSION):
+        if self.message.compact(self.version):
             reader = BodyReader(payload, compact=True)
             reader.tags()
             payload = reader.take(reader.left)
-        return self._message.read(self._message.response, self.API_VERSION, payload)
-
-
-@dataclass(frozen=True, slots=True)
-class _Header:
-    message: ApiSchema
-    version: int
-    correlation_id: int
-    client_id: str
-
-    def encode(self) -> bytes:
-        head = _HEAD.pack(self.message.key, self.version, self.correlation_id)
-        name = self.client_id.encode()  # never compact, so that a broker can read the head of any version
-        return head + _INT16.pack(len(name)) + name + (b"\0" if self.message.compact(self.version) else b"")
+        return self.message.read(self.message.response, self.version, payload)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import get_native_id
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from zkconsumer.data_plane.hand_out import SwitchToColumns
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.streams.chunk_batches import (
@@ -28,17 +29,13 @@ from zkconsumer.streams.chunk_batches import (
 )
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline
 from zkconsumer.streams.column_reader import ColumnReader
-from zkconsumer.streams.message_iterator import MessageIterator, as_generator
+from zkconsumer.streams.message_iterator import MessageIterator
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
-
-
-class SwitchToColumns(BaseException):
-    """Columns are asked for: the last message is finished, and the next message read begins anew."""
 
 
 class _Batches(Iterator[Any]):
@@ -256,7 +253,7 @@ class ColumnStream(MessageIterator[K, V]):
         ``handed_out``. Until then the next read takes them back.
         """
         made: list[T] = []
-        self._reading = as_generator(self._turn(read, made))
+        self._reading = cast("GeneratorType[Any, None, None]", self._turn(read, made))
         next(self._reading, None)
         return made[0]
 
@@ -276,7 +273,7 @@ class ColumnStream(MessageIterator[K, V]):
 
     def _finish_in_hand(self) -> None:
         """Finish the message, or the rows, in the user's hands."""
-        if not self._returned:
+        if not self.returned:
             self._take_back()
         if self._yielded:
             self._messages.throw(SwitchToColumns())
@@ -289,7 +286,7 @@ class ColumnStream(MessageIterator[K, V]):
 
     @property
     def _being_read(self) -> bool:
-        return self._messages.gi_running or (self._reading is not None and self._reading.gi_running)
+        return self._messages.running or (self._reading is not None and self._reading.gi_running)
 
     def _closed_error(self) -> ConnectorClosedException:
         return ConnectorClosedException(f"the stream {self.name} has ended: its connector was shut down")

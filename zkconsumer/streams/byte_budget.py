@@ -43,6 +43,7 @@ class QueueBudget:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._usable = limit - limit // KEPT_BACK
         self._lock = Lock()
         self._holders: tuple[BudgetedQueue, ...] = ()
         self._reserved = 0
@@ -68,7 +69,9 @@ class QueueBudget:
 
     def free(self) -> int:
         """Return the bytes that requests may still ask for; at 0 or less only streams with a waiting reader may."""
-        free = self._limit - self._limit // KEPT_BACK - self.used
+        free = self._usable - self._reserved
+        for holder in self._holders:
+            free -= holder.held_bytes
         if free <= 0:
             self.short = True
         return free
@@ -86,9 +89,12 @@ class QueueBudget:
 
     def reserve(self, wanted: int) -> int:
         """Return the bytes that one request may ask for, at least 1; they count until :meth:`release`."""
-        free = self.free() // STREAM_SHARE
+        granted = self.free() // STREAM_SHARE
+        if granted > wanted:
+            granted = wanted
+        elif granted < 1:
+            granted = 1
         with self._lock:
-            granted = max(1, min(wanted, free))
             self._reserved += granted
         return granted
 

@@ -17,7 +17,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException, UnreadableMessageError
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.kafka.message_set import batches
-from zkconsumer.kafka.record_batch import RecordBatch
+from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import NOTHING_CAME, Chunk, StreamQueue
 
@@ -148,6 +148,9 @@ class ChunkReader:
             self._current, self._counted_to = chunk, position.consumed
         if chunk.error is not None:
             raise chunk.error
+        if chunk.dropped and position.consumed < chunk.next_offset:
+            self.queue.read_again(position)  # the message did not reach its user: an interrupt, or a closed lease
+            return None
         return position.consumed
 
     def batches(self, chunk: Chunk, start: int) -> Iterator[RecordBatch]:
@@ -164,6 +167,25 @@ class ChunkReader:
             expansion=chunk.expansion,
             end=chunk.next_offset,
         )
+
+    def message_batches(self, chunk: Chunk, start: int) -> Iterator[RecordBatch]:
+        """Return the batches, as :meth:`batches` does, for handing out messages.
+
+        A single large message is decoded, and the fetched bytes are given up. Otherwise the stream would hold it twice
+        while its user has it. In the rare case that it must be handed out again, it is fetched again.
+        """
+        found = self.batches(chunk, start)
+        if chunk.messages != 1 or len(chunk.records) <= DECODED_BYTES:
+            return found
+        if self._pace is not None or not self.lease.valid:  # it would be fetched again and again while it must wait
+            return found
+        batches, size = [], 0
+        for batch in found:
+            records = list(batch)
+            size += sum([len(record.value or b"") + len(record.key or b"") for record in records])
+            batches.append(RecordBatch(batch.where, batch.base_offset, batch.next_offset, None, 0, records))
+        chunk.drop_records(size)
+        return iter(batches)
 
     def finish(self, chunk: Chunk) -> None:
         """Stop reading the chunk: it is at its end, its partition has left or is paused, or the stream has ended.
@@ -189,12 +211,12 @@ class ChunkReader:
         messages = max(0, end - first)
         if chunk.messages is not None:  # a compacted chunk has fewer messages than offsets
             messages = chunk.messages if closing and first == chunk.fetch_offset else min(messages, chunk.messages)
-        self._count(chunk.position.topic, messages, len(chunk.records) if closing else 0)
+        self._count(chunk.position.topic, messages, chunk.size if closing else 0)
         self._current, self._counted_to = chunk, end
 
     def count_bytes(self, chunk: Chunk) -> None:
         """Count the bytes of a chunk that is dropped before it counts as finished."""
-        self._count(chunk.position.topic, 0, len(chunk.records))
+        self._count(chunk.position.topic, 0, chunk.size)
 
     def left_to_parent(self, error: Exception) -> None:
         """Read nothing any more, in a forked process."""

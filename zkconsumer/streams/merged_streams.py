@@ -11,25 +11,19 @@ So at most one message is in the user's hands at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import get_native_id
 from time import monotonic
 from typing import Any
 
+from zkconsumer.data_plane.hand_out import HandOut, NotReturned, merged_messages
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import (
-    MessageIterator,
-    NotReturned,
-    RaiseInstead,
-    as_generator,
-    busy_text,
-    public_names,
-)
+from zkconsumer.streams.message_iterator import INTERNAL_NAMES, MessageIterator, busy_text, public_names
 
 TURN = 0.05
 """Seconds. A return to the middle of a chunk costs up to a millisecond, because its batch is decoded anew."""
@@ -38,6 +32,21 @@ LOOK_AGAIN = 0.5
 
 Streams = Callable[[], Sequence[KafkaStream[K, V]]]
 """Returns the streams to read now; ended streams may be among them."""
+
+
+_FOR_MEMBERS = (
+    *INTERNAL_NAMES,
+    "count",
+    "left_to_parent",
+    "others_wait",
+    "ready",
+    "stopped",
+    "take_back_last",
+    "turn_end",
+    "waited",
+    "withholds",
+)
+"""Public names for other parts of the member. They are hidden from the user's tab completion."""
 
 
 class MergedStreams(MessageIterator[K, V]):
@@ -69,23 +78,23 @@ class MergedStreams(MessageIterator[K, V]):
         self._stopped = False
         self._watched: Sequence[KafkaStream[K, V]] = ()
         self._last: KafkaStream[K, V] | None = None
-        self._messages = as_generator(self._hand_out())
+        self._messages = HandOut(self, merged_messages)
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
-        if self._last is not None and self._returned:
+        if self._last is not None and not self.withholds(self._last):
             self._last.log_message_in_hand()
         return self._begin()
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
-        if self._messages.gi_running:
+        if self._messages.running:
             raise RuntimeError(busy_text("messages()", self._holder))
-        if not self._returned:
+        if not self.returned or self._messages.owes:
             self._take_back()
         self._patience, self._ends = self._timeout, self._ends_on_timeout
         self._holder = get_native_id()
-        if self._messages.gi_frame is None and not self._stopped:
-            self._messages = as_generator(self._hand_out())  # an interrupt ended it, or all streams had ended
-        return filter(None, self._messages)
+        if self._messages.ended and not self._stopped:
+            self._messages = HandOut(self, merged_messages)  # an interrupt ended it, or all streams had ended
+        return filter(None, self._messages.generator)
 
     def skip(self) -> int:
         """Give up the unreadable place that the last read raised, as :meth:`KafkaStream.skip` does."""
@@ -100,84 +109,58 @@ class MergedStreams(MessageIterator[K, V]):
 
     def withholds(self, stream: KafkaStream[Any, Any]) -> bool:
         """Return whether a message of that stream was read through this and has not reached its caller yet."""
-        return self._last is stream and not self._returned
+        return self._last is stream and (not self.returned or self._messages.owes)
 
     def left_to_parent(self) -> None:
         """Go on in a forked process, to raise the errors that the streams raise there."""
         self._wake = WakeFlag()
-        if self._messages.gi_running:  # on a thread that the child process does not have
-            self._messages, self._last = as_generator(self._hand_out()), None
+        if self._messages.running:  # on a thread that the child process does not have
+            self._messages, self._last = HandOut(self, merged_messages), None
 
     def __dir__(self) -> list[str]:
-        return public_names(super().__dir__(), ("interrupted", "left_to_parent", "returning", "withholds"))
+        return public_names(super().__dir__(), _FOR_MEMBERS)
 
     def __repr__(self) -> str:
         return f"<MergedStreams of {len(self._watched)}>"
 
-    # ---- the generator
-
     def _closed_error(self) -> ConnectorClosedException:
         return ConnectorClosedException("all streams have ended: the connector was shut down")
 
-    def _hand_out(self) -> Generator[Any, None, None]:  # noqa: C901
-        # One long function, for speed: it runs for each message, and its local names are the state of the turn.
-        self._take_back_last()  # an interrupt may have ended the generator before this one
-        self._turned = False
-        deadline: Deadline | None = None
-        idle, got = 0, False
-        message = None  # taken from a stream and not handed out yet
+    def _take_back(self) -> None:
+        if self._yielded:
+            self._messages.throw(NotReturned())
+        elif self._messages.owes:  # an interrupt ended the generator before it could
+            self.take_back_last()
+            self._messages.owes = False
+        self.returned = True
 
-        def wait_for_token(seconds: float) -> bool:
-            nonlocal deadline, idle, got
-            deadline = deadline or Deadline(self._patience)
-            if self._waited(seconds, deadline):
-                return True
-            idle, got = len(self._watched), False  # no other stream has a token either
-            return False
+    # ---- for the generator of messages (data_plane.hand_out)
 
-        while not self._stopped:
-            failure: RaiseInstead | None = None
-            try:
-                deadline = deadline or Deadline(self._patience)
-                stream = self._ready(deadline)
-                if stream is None:
-                    break
-                until, got = monotonic() + TURN, False
-                for message in stream.turn(wait_for_token):
-                    yield message
-                    message = None
-                    deadline, got = None, True
-                    if self._stopped or (monotonic() >= until and self._others_wait(stream)):
-                        break
-                stream.settle()
-                idle = 0 if got else idle + 1
-                if idle > len(self._watched):  # all have messages, and none may hand one out
-                    stream.wait_at_gate(deadline or Deadline(self._patience))
-                    idle = 0
-                continue
-            except NotReturned:
-                self._take_back_last()
-            except BaseException as e:
-                if message is not None:
-                    self._take_back_last()
-                if not isinstance(e, Exception):
-                    raise
-                # every error goes to the user's read
-                ends = self._ends and isinstance(e, ConsumerTimeoutException)
-                failure = RaiseInstead(StopIteration() if ends else e)
-            deadline, idle, message = None, 0, None
-            self._turned = True
-            yield failure
-            self._turned = False
+    @property
+    def stopped(self) -> bool:
+        """Whether the iteration is to end."""
+        return self._stopped
+
+    def count(self) -> int:
+        """Return the number of streams that are read now."""
+        return len(self._watched)
+
+    def note_end(self) -> None:
+        """Let the streams go; tell the owner if they have ended."""
         self._unwatch(self._watched)
         if not self._stopped:
             self._ended()
 
-    def _take_back_last(self) -> None:
+    def turn_end(self) -> float:
+        """Return the time until which a turn that begins now may last (monotonic seconds)."""
+        return monotonic() + TURN
+
+    def take_back_last(self) -> None:
+        """Have the last stream hand its last message out again."""
         if self._last is not None:
             self._last.take_back()
 
-    def _waited(self, seconds: float, deadline: Deadline) -> bool:
+    def waited(self, seconds: float, deadline: Deadline) -> bool:
         """Wait for a token of the rate limit inside a turn; returns whether there is time left. All streams share the
         limit, so no other stream could hand out a message meanwhile. A turn that ended here would decode its batch
         anew, which costs several times as much for each message as all the rest.
@@ -191,7 +174,7 @@ class MergedStreams(MessageIterator[K, V]):
         self._wake.wait(deadline.bounded(seconds))
         return True
 
-    def _ready(self, deadline: Deadline) -> KafkaStream[K, V] | None:
+    def ready(self, deadline: Deadline) -> KafkaStream[K, V] | None:
         """Return the next stream that has a message or an error; None when all have ended, or after ``stop``. Raises:
         ConsumerTimeoutException.
         """
@@ -232,7 +215,8 @@ class MergedStreams(MessageIterator[K, V]):
         for stream in streams:
             stream.queue.watch(None)
 
-    def _others_wait(self, served: KafkaStream[K, V]) -> bool:
+    def others_wait(self, served: KafkaStream[K, V]) -> bool:
+        """Return whether another stream than the served one has messages."""
         return any(
             stream is not served and (stream.queue.taken is not None or len(stream.queue)) for stream in self._watched
         )

@@ -12,41 +12,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Generator, Iterable, Iterator
-from inspect import GEN_SUSPENDED, getgeneratorstate
+from collections.abc import Collection, Iterable, Iterator
 from threading import get_native_id
-from types import GeneratorType
-from typing import Any, Generic, NoReturn, cast
+from typing import Generic
 
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.data_plane.hand_out import HandOut, NotReturned
 from zkconsumer.decoders import K, V
+from zkconsumer.streams.chunk_reader import ReadDeadline
 from zkconsumer.streams.message import MessageAndMetadata
 
-
-def as_generator(made: Generator[Any, None, None]) -> GeneratorType[Any, None, None]:
-    """Return the result of a generator function, typed so that Python's own state of it can be read."""
-    return cast("GeneratorType[Any, None, None]", made)
-
-
-class NotReturned(BaseException):
-    """Thrown into the generator: the last message did not reach its caller, and comes again."""
-
-
-class RaiseInstead:
-    """An error, yielded in place of a message.
-
-    It raises when ``map`` makes a message of it, or when ``filter`` asks for its truth.
-    """
-
-    __slots__ = ("_error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def _raise(self) -> NoReturn:
-        raise self._error
-
-    __iter__ = __bool__ = _raise
+INTERNAL_NAMES = ("ends_quietly", "interrupted", "new_deadline", "note_end", "returned", "returning")
+"""Public names of :class:`MessageIterator` for other parts of the member. They are hidden from tab completion."""
 
 
 class MessageIterator(Generic[K, V]):
@@ -56,16 +33,14 @@ class MessageIterator(Generic[K, V]):
     ``_patience`` and ``_ends`` are the same two values for the read under way.
     """
 
-    _messages: GeneratorType[Any, None, None]
+    _messages: HandOut
 
     def __init__(self, timeout: float | None, ends_on_timeout: bool) -> None:
         self._timeout = self._patience = timeout
         self._ends_on_timeout = self._ends = ends_on_timeout
         self._holder = 0  # the native identifier of the thread that read last
-        self._returned = True
+        self.returned = True
         """Whether the last message has reached its caller."""
-        self._turned = False
-        """Whether the generator yielded an error, or nothing, in place of the last message."""
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
         """Return an iterator over the coming messages. Raises RuntimeError if another thread is reading."""
@@ -75,12 +50,12 @@ class MessageIterator(Generic[K, V]):
         messages = self._begin()  # a refusal here must not change a read that is under way
         message = None
         try:
-            self._returned = False
+            self.returned = False
             message = next(messages)
-            self._returned = True
+            self.returned = True
             return message
         except BaseException:
-            if message is not None or not self._returned:
+            if message is not None or not self.returned:
                 self._take_back()
             raise
 
@@ -94,13 +69,13 @@ class MessageIterator(Generic[K, V]):
         message = None
         try:
             self._patience, self._ends = timeout, False
-            self._returned = False
+            self.returned = False
             message = next(messages)
             self._patience, self._ends = self._timeout, self._ends_on_timeout
-            self._returned = True
+            self.returned = True
             return message
         except BaseException as e:
-            if message is not None or not self._returned:
+            if message is not None or not self.returned:
                 self._take_back()
             self._patience, self._ends = self._timeout, self._ends_on_timeout
             if isinstance(e, StopIteration):
@@ -108,18 +83,31 @@ class MessageIterator(Generic[K, V]):
             raise
 
     @property
+    def ends_quietly(self) -> bool:
+        """Whether a timeout ends the loop of the read under way."""
+        return self._ends
+
+    def new_deadline(self) -> ReadDeadline:
+        """Return the deadline of a read that begins now."""
+        return ReadDeadline(self._patience)
+
+    def note_end(self) -> None:
+        """Tell the owner of the streams that the last message was read."""
+        raise NotImplementedError
+
+    @property
     def _yielded(self) -> bool:
         """Whether the generator has yielded a message, and was not resumed since."""
-        return getgeneratorstate(self._messages) == GEN_SUSPENDED and not self._turned
+        return self._messages.yielded
 
     @property
     def _being_read(self) -> bool:
-        return self._messages.gi_running
+        return self._messages.running
 
     @property
     def _withheld(self) -> bool:
         """Whether the last message has not reached its caller."""
-        return not self._returned
+        return not self.returned
 
     def interrupted(self, thread: int) -> bool:
         """Return whether the calling thread interrupts its own read here, as a signal handler does."""
@@ -133,7 +121,7 @@ class MessageIterator(Generic[K, V]):
         """Have the last message handed out again: it has not reached its caller."""
         if self._yielded:
             self._messages.throw(NotReturned())
-        self._returned = True
+        self.returned = True
 
     def _closed_error(self) -> Exception:
         raise NotImplementedError

@@ -17,6 +17,7 @@ from threading import Event, Lock
 from time import monotonic
 from typing import Protocol
 
+from zkconsumer.data_plane.hand_out import LeaseEnd
 from zkconsumer.deadline import Deadline
 
 BURST_S = 0.1
@@ -73,16 +74,15 @@ class TokenBucket:
         return max(0.0, (1.0 - self._tokens) / self._rate)
 
 
-class RateLimitedLease:
+class RateLimitedLease(LeaseEnd):
     """A lease that lets through ``rate`` messages a second. Arguments: the ``lease``; ``rate`` above 0.
 
     ``until`` is long past, so that streams come to the gate with each message. There :meth:`take` takes its token, and
     ``lease`` says whether the message may be handed out.
     """
 
-    until = float("-inf")
-
     def __init__(self, lease: HandOutGate, rate: float) -> None:
+        super().__init__(float("-inf"))
         self.lease = lease
         self._lock = Lock()
         self._bucket = TokenBucket(rate, monotonic())

@@ -38,7 +38,8 @@ class Chunk:
     ``auto.offset.reset`` moved the position, and consumption continues here whatever came before. ``error`` is raised
     in place of messages. ``messages`` is their number, None if only offsets can be counted. ``expansion`` tells how
     much of the chunk is decompressed now, None before it is read. ``unfinished`` counts messages that were read and are
-    not finished, where messages are finished in any order.
+    not finished, where messages are finished in any order. ``dropped`` and ``decoded`` are the sizes of the fetched
+    bytes and of the message in place of which they were given up, else 0.
     """
 
     position: PartitionPosition
@@ -51,6 +52,18 @@ class Chunk:
     error: UnreadableMessageError | OffsetConflictError | LogTruncatedError | None = None
     expansion: Expansion | None = None
     unfinished: int = 0
+    dropped: int = 0
+    decoded: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of fetched bytes."""
+        return self.dropped or len(self.records)
+
+    def drop_records(self, decoded: int) -> None:
+        """Give the fetched bytes up, which are decoded to ``decoded`` bytes."""
+        self.dropped, self.decoded = len(self.records), decoded
+        self.records = b""
 
     @property
     def in_use(self) -> int:
@@ -58,6 +71,8 @@ class Chunk:
 
         These are the fetched bytes, the decompressed ones, and about as much as is decoded at a time.
         """
+        if self.dropped:
+            return self.decoded
         size = len(self.records) + (self.expansion.held if self.expansion is not None else 0)
         if not self.messages:
             return size
@@ -177,25 +192,32 @@ class StreamQueue:
         span: tuple[int, int],
         aborted: tuple[tuple[int, int], ...],
         messages: int | None = None,
+        *,
+        wake: bool = True,
     ) -> None:
         """Queue a fetched chunk.
 
-        ``span`` is (fetch offset, next offset); ``messages`` is their number, None if it is unknown.
+        ``span`` is (fetch offset, next offset); ``messages`` is their number, None if it is unknown. Unless ``wake``,
+        :meth:`wake_reader` must follow.
         """
-        self._offer(Chunk(position, records, *span, aborted=aborted, messages=messages))
+        queued = self._offer(Chunk(position, records, span[0], span[1], aborted, messages))
+        if queued and wake:
+            self.wake_reader()
 
     def jump(self, position: PartitionPosition, offset: int) -> None:
         """Continue the partition at ``offset`` after the chunks that are queued.
 
         This is for ``auto.offset.reset``, and for a truncated log that differs from what was read.
         """
-        self._offer(Chunk(position, b"", offset, offset, jump=True))
+        if self._offer(Chunk(position, b"", offset, offset, jump=True)):
+            self.wake_reader()
 
     def fail(
         self, position: PartitionPosition, error: UnreadableMessageError | OffsetConflictError | LogTruncatedError
     ) -> None:
         """Raise ``error`` to the reader when it has come to this point of the partition."""
-        self._offer(Chunk(position, b"", error.offset, error.offset, error=error))
+        if self._offer(Chunk(position, b"", error.offset, error.offset, error=error)):
+            self.wake_reader()
 
     def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
         """Skip the data that the error names. The stream continues the partition after it."""
@@ -239,23 +261,26 @@ class StreamQueue:
         self._freed()
         self._on_room()
 
-    def _offer(self, chunk: Chunk) -> None:
+    def _offer(self, chunk: Chunk) -> bool:
+        """Queue a chunk; returns whether the reader may take it now."""
+        position = chunk.position
         with self._lock:
-            if self.closed or chunk.position.revoked:
-                return
+            if self.closed or position.revoked:
+                return False
             self.bytes += len(chunk.records)
-            if chunk.position.paused:
-                self._aside.setdefault(chunk.position, deque()).append(chunk)
-                return
+            if position.paused:
+                self._aside.setdefault(position, deque()).append(chunk)
+                return False
             self._chunks.append(chunk)
             self.reader_waits = False
-        self._tell()
+            return True
 
     def watch(self, watcher: Callable[[], None] | None) -> None:
         """Call ``watcher`` when there may be a chunk to take, for a reader of several streams; None: no more."""
         self._watcher = watcher
 
-    def _tell(self) -> None:
+    def wake_reader(self) -> None:
+        """Wake the reader, if it waits for a chunk."""
         self._arrived.set()
         watcher = self._watcher
         if watcher is not None:
@@ -268,16 +293,18 @@ class StreamQueue:
         Raises: :class:`ConsumerTimeoutException` at the deadline; the error that made the connector fail.
         """
         self.asks += 1
-        if not self._chunks:
-            self.ask()
+        asked = False
         while True:
             with self._lock:
-                if self.ready:
+                if self._chunks or self.closed or self._failure is not None:
                     was_full = self._full
                     chunk = self._take()
                     break
                 self.reader_waits = True  # also if the chunk that woke the reader was revoked or paused meanwhile
                 self._arrived.clear()
+            if not asked:
+                asked = True
+                self._freed()
             left = deadline.remaining()
             if left is not None and left <= 0:
                 raise ConsumerTimeoutException(NOTHING_CAME)
@@ -345,7 +372,7 @@ class StreamQueue:
             position.halted = position.revoked
             self._chunks.extendleft(reversed(self._aside.get(position, ())))
             self._aside.pop(position, None)  # after the line above: an interrupt between the two only repeats
-        self._tell()
+        self.wake_reader()
         self._on_room()
 
     def put_back(self, chunk: Chunk) -> None:
@@ -379,7 +406,7 @@ class StreamQueue:
         """Make every reader raise ``error`` from its next read on; None takes it back."""
         with self._lock:
             self._failure = error
-        self._tell()
+        self.wake_reader()
 
     def left_to_parent(self, error: Exception) -> None:
         """Raise ``error`` to readers in a forked process.
@@ -406,7 +433,7 @@ class StreamQueue:
         if self._budget is not None:
             self._budget.leave(self)
         self._freed()
-        self._tell()
+        self.wake_reader()
 
 
 def _latest(position: PartitionPosition) -> PartitionPosition:

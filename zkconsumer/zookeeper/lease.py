@@ -14,23 +14,24 @@ from __future__ import annotations
 from threading import RLock
 from time import monotonic
 
+from zkconsumer.data_plane.hand_out import LeaseEnd
 from zkconsumer.deadline import Deadline
 from zkconsumer.interruptible_wait import WakeFlag
 
 CLOSED = float("-inf")
 
 
-class Lease:
+class Lease(LeaseEnd):
     """A point in monotonic time until which hand-outs and commits are safe.
 
     ``until`` is that time in seconds, or minus infinity while the session is not connected. A reader that sees
     ``monotonic() >= lease.until`` must hand out nothing and may call :meth:`wait`.
     """
 
-    __slots__ = ("_connected", "_lock", "_stamped", "_waiting", "epoch", "safe_until", "until")
+    __slots__ = ("_connected", "_lock", "_stamped", "_waiting", "epoch", "safe_until")
 
     def __init__(self) -> None:
-        self.until = CLOSED
+        super().__init__(CLOSED)
         self._stamped = CLOSED
         self._connected = False
         self._lock = RLock()

@@ -12,11 +12,10 @@ from zkconsumer.streams import MessageAndMetadata
 
 
 def message(partition: int = 5, headers: Any = ()) -> Any:
-    place = SimpleNamespace(topic="orders", partition=partition)
     record = SimpleNamespace(
         offset=1234, key=b"k", value=b"v", timestamp=1_700_000_000_000, timestamp_type=0, headers=list(headers)
     )
-    return MessageAndMetadata((record, place, record.value))
+    return MessageAndMetadata(record, ("orders", partition))
 
 
 def raised(text: str = "bad") -> Exception:
@@ -157,7 +156,7 @@ def test_kafka_python_producer_gets_bytes_in_headers() -> None:
 def test_each_letter_has_its_own_outcome() -> None:
     producer = Confluent()
     huge = message()
-    huge[0].value = b"huge"
+    huge.record.value = b"huge"
     errors = DeadLetterTopic(producer, "dlq").send_all([(message(), FAILURE), (huge, FAILURE), (message(), FAILURE)])
     assert [error is None for error in errors] == [True, False, True]
     assert "Queue full" in str(errors[1])

@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.balance import handlers
 from tests.unit.balance.work_list import TP, new_works
-from tests.unit.kafka.sets import GZIP, Batch, Written
+from tests.unit.kafka.record_writer import GZIP
+from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.balance.outcomes import NOT_STARTED, Later, Reject
 from zkconsumer.balance.worker_process import (
     LONGEST_TEXT,

@@ -34,7 +34,7 @@ def new_works(values: Iterable[bytes], *, lanes: Sequence[object] = (), first: i
     works = []
     for batch in batches(records, check_crc=True, where=TP, fetch_offset=first):
         for record in batch:
-            message: MessageAndMetadata[Any, Any] = MessageAndMetadata((record, position, record.value))
+            message: MessageAndMetadata[Any, Any] = MessageAndMetadata(record, TP)
             works.append(Work(message, record.offset, ledger, chunk))
     for work, lane in zip(works, lanes, strict=False):
         work.lane = lane

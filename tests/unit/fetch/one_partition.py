@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from aiokafka.protocol.offset import OffsetResponse_v3
-
 from tests.streams import new_stream
 from tests.timing import scaled
-from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
+from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched, response
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
@@ -20,12 +18,12 @@ from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, PartitionFetch
 from zkconsumer.fetch.partition_fetch import Budget
+from zkconsumer.kafka.broker_schemas import FETCH, LIST_OFFSETS
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
-FETCH, LIST_OFFSETS = 1, 2
 Log = Callable[[int, int], bytes | int]
 """(offset, max bytes) -> the records, or an error code."""
 
@@ -75,13 +73,14 @@ class OnePartition:
                     asked = peer.request()
                 except ConnectionError:
                     return
-                if asked.api == LIST_OFFSETS:
+                if asked.api == LIST_OFFSETS.key:
                     error, offset = self.listed
                     if self.log_start is not None and struct.unpack(">q", asked.body[-8:])[0] == EARLIEST:
                         offset = self.log_start
-                    peer.answer(asked.correlation_id, OffsetResponse_v3(0, [("t", [(3, error, -1, offset)])]).encode())
+                    topics = [("t", [(3, error, -1, offset)])]
+                    peer.answer(asked.correlation_id, response(LIST_OFFSETS, 3, 0, topics))
                     continue
-                assert (asked.api, asked.version) == (FETCH, 11)
+                assert (asked.api, asked.version) == (FETCH.key, 11)
                 offset, _, max_bytes = struct.unpack_from(">qqi", asked.body, 44)
                 self.asked.append((offset, max_bytes))
                 answer = log(offset, max_bytes)

@@ -101,7 +101,7 @@ def test_a_broker_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptur
             cluster.brokers[0].stop()  # as if it were frozen: it stays registered, and leads
             before = len(cluster.requests_of("Metadata"))
             eventually(lambda: len(cluster.requests_of("Metadata")) > before + 20, 20, "twenty tries")
-            assert "cannot be reached" in connector.state.detail
+            eventually(lambda: "cannot be reached" in connector.state.detail, 20, "the trouble of a try")
             assert [line for line in lines(caplog) if "broker 0" in line][1:] == []
             cluster.brokers[0].start()
             add(cluster, "c")

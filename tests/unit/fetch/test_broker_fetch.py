@@ -86,3 +86,18 @@ def test_requests_keep_the_limit_and_partitions_take_turns(
 )
 def test_a_poll_is_as_long_as_nobody_is_kept_waiting_by_it(turns: int, full_for: float, wait: float) -> None:
     assert poll_seconds(0.1, turns, full_for) == pytest.approx(wait)
+
+
+@pytest.mark.parametrize(
+    ("max_wait", "turns", "full_for", "wait"),
+    [
+        (0.1, 1, 0.0, 0.3),
+        (0.05, 1, 0.0, 0.15),
+        (0.2, 1, 0.0, 0.3),
+        (0.5, 1, 0.0, 0.5),
+        (0.1, 4, 0.0, 0.025),
+        (0.1, 1, 0.04, 0.01),
+    ],
+)
+def test_a_quiet_poll_is_longer_but_never_long(max_wait: float, turns: int, full_for: float, wait: float) -> None:
+    assert poll_seconds(max_wait, turns, full_for, quiet=True) == pytest.approx(wait)

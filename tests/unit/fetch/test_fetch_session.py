@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.unit.fetch.one_partition import OnePartition
-from tests.unit.kafka.scripted import Peer, ScriptedBroker
+from tests.unit.kafka.scripted import Peer, ScriptedBroker, response
 from tests.unit.kafka.sets import Batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
 from zkconsumer.fetch.fetch_session import FetchRange, FetchSession, SessionRequest
 from zkconsumer.fetch.fetcher import PartitionFetch
 from zkconsumer.kafka import error_codes
+from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams import QueueBudget
 
@@ -151,18 +151,18 @@ class Remembering:
                 asked = peer.request()
             except ConnectionError:
                 return
-            told = FetchRequest_v11.decode(asked.body)
-            offsets = {p[0]: p[2] for _, parts in told.topics for p in parts}
-            forgotten = [p for _, parts in told.forgotten_topics_data for p in parts]
-            self.said.append(Said(told.session_id, told.session_epoch, offsets, forgotten))
+            told = asked.values
+            offsets = {p["partition"]: p["fetch_offset"] for topic in told["topics"] for p in topic["partitions"]}
+            forgotten = [partition for topic in told["forgotten_topics_data"] for partition in topic["partitions"]]
+            self.said.append(Said(told["session_id"], told["session_epoch"], offsets, forgotten))
             if len(self.said) == self.breaks_at:
                 return
             refusal = self.refusals.pop(0) if self.refusals else 0
             parts = []
             if not refusal and offsets:
                 data = Batch().encode(offsets[3])[0] if offsets[3] < 2 else b""
-                parts = [("t", [(3, 0, 2, 2, 0, None, -1, data)])] if data or told.session_epoch == 0 else []
-            peer.answer(asked.correlation_id, FetchResponse_v11(0, refusal, 0 if refusal else 55, parts).encode())
+                parts = [("t", [(3, 0, 2, 2, 0, None, -1, data)])] if data or told["session_epoch"] == 0 else []
+            peer.answer(asked.correlation_id, response(FETCH, 11, 0, refusal, 0 if refusal else 55, parts))
 
 
 def steps(it: OnePartition, remembering: Remembering, count: int) -> None:
@@ -254,7 +254,7 @@ def test_reserved_bytes_are_freed_however_a_request_ends() -> None:
         peer.versions()
         asked = peer.request()
         seen.append(budget.used)
-        peer.answer(asked.correlation_id, FetchResponse_v11(0, 0, 55, []).encode())
+        peer.answer(asked.correlation_id, response(FETCH, 11, 0, 0, 55, []))
         peer.request()
 
     with ScriptedBroker(script) as broker:

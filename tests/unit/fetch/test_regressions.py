@@ -13,11 +13,10 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from aiokafka.protocol.metadata import MetadataResponse_v5
 
 from tests.timing import eventually, scaled
 from tests.unit.fetch.one_partition import OnePartition
-from tests.unit.kafka.scripted import Peer, ScriptedBroker
+from tests.unit.kafka.scripted import Peer, ScriptedBroker, response
 from tests.unit.kafka.sets import WHERE, Batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -25,6 +24,7 @@ from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.fetcher_manager import FetcherManager, fetcher_number
 from zkconsumer.fetch.partition_fetch import PartitionFetch
 from zkconsumer.kafka import BrokerChannel, error_codes
+from zkconsumer.kafka.broker_schemas import METADATA
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.streams import QueueBudget, StreamQueue
@@ -174,8 +174,8 @@ class Cluster:
                 [7],
                 [],
             )
-            body = MetadataResponse_v5(0, [(7, "h", 1, None)], "id", 7, [(0, "t", False, [partition])])
-            peer.answer(request.correlation_id, body.encode())
+            topics = [(0, "t", False, [partition])]
+            peer.answer(request.correlation_id, response(METADATA, 5, 0, [(7, "h", 1, None)], "id", 7, topics))
 
     def manager(self, **settings: Any) -> FetcherManager:
         made = OnePartition(backoff=0.05, **settings).settings

@@ -5,16 +5,19 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from aiokafka.protocol.admin import ApiVersionResponse_v0
-from aiokafka.protocol.fetch import FetchResponse_v11
-
 from tests.timing import scaled
+from zkconsumer.kafka.broker_schemas import API_VERSIONS, BROKER_MESSAGES, FETCH
+from zkconsumer.kafka.group_schemas import TOOL_MESSAGES
+from zkconsumer.kafka.schema import ApiSchema, Field, FieldType
 from zkconsumer.model import Endpoint
 
 RANGES: Mapping[int, tuple[int, int]] = {1: (0, 17), 2: (0, 9), 3: (0, 12), 18: (0, 4)}
+
+
+_MESSAGES = {message.key: message for message in (*BROKER_MESSAGES, *TOOL_MESSAGES)}
 
 
 class Asked(NamedTuple):
@@ -24,6 +27,28 @@ class Asked(NamedTuple):
     version: int
     correlation_id: int
     body: bytes
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of a request whose version has no tagged fields."""
+        message = _MESSAGES[self.api]
+        return message.read(message.request, self.version, self.body)
+
+
+def response(message: ApiSchema, version: int, *values: Any) -> bytes:
+    """The body of a response. Values, also those of structures, stand in the order of the version's fields."""
+    return message.write(message.response, version, _named(message.response, version, values))
+
+
+def _named(fields: Sequence[Field], version: int, values: Sequence[Any]) -> dict[str, Any]:
+    def one(field: Field, value: Any) -> Any:
+        if isinstance(field.kind, FieldType) or value is None:
+            return value
+        kind = field.kind
+        return [_named(kind, version, each) for each in value] if field.many else _named(kind, version, value)
+
+    present = [field for field in fields if field.since <= version <= field.until]
+    return {field.name: one(field, value) for field, value in zip(present, values, strict=True)}
 
 
 class Peer:
@@ -46,7 +71,7 @@ class Peer:
         """Answer the question for versions, which every newer connection begins with."""
         asked = self.request()
         assert (asked.api, asked.version) == (18, 0)
-        self.answer(asked.correlation_id, ApiVersionResponse_v0(0, [(k, *v) for k, v in ranges.items()]).encode())
+        self.answer(asked.correlation_id, response(API_VERSIONS, 0, 0, [(k, *v) for k, v in ranges.items()]))
 
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
@@ -110,4 +135,4 @@ class ScriptedBroker:
 def fetched(records: bytes = b"", error: int = 0, **top: Any) -> bytes:
     """The answer to a fetch, version 11, with one partition."""
     partition = (3, error, 100, 100, 0, None, -1, records)
-    return FetchResponse_v11(0, top.get("error_code", 0), 0, [("t", [partition])]).encode()  # type: ignore[no-any-return]
+    return response(FETCH, 11, 0, top.get("error_code", 0), 0, [("t", [partition])])

@@ -1,24 +1,33 @@
-"""Message sets for tests, made with aiokafka's builders."""
+"""Message sets for tests."""
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import strategies as st
 
+from tests.unit.kafka.record_writer import (
+    APPEND_TIME,
+    CONTROL,
+    GZIP,
+    LZ4,
+    SNAPPY,
+    TRANSACTIONAL,
+    ZSTD,
+    NewRecord,
+    batch_bytes,
+    message_bytes,
+    wrapped,
+)
 from tests.unit.kafka.reference import crc32c
 from zkconsumer.kafka.arrow_columns import NAMES, ColumnBuilder
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 
 WHERE = TopicPartition("t", 3)
-GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
@@ -58,42 +67,35 @@ class Batch:
         return offsets
 
     def _batch(self, base: int) -> tuple[bytes, int]:
-        builder = DefaultRecordBatchBuilder(2, self.codec, self.transactional, self.producer_id, 0, 0, 1 << 30)
-        offsets = self._offsets()
-        for offset, record in zip(offsets, self.records, strict=True):
-            builder.append(offset, record.timestamp, record.key, record.value, list(record.headers))
-        data = bytearray(builder.build())
-        struct.pack_into(">q", data, 0, base)
-        last = offsets[-1] + self.trailing
-        struct.pack_into(">i", data, 23, last)
-        data[22] |= 0x08 * self.append_time | 0x20 * self.control
-        return resealed(bytes(data)), base + last + 1
+        records = [
+            NewRecord(offset, record.timestamp, record.key, record.value, record.headers)
+            for offset, record in zip(self._offsets(), self.records, strict=True)
+        ]
+        data = batch_bytes(
+            records,
+            base=base,
+            codec=self.codec,
+            attributes=APPEND_TIME * self.append_time | TRANSACTIONAL * self.transactional | CONTROL * self.control,
+            producer_id=self.producer_id,
+            trailing=self.trailing,
+        )
+        return data, base + records[-1].delta + self.trailing + 1
 
     def _legacy(self, base: int) -> tuple[bytes, int]:
+        """Messages, or one around them. The offsets inside of one of format 1 begin at 0."""
+        offsets = self._offsets()
+        attributes = APPEND_TIME if self.magic and self.append_time else 0
+        first = 0 if self.codec and self.magic else base
+        messages = [
+            message_bytes(
+                self.magic, first + offset, record.timestamp, record.key, record.value, 0 if self.codec else attributes
+            )
+            for offset, record in zip(offsets, self.records, strict=True)
+        ]
+        last = base + offsets[-1]
         if not self.codec:
-            return self._messages(base)
-        builder = LegacyRecordBatchBuilder(self.magic, self.codec, 1 << 30)
-        offsets = [offset + (0 if self.magic else base) for offset in self._offsets()]
-        for offset, record in zip(offsets, self.records, strict=True):
-            builder.append(offset, record.timestamp, record.key, record.value)
-        data = bytearray(builder.build())
-        last = offsets[-1] + (base if self.magic else 0)
-        struct.pack_into(">q", data, 0, last)
-        if self.magic and self.append_time:
-            data[17] |= 0x08
-        return resealed(bytes(data)), last + 1
-
-    def _messages(self, base: int) -> tuple[bytes, int]:
-        """Uncompressed messages stand for themselves; LogAppendTime is set in each."""
-        out, offsets = b"", self._offsets()
-        for offset, record in zip(offsets, self.records, strict=True):
-            builder = LegacyRecordBatchBuilder(self.magic, 0, 1 << 30)
-            builder.append(base + offset, record.timestamp, record.key, record.value)
-            data = bytearray(builder.build())
-            if self.magic and self.append_time:
-                data[17] |= 0x08
-            out += resealed(bytes(data))
-        return out, base + offsets[-1] + 1
+            return b"".join(messages), last + 1
+        return wrapped(self.magic, self.codec, messages, last, attributes), last + 1
 
 
 def resealed(data: bytes) -> bytes:
@@ -134,7 +136,7 @@ WRITTEN = st.builds(
     gap=st.sampled_from([0, 0, 0, 1, 300]),
 )
 CODECS = {0: (0, GZIP, SNAPPY), 1: (0, GZIP, SNAPPY, LZ4), 2: (0, GZIP, SNAPPY, LZ4, ZSTD)}
-"""By format; LZ4 of format 0 exists too, but the builder refuses to write it."""
+"""By format; LZ4 of format 0 exists too, with a checksum of its own."""
 BATCHES = st.sampled_from([(magic, codec) for magic, codecs in CODECS.items() for codec in codecs]).flatmap(
     lambda kind: st.builds(
         Batch,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.kafka.column_ways import WAYS, choose, going
+from tests.unit.kafka.record_writer import NewRecord, batch_bytes
 from tests.unit.kafka.sets import SETS, WHERE, Batch, MessageSet, Written, read_columns
 from zkconsumer.errors import InvalidMessageException
-from zkconsumer.kafka import arrow_columns, numpy_columns
+from zkconsumer.kafka import arrow_columns
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, slabs
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import TopicPartition
@@ -50,13 +50,6 @@ def rows_of(arrays: list[Any], names: tuple[str, ...] = ALL) -> list[tuple[Any, 
     return list(zip(*(pa.chunked_array([array]).to_pylist() for array in arrays), strict=True)) if names else []
 
 
-WAYS = ["by vectors", "one by one"]
-
-
-def without_vectors(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(numpy_columns, "AVAILABLE", way == "by vectors")
-
-
 @pytest.mark.parametrize("names", [ALL, NAMES], ids=["with headers", "without headers"])
 @given(SETS, st.integers(0, 40), st.none() | st.integers(0, 60))
 def test_columns_equal_the_records_read_one_by_one(
@@ -64,18 +57,18 @@ def test_columns_equal_the_records_read_one_by_one(
 ) -> None:
     first = written.base + skipped
     end = None if length is None else first + length
-    arrays = read_columns(all_batches(written.data, first), names, end=end)
-    assert rows_of(arrays) == [row[: len(names)] for row in slowly(written.data, first, end)]
+    right = [row[: len(names)] for row in slowly(written.data, first, end)]
+    for way in WAYS:
+        with going(way):
+            assert rows_of(read_columns(all_batches(written.data, first), names, end=end)) == right
 
 
 def long_batch(base: int, sizes: list[int], every: int | None, codec: int) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 30)
-    for n, size in enumerate(sizes):
-        key = None if every and n % every == 0 else b"key"
-        builder.append(n, 10**12 + n * 37, key, b"x" * size, [])
-    data = bytearray(builder.build())
-    struct.pack_into(">q", data, 0, base)  # not part of the checksum
-    return bytes(data)
+    records = [
+        NewRecord(n, 10**12 + n * 37, None if every and n % every == 0 else b"key", b"x" * size)
+        for n, size in enumerate(sizes)
+    ]
+    return batch_bytes(records, base=base, codec=codec)
 
 
 # Lengths of records change where they do in life: with the number of an offset's digits, or with the values.
@@ -94,11 +87,15 @@ def test_long_batches_equal_the_records_read_one_by_one(
         data += long_batch(base, part, every, codec)
         base += len(part)
     for first, end in ((0, None), (10**9 + skipped, 10**9 + skipped + length)):
-        arrays = read_columns(all_batches(data, first), NAMES, end=end)
-        assert rows_of(arrays, NAMES) == [row[:-1] for row in slowly(data, first, end)]
+        right = [row[:-1] for row in slowly(data, first, end)]
+        for way in WAYS[:-1]:
+            with going(way):
+                assert rows_of(read_columns(all_batches(data, first), NAMES, end=end), NAMES) == right
 
 
-def test_what_was_fetched_may_be_converted_in_parts_and_again() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_fetched_may_be_converted_in_parts_and_again(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    choose(way, monkeypatch)
     data = b"".join(long_batch(base, [50, 150] * 50, None, 0) for base in (0, 100, 200))
     rows = [row[:-1] for row in slowly(data)]
     builder = ColumnBuilder()
@@ -116,17 +113,17 @@ def test_what_was_fetched_may_be_converted_in_parts_and_again() -> None:
 def test_corrupt_bytes_are_told_as_one_by_one(written: MessageSet, data: st.DataObject) -> None:
     spoiled = bytearray(written.data)
     spoiled[data.draw(st.integers(0, len(spoiled) - 1))] ^= data.draw(st.integers(1, 255))
-    outcomes = []
-    for names in (NAMES, ALL):
+    outcomes: list[list[tuple[Any, ...]] | str] = []
+    for way in WAYS:
         unchecked = batches(bytes(spoiled), check_crc=False, where=WHERE, fetch_offset=0)
-        try:
-            rows = rows_of(plain_numbers(read_columns(unchecked, names)), names)
-            outcomes.append([row[:-1] if names == ALL else row for row in rows])
-        except InvalidMessageException as error:
-            outcomes.append(str(error))  # type: ignore[arg-type]
-    # Without a checksum bytes may say anything; but then both ways say the same, or one knows that they are corrupt.
-    if isinstance(outcomes[0], list) and isinstance(outcomes[1], list):
-        assert outcomes[0] == outcomes[1]
+        with going(way):
+            try:
+                outcomes.append(rows_of(plain_numbers(read_columns(unchecked, NAMES)), NAMES))
+            except InvalidMessageException as error:
+                outcomes.append(str(error))
+    # Without a checksum bytes may say anything; but then all ways say the same, or know that they are corrupt.
+    assert outcomes[0] == outcomes[2]
+    assert outcomes[1] == outcomes[2]
 
 
 @given(SETS)
@@ -148,7 +145,7 @@ def test_columns_have_the_types_they_claim_even_without_rows() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_transaction_markers_are_no_rows(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    without_vectors(monkeypatch, way)
+    choose(way, monkeypatch)
     marker = Batch([Written(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], transactional=True, control=True, producer_id=7)
     written = MessageSet([Batch([Written(value=b"a")], transactional=True, producer_id=7), marker])
     assert [row[1] for row in rows_of(read_columns(all_batches(written.data), ALL))] == [b"a"]
@@ -156,7 +153,7 @@ def test_transaction_markers_are_no_rows(monkeypatch: pytest.MonkeyPatch, way: s
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_timestamp_that_microseconds_cannot_express_is_null(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    without_vectors(monkeypatch, way)
+    choose(way, monkeypatch)
     stamps = [1_500_000_000_000, 2**62, -1, 1_500_000_000_001]
     written = MessageSet([Batch([Written(timestamp=stamp) for stamp in stamps])])
     (array,) = read_columns(all_batches(written.data), ("timestamp",))
@@ -193,7 +190,7 @@ def test_many_records_come_in_slabs_and_end_where_they_shall() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_size_is_known_early_where_messages_are_large(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    without_vectors(monkeypatch, way)
+    choose(way, monkeypatch)
     builder = ColumnBuilder()
     for batch in all_batches(MessageSet([Batch([Written(value=b"x" * 50_000)] * 3)]).data):
         builder.add_batch(batch)

@@ -14,15 +14,13 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from aiokafka.protocol.fetch import FetchResponse_v11
-from aiokafka.protocol.metadata import MetadataResponse_v0, MetadataResponse_v5
-from aiokafka.protocol.offset import OffsetResponse_v3
 
 from tests.timing import eventually, scaled
-from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
+from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched, response
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, BrokerUnavailableError
-from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, error_codes
+from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, broker_schemas, error_codes
+from zkconsumer.kafka.broker_schemas import LIST_OFFSETS, METADATA
 from zkconsumer.kafka.connection import Connection
 from zkconsumer.model import Endpoint, TopicPartition
 
@@ -85,7 +83,7 @@ def test_other_requests_may_be_sent_during_a_fetch(make: Make) -> None:
         peer.versions()
         fetch, offsets = peer.request(), peer.request()
         peer.answer(fetch.correlation_id, fetched(b"kept"))
-        peer.answer(offsets.correlation_id, OffsetResponse_v3(0, [("t", [(3, 0, 5, 77)])]).encode())
+        peer.answer(offsets.correlation_id, response(LIST_OFFSETS, 3, 0, [("t", [(3, 0, 5, 77)])]))
         peer.until_closed()
 
     with ScriptedBroker(script) as broker:
@@ -107,7 +105,7 @@ def test_the_leaders_of_topics(make: Make) -> None:
             (3, "u", False, []),
         ]
         nodes = [(7, "one", 9092, None), (8, "two", 9093, "rack")]
-        peer.answer(asked.correlation_id, MetadataResponse_v5(0, nodes, "id", 7, topics).encode())
+        peer.answer(asked.correlation_id, response(METADATA, 5, 0, nodes, "id", 7, topics))
         peer.until_closed()
 
     with ScriptedBroker(script) as broker:
@@ -134,7 +132,7 @@ def test_old_brokers_are_not_asked_for_their_versions(make: Make, generation: in
     def script(peer: Peer) -> None:
         asked = peer.request()
         assert (asked.api, asked.version) == (3, 0)
-        peer.answer(asked.correlation_id, MetadataResponse_v0([], []).encode())
+        peer.answer(asked.correlation_id, response(METADATA, 0, [], []))
         peer.until_closed()
 
     with ScriptedBroker(script) as broker:
@@ -310,8 +308,8 @@ def test_partitions_that_nobody_asked_for_are_not_believed(make: Make) -> None:
         peer.versions()
         parts = [(n, 0, 100, 100, 0, None, -1, b"") for n in range(3)]
         for count in (1, 1, 3):
-            answer = FetchResponse_v11(0, 0, 5, [("t", parts[:1]), ("u", parts[: count - 1])])
-            peer.answer(peer.request().correlation_id, answer.encode())
+            topics = [("t", parts[:1]), ("u", parts[: count - 1])]
+            peer.answer(peer.request().correlation_id, response(broker_schemas.FETCH, 11, 0, 0, 5, topics))
         peer.until_closed()
 
     with ScriptedBroker(script) as broker:
@@ -517,7 +515,7 @@ def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest
     def script(peer: Peer) -> None:
         peer.versions()
         for _ in range(2):
-            peer.answer(peer.request().correlation_id, FetchResponse_v11(0, 0, 0, [("t", parts)]).encode())
+            peer.answer(peer.request().correlation_id, response(broker_schemas.FETCH, 11, 0, 0, 0, [("t", parts)]))
         peer.until_closed()
 
     with ScriptedBroker(script) as broker:

@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import cramjam  # type: ignore[import-untyped,unused-ignore]
 import pytest
-from aiokafka import codec as library
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.kafka.sets import GZIP, LZ4, SNAPPY, ZSTD
+from tests.unit.kafka.record_writer import GZIP, LZ4, SNAPPY, ZSTD, gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from zkconsumer.kafka import compression
 from zkconsumer.kafka.compression import decompress
 
@@ -27,13 +26,13 @@ def streamed(module: object, data: bytes, piece: int = 100_000) -> bytes:
 
 
 WRITERS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
-    "gzip": (GZIP, library.gzip_encode),
-    "gzip of two members": (GZIP, lambda data: library.gzip_encode(data[:9]) + library.gzip_encode(data[9:])),
-    "snappy, framed": (SNAPPY, library.snappy_encode),
+    "gzip": (GZIP, gzip_encode),
+    "gzip of two members": (GZIP, lambda data: gzip_encode(data[:9]) + gzip_encode(data[9:])),
+    "snappy, framed": (SNAPPY, snappy_encode),
     "snappy, raw": (SNAPPY, lambda data: bytes(cramjam.snappy.compress_raw(data))),
-    "lz4": (LZ4, library.lz4_encode),
+    "lz4": (LZ4, lz4_encode),
     "lz4 of unknown size": (LZ4, lambda data: streamed(cramjam.lz4, data)),
-    "zstd": (ZSTD, library.zstd_encode),
+    "zstd": (ZSTD, zstd_encode),
     "zstd of unknown size": (ZSTD, lambda data: streamed(cramjam.zstd, data)),
 }
 CONTENTS = st.one_of(
@@ -81,7 +80,7 @@ def test_spoiled_data_are_no_other_error_and_no_more(writer: str, data: st.DataO
 
 @pytest.mark.parametrize("size", [0, -1, 1000, 2**31 - 1, -(2**31)])
 def test_a_snappy_block_of_a_wrong_size_is_refused(size: int) -> None:
-    data = bytearray(library.snappy_encode(b"content"))
+    data = bytearray(snappy_encode(b"content"))
     struct.pack_into(">i", data, 16, size)
     with pytest.raises(ValueError, match="cannot be decompressed"):
         decompress(SNAPPY, data, 2, LIMIT)

@@ -8,7 +8,8 @@ from time import monotonic
 import pytest
 
 from tests.streams import new_stream
-from tests.unit.kafka.sets import WHERE, ZSTD, Batch, MessageSet, Written
+from tests.unit.kafka.record_writer import ZSTD
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException

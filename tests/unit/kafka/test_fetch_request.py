@@ -1,8 +1,7 @@
-"""A fetch is asked for in the bytes that the library's own classes would write."""
+"""A fetch is asked for in the bytes that its schema describes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
@@ -10,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.kafka.fetch_request import encode
-from zkconsumer.kafka.requests import FETCH, FetchPosition, FetchRequest
-from zkconsumer.kafka.requests import encode as encoded_by_the_library
+from zkconsumer.kafka.requests import FetchPosition, FetchRequest
+from zkconsumer.kafka.schema import ApiRequest
 from zkconsumer.model import TopicPartition
 
-VERSIONS = range(len(FETCH.classes))
+VERSIONS = range(FETCH.lowest, FETCH.highest + 1)
 POSITIONS = [FetchPosition("a", 1, 10, 100), FetchPosition("a", 0, 20, 200), FetchPosition("b", 5, 30, 300)]
 REQUEST = FetchRequest(POSITIONS, 0.1, 1, 1 << 20, 1, 77, 5, [TopicPartition("z", 9)])
 TOPIC, INT32, INT64 = st.sampled_from(["a", "bé", "", "c" * 249]), st.integers(0, 2**31 - 1), st.integers(0, 2**62)
@@ -32,47 +32,55 @@ REQUESTS = st.builds(
 )
 
 
-def reference(version: int, request: FetchRequest) -> Any:
-    """The library's object for a request."""
-    arguments: list[Any] = [-1, round(request.max_wait * 1000), request.min_bytes]
-    arguments += [request.max_bytes] if version >= 3 else []
-    arguments += [request.isolation_level] if version >= 4 else []
-    arguments += [request.session_id, request.session_epoch] if version >= 7 else []
-    before = {0: (), 5: (), 9: (-1,)}[9 if version >= 9 else 5 if version >= 5 else 0]
-    after = (-1,) if version >= 5 else ()
-    arguments += [by_topic((t, (p, *before, start, *after, size)) for t, p, start, size in request.positions)]
-    arguments += [by_topic(request.forgotten)] if version >= 7 else []
-    arguments += [""] if version >= 11 else []
-    return FETCH.classes[version](*arguments)
-
-
-def by_topic(parts: Iterable[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:
-    return [(topic, [part for _, part in run]) for topic, run in groupby(parts, lambda part: part[0])]
+def by_schema(version: int, request: FetchRequest) -> ApiRequest:
+    """The same request, of which the schema writes each field."""
+    topics = [
+        {
+            "topic": topic,
+            "partitions": [
+                {"partition": p.partition, "fetch_offset": p.offset, "partition_max_bytes": p.max_bytes} for p in run
+            ],
+        }
+        for topic, run in groupby(request.positions, lambda position: position.topic)
+    ]
+    forgotten = [
+        {"topic": topic, "partitions": [tp.partition for tp in run]}
+        for topic, run in groupby(request.forgotten, lambda tp: tp.topic)
+    ]
+    values = {
+        "replica_id": -1,
+        "max_wait_ms": round(request.max_wait * 1000),
+        "min_bytes": request.min_bytes,
+        "max_bytes": request.max_bytes,
+        "isolation_level": request.isolation_level,
+        "session_id": request.session_id,
+        "session_epoch": request.session_epoch,
+        "topics": topics,
+        "forgotten_topics_data": forgotten,
+    }
+    return ApiRequest(FETCH, version, values)
 
 
 @given(st.sampled_from(VERSIONS), REQUESTS, INT32, st.text(max_size=9))
-def test_a_fetch_is_written_as_the_library_writes_it(
-    version: int, request: FetchRequest, number: int, client: str
-) -> None:
-    theirs = encoded_by_the_library(reference(version, request), number, client)
-    assert encode(version, request, number, client.encode()) == theirs
+def test_a_fetch_is_written_as_its_schema_says(version: int, request: FetchRequest, number: int, client: str) -> None:
+    assert encode(version, request, number, client.encode()) == by_schema(version, request).encode(number, client)
 
 
 def read_back(version: int, request: FetchRequest) -> dict[str, Any]:
     data = encode(version, request, 5, b"me")
     assert len(data) == 4 + int.from_bytes(data[:4], "big")
-    return dict(FETCH.classes[version].decode(data[16:]).to_object())
+    return FETCH.read(FETCH.request, version, data[16:])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_fetch_says_what_its_version_can_say(version: int) -> None:
     again = read_back(version, REQUEST)
-    assert (again["replica_id"], again["max_wait_time"], again["min_bytes"]) == (-1, 100, 1)
+    assert (again["replica_id"], again["max_wait_ms"], again["min_bytes"]) == (-1, 100, 1)
     assert again.get("max_bytes") == (1 << 20 if version >= 3 else None)
     assert again.get("isolation_level") == (1 if version >= 4 else None)
     assert (again.get("session_id"), again.get("session_epoch")) == ((77, 5) if version >= 7 else (None, None))
     asked = [
-        (t["topic"], p["partition"], p["offset" if version < 5 else "fetch_offset"], p["max_bytes"])
+        (t["topic"], p["partition"], p["fetch_offset"], p["partition_max_bytes"])
         for t in again["topics"]
         for p in t["partitions"]
     ]
@@ -89,4 +97,4 @@ def test_the_order_of_positions_is_kept() -> None:
 
 def test_limits_beyond_what_the_protocol_can_say_are_cut() -> None:
     again = read_back(3, REQUEST._replace(max_wait=1e9, max_bytes=1 << 40))
-    assert (again["max_wait_time"], again["max_bytes"]) == (2**31 - 1, 2**31 - 1)
+    assert (again["max_wait_ms"], again["max_bytes"]) == (2**31 - 1, 2**31 - 1)

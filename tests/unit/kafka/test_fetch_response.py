@@ -1,4 +1,4 @@
-"""The answer to a fetch is read like the library's own classes write it, and never trusted."""
+"""The answer to a fetch is read as its schema writes it, and never trusted."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import struct
 from typing import Any
 
 import pytest
-from aiokafka.protocol import fetch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.kafka.scripted import response
 from zkconsumer.errors import BrokerError
+from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.kafka.fetch_response import FetchResponse, PartitionResponse, ResponseReader, read
-from zkconsumer.kafka.requests import FETCH
 
 INT64 = st.integers(-1, 2**62)
 PARTITION = st.builds(
@@ -48,8 +48,7 @@ def encoded(version: int, topics: list[tuple[str, list[PartitionResponse]]], *, 
         return (*parts, None if null and not p.records else p.records)
 
     head = [] if version < 1 else [250] if version < 7 else [250, 0, 99]
-    answer = getattr(fetch, f"FetchResponse_v{version}")
-    return bytes(answer(*head, [(topic, [partition(p) for p in parts]) for topic, parts in topics]).encode())
+    return response(FETCH, version, *head, [(topic, [partition(p) for p in parts]) for topic, parts in topics])
 
 
 def expected(version: int, topics: list[tuple[str, list[PartitionResponse]]]) -> FetchResponse:
@@ -67,12 +66,12 @@ def expected(version: int, topics: list[tuple[str, list[PartitionResponse]]]) ->
 
 
 def test_every_version_that_is_asked_for_can_be_read() -> None:
-    assert len(FETCH.classes) == VERSIONS[-1] + 1
+    assert range(FETCH.lowest, FETCH.highest + 1) == VERSIONS
 
 
 @given(st.sampled_from(VERSIONS), TOPICS, st.booleans())
 @settings(deadline=None)
-def test_what_the_library_writes_is_read_back(version: int, topics: list[Any], null: bool) -> None:
+def test_what_the_schema_writes_is_read_back(version: int, topics: list[Any], null: bool) -> None:
     assert parse(memoryview(encoded(version, topics, null=null)), version, "broker") == expected(version, topics)
 
 

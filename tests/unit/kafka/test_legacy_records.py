@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from aiokafka.codec import lz4_encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.kafka.sets import GZIP, WHERE, Batch, MessageSet, Written, resealed
+from tests.unit.kafka.record_writer import GZIP, lz4_encode
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, resealed
 from tests.unit.kafka.test_message_set import listed, offsets, plain
 from zkconsumer.kafka import CorruptRecordsError, batches
 from zkconsumer.kafka.compression import with_right_lz4_checksum, xxhash32
@@ -188,6 +188,13 @@ def test_an_offset_that_does_not_fit_its_neighbours_is_corrupt(
         assert _extent(data, asked) == (asked, asked + 1)
     else:
         assert _extent(data, asked) == (given_up[0][0] if given_up else seen[-1] + 1)
+
+
+def test_a_message_that_goes_back_behind_a_batch_is_corrupt() -> None:
+    """Read anew from its offset, it was left out in silence: nothing before it told that offsets had gone that far."""
+    data = MessageSet([Batch(THREE)], base=7).data + _messages([9])
+    for asked in (7, 10):
+        assert _read_on(data, asked) == (list(range(asked, 10)), [(10, 11)])
 
 
 def _extent(data: bytes, asked: int) -> int | tuple[int, int] | None:

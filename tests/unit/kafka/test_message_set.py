@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.kafka import reference
+from tests.unit.kafka.record_writer import GZIP
 from tests.unit.kafka.reference import Plain
-from tests.unit.kafka.sets import CODECS, GZIP, SETS, WHERE, Batch, MessageSet, Written, read_columns, resealed
+from tests.unit.kafka.sets import CODECS, SETS, WHERE, Batch, MessageSet, Written, read_columns, resealed
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set_extent import extent
-from zkconsumer.kafka.python_record_parser import read_leniently
-from zkconsumer.kafka.record_batch import COMPILED, DECODED_BYTES, MANY_RECORDS, expanded
+from zkconsumer.kafka.record_batch import DECODED_BYTES, MANY_RECORDS
 from zkconsumer.testing.partition_log import encode_batch
 
 KINDS = [pytest.param(magic, codec, id=f"v{magic}-codec{codec}") for magic, codes in CODECS.items() for codec in codes]
@@ -49,10 +49,6 @@ def failure_of(work: Callable[[], object]) -> CorruptRecordsError | None:
     except CorruptRecordsError as failure:
         return failure
     return None
-
-
-def test_the_compiled_record_classes_are_there() -> None:
-    assert COMPILED
 
 
 @given(SETS, st.data(), st.booleans())
@@ -224,29 +220,6 @@ def test_a_header_name_that_is_no_text_does_not_stop_the_stream(count: int) -> N
     found = plain(listed(resealed(bytes(data)), 11))
     assert [(r.offset, r.key) for r in found] == [(n + 10, b"%d" % n) for n in range(1, count)]
     assert [r.headers[0][0] for r in found if "name" not in r.headers[0][0]] == ["n\ufffd\ufffde2"]
-
-
-@given(SETS.filter(lambda what: all(batch.magic == 2 for batch in what.batches)))
-@settings(deadline=None, max_examples=50)
-def test_the_lenient_reader_reads_like_the_slow_one(what: MessageSet) -> None:
-    starts = [0, *what.ends]
-    views = [memoryview(what.data)[a:b] for a, b in pairwise(starts)]
-    records = [r for view in views for r in read_leniently(expanded(view, 1 << 20) if view[22] & 7 else view)]
-    assert [
-        Plain(r.offset, r.timestamp, r.timestamp_type, r.key, r.value, tuple(r.headers)) for r in records
-    ] == reference.read(what.data)
-
-
-@given(SETS.filter(lambda what: what.batches[0].magic == 2), st.data())
-@settings(deadline=None, max_examples=100)
-def test_the_lenient_reader_is_not_led_astray(what: MessageSet, data: st.DataObject) -> None:
-    broken = bytearray(what.data[: what.ends[0]])
-    for _ in range(3):
-        broken[data.draw(st.integers(57, len(broken) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        list(read_leniently(memoryview(broken)))
-    except (ValueError, IndexError, OverflowError):
-        pass
 
 
 def test_a_set_of_mixed_formats_is_read() -> None:

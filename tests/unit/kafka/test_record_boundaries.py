@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-import struct
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.kafka.record_boundaries import Span, StrangeBytesError, boundaries
+from tests.unit.kafka.record_writer import NewRecord, batch_bytes
+from zkconsumer.kafka.column_blocks import StrangeBytesError
+from zkconsumer.kafka.record_boundaries import Span, boundaries
 
 CONTENT = 61
 FILLERS = {
@@ -22,15 +22,14 @@ FILLERS = {
 
 
 def written(sizes: list[int], filler: str, seed: int, first: int, step: int) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
+    records = []
     chance = random.Random(seed)
     for n, size in enumerate(sizes):
         at = chance.randrange(100_000 - size)
         key = None if seed % 2 else bytes(n % 3)
-        builder.append(n, 10**12 + n * step, key, FILLERS[filler][at : at + size], [(str(n), b"h")] * (seed % 3 == 2))
-    data = bytearray(builder.build())
-    struct.pack_into(">q", data, 0, first)
-    return bytes(data)
+        headers = [(str(n), b"h")] * (seed % 3 == 2)
+        records.append(NewRecord(n, 10**12 + n * step, key, FILLERS[filler][at : at + size], headers))
+    return batch_bytes(records, base=first)
 
 
 def one_by_one(data: bytes, spans: list[Span]) -> list[tuple[int, int]]:

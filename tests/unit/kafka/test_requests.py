@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
-from aiokafka.protocol import metadata, offset
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.kafka.scripted import response
 from zkconsumer.errors import BrokerError, BrokerResponseError
 from zkconsumer.kafka import error_codes, requests
+from zkconsumer.kafka.broker_schemas import LIST_OFFSETS, METADATA
 from zkconsumer.kafka.requests import ListedOffset
+from zkconsumer.kafka.schema import ApiRequest
 from zkconsumer.model import TopicPartition
 
 
 def test_a_request_on_the_wire() -> None:
-    data = requests.encode(requests.metadata_request(4, ["t"]), 5, "me")
+    data = requests.metadata_request(4, ["t"]).encode(5, "me")
     assert data == struct.pack(">ihhih2sih1s?", len(data) - 4, 3, 4, 5, 2, b"me", 1, 1, b"t", False)
+
+
+def read_back(request: ApiRequest) -> dict[str, Any]:
+    body = request.encode(0, "")[14:]
+    return request.message.read(request.message.request, request.version, body)
 
 
 @pytest.mark.parametrize("version", range(4))
 def test_offsets_are_asked_for_and_told(version: int) -> None:
     wanted = {TopicPartition("a", 1): -1, TopicPartition("a", 2): -2, TopicPartition("b", 0): 1000}
     request = requests.list_offsets_request(version, wanted, 1)
-    again = getattr(offset, f"OffsetRequest_v{version}").decode(request.encode()).to_object()
+    again = read_back(request)
     asked = {
-        TopicPartition(t["topic"], p["partition"]): p["timestamp"] for t in again["topics"] for p in t["partitions"]
+        TopicPartition(topic["name"], one["partition_index"]): one["timestamp"]
+        for topic in again["topics"]
+        for one in topic["partitions"]
     }
     assert asked == wanted
     assert again.get("isolation_level") == (1 if version >= 2 else None)
-    tools = requests.list_offsets_request(version, wanted, 1, written=True).to_object()
+    tools = read_back(requests.list_offsets_request(version, wanted, 1, written=True))
     assert [each["replica_id"] for each in (again, tools)] == [-1, -2]
-    if version == 0:
-        told = offset.OffsetResponse_v0([("a", [(1, 0, [44, 3]), (2, 0, []), (3, 6, [])])])
-    else:
-        throttle = [0] if version >= 2 else []
-        parts = [(1, 0, 5, 44), (2, 0, -1, -1), (3, 6, -1, -1)]
-        told = getattr(offset, f"OffsetResponse_v{version}")(*throttle, [("a", parts)])
-    assert requests.listed_offsets(requests.decode(request, told.encode(), "broker")) == {
+    old: list[Any] = [(1, 0, [44, 3]), (2, 0, []), (3, 6, [])]
+    new = [(1, 0, 5, 44), (2, 0, -1, -1), (3, 6, -1, -1)]
+    throttle = [0] if version >= 2 else []
+    told = response(LIST_OFFSETS, version, *throttle, [("a", new if version else old)])
+    assert requests.listed_offsets(requests.decode(request, told, "broker")) == {
         TopicPartition("a", 1): ListedOffset(44, -1 if version == 0 else 5, 0),
         TopicPartition("a", 2): ListedOffset(-1, -1, 0),
         TopicPartition("a", 3): ListedOffset(-1, -1, 6),
@@ -51,19 +59,18 @@ def test_any_bytes_are_an_answer_or_an_error(version: int, data: bytes) -> None:
     try:
         requests.cluster_metadata(requests.decode(request, data, "broker"))
     except BrokerError as failure:
-        assert "broker: its answer to MetadataRequest" in str(failure)  # noqa: PT017 - most bytes fail, some do not
+        assert "broker: its answer to Metadata" in str(failure)  # noqa: PT017 - most bytes fail, some do not
 
 
 @pytest.mark.parametrize("version", range(6))
 def test_leaders_are_told_in_every_version(version: int) -> None:
-    answer = getattr(metadata, f"MetadataResponse_v{version}")
     rack, internal = ([None], [False]) if version >= 1 else ([], [])
     offline: list[list[int]] = [[]] if version >= 5 else []
     head = [0] if version >= 3 else []
     middle = ["id", 1] if version >= 2 else [1] if version == 1 else []
     topics = [(0, "t", *internal, [(0, 0, 1, [1], [1], *offline)])]
     request = requests.metadata_request(version, ["t"])
-    data = answer(*head, [(1, "h", 9, *rack)], *middle, topics).encode()
+    data = response(METADATA, version, *head, [(1, "h", 9, *rack)], *middle, topics)
     told = requests.cluster_metadata(requests.decode(request, data, "broker"))
     assert told == ({1: ("h", 9)}, {TopicPartition("t", 0): 1}, {})
 

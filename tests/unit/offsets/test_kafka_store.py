@@ -8,18 +8,9 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from aiokafka.protocol.commit import (
-    OffsetCommitRequest_v1,
-    OffsetCommitRequest_v2,
-    OffsetCommitResponse_v3,
-    OffsetFetchRequest_v1,
-    OffsetFetchResponse_v1,
-    OffsetFetchResponse_v3,
-)
-from aiokafka.protocol.coordination import FindCoordinatorResponse_v0, FindCoordinatorResponse_v1
 
 from tests.timing import scaled
-from tests.unit.kafka.scripted import RANGES, Peer, ScriptedBroker
+from tests.unit.kafka.scripted import RANGES, Peer, ScriptedBroker, response
 from tests.unit.offsets.fakes import T0, T1
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
@@ -32,6 +23,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.group_schemas import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.model import Endpoint
 from zkconsumer.offsets.kafka_store import KafkaOffsets
 
@@ -77,22 +69,23 @@ def names_coordinator(peer: Peer, broker_id: int, error: int = 0) -> None:
     assert (asked.api, asked.version) == (10, 1)
     assert asked.body == b"\0\1g\0"
     # an address of its own network: not to be used
-    peer.answer(asked.correlation_id, FindCoordinatorResponse_v1(0, error, None, broker_id, "inside", 9092).encode())
+    peer.answer(asked.correlation_id, response(FIND_COORDINATOR, 1, 0, error, None, broker_id, "inside", 9092))
 
 
 def answers_fetch(peer: Peer, offsets: Sequence[tuple[int, int, int]], error: int = 0) -> None:
     asked = peer.request()
     assert (asked.api, asked.version) == (9, 3)
     partitions = [(partition, offset, "", code) for partition, offset, code in offsets]
-    peer.answer(asked.correlation_id, OffsetFetchResponse_v3(0, [("t", partitions)] if offsets else [], error).encode())
+    topics = [("t", partitions)] if offsets else []
+    peer.answer(asked.correlation_id, response(OFFSET_FETCH, 3, 0, topics, error))
 
 
 def answers_commit(peer: Peer, codes: Mapping[int, int]) -> None:
     asked = peer.request()
     assert (asked.api, asked.version) == (8, 3)
-    request = OffsetCommitRequest_v2.decode(asked.body)
-    assert (request.consumer_group_generation_id, request.consumer_id, request.retention_time) == (-1, "", -1)
-    peer.answer(asked.correlation_id, OffsetCommitResponse_v3(0, [("t", list(codes.items()))]).encode())
+    said = asked.values
+    assert (said["generation_id"], said["member_id"], said["retention_time_ms"]) == (-1, "", -1)
+    peer.answer(asked.correlation_id, response(OFFSET_COMMIT, 3, 0, [("t", list(codes.items()))]))
 
 
 def test_the_coordinator_is_found_followed_and_kept() -> None:
@@ -368,17 +361,16 @@ def test_old_brokers_are_not_asked_for_versions(generation: int, version: int) -
     def script(peer: Peer) -> None:
         asked = peer.request()
         assert (asked.api, asked.version) == (10, 0)
-        peer.answer(asked.correlation_id, FindCoordinatorResponse_v0(0, 1, "inside", 9092).encode())
+        peer.answer(asked.correlation_id, response(FIND_COORDINATOR, 0, 0, 1, "inside", 9092))
         asked = peer.request()
         assert (asked.api, asked.version) == (9, 1)
-        assert OffsetFetchRequest_v1.decode(asked.body).topics == [("t", [0])]
-        peer.answer(asked.correlation_id, OffsetFetchResponse_v1([("t", [(0, 7, "", 0)])]).encode())
+        assert asked.values["topics"] == [{"name": "t", "partition_indexes": [0]}]
+        peer.answer(asked.correlation_id, response(OFFSET_FETCH, 1, [("t", [(0, 7, "", 0)])]))
         asked = peer.request()
         assert (asked.api, asked.version) == (8, version)
-        if version == 1:
-            assert OffsetCommitRequest_v1.decode(asked.body).topics == [("t", [(0, 8, -1, "")])]
-        else:
-            assert OffsetCommitRequest_v2.decode(asked.body).topics == [("t", [(0, 8, "")])]
+        age = {"commit_timestamp": -1} if version == 1 else {}
+        partition = {"partition_index": 0, "committed_offset": 8, **age, "committed_metadata": ""}
+        assert asked.values["topics"] == [{"name": "t", "partitions": [partition]}]
         peer.answer(asked.correlation_id, b"\0\0\0\1\0\1t\0\0\0\1" + b"\0\0\0\0\0\0")
         peer.until_closed()
 

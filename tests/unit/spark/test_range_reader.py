@@ -8,10 +8,10 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from aiokafka.protocol.fetch import FetchRequest_v11
 
+from tests.unit.kafka.record_writer import GZIP
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
-from tests.unit.kafka.sets import GZIP, WHERE, Batch, MessageSet, Written
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from zkconsumer.errors import (
     BrokerResponseError,
     BrokerUnavailableError,
@@ -77,7 +77,7 @@ def answers(log: Mapping[int, bytes]) -> Callable[[Peer], None]:
                 asked = peer.request()
             except ConnectionError:
                 return
-            position = FetchRequest_v11.decode(asked.body).topics[0][1][0][2]
+            position = asked.values["topics"][0]["partitions"][0]["fetch_offset"]
             peer.answer(asked.correlation_id, log[position])
 
     return script
@@ -191,7 +191,7 @@ def test_a_large_message_is_fetched_with_a_larger_fetch() -> None:
         peer.versions()
         for _ in range(2):
             asked = peer.request()
-            sizes.append(FetchRequest_v11.decode(asked.body).topics[0][1][0][-1])
+            sizes.append(asked.values["topics"][0]["partitions"][0]["partition_max_bytes"])
             peer.answer(asked.correlation_id, fetched(whole[: sizes[-1]]))
         peer.until_closed()
 

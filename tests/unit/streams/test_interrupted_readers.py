@@ -8,17 +8,18 @@ after the call of the clock there). The message counted as one in the reader's h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from threading import Thread, get_native_id
 from time import monotonic
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, only_plain
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.data_plane import hand_out
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, message_iterator
-from zkconsumer.streams import kafka_stream as module
+from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, merged_streams, message_iterator
 from zkconsumer.zookeeper.lease import Lease
 
 
@@ -40,6 +41,7 @@ class Reading:
         return self.position.finished(including_held=self.stream.held_by(get_native_id()))
 
 
+@only_plain
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("handed_out", [0, 1, 2])
 def test_an_interrupted_read_counts_only_handed_out_messages(
@@ -53,7 +55,7 @@ def test_an_interrupted_read_counts_only_handed_out_messages(
         raise kind
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "monotonic", interrupted)
+        patched.setattr(hand_out, "monotonic", interrupted)
         with pytest.raises(kind):
             next(reading.stream)
     assert reading.committed == handed_out
@@ -125,3 +127,58 @@ def test_a_message_that_was_not_returned_comes_again(
     assert (reading.committed, reading.position.held) == (1, False)
     assert [take(reading, merged), take(reading, merged)] == [1, 2]
     assert reading.committed == 3
+
+
+@pytest.mark.parametrize("ask", ["get", "next"])
+def test_an_interrupted_take_back_is_made_up_for(monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    """A second interrupt ended the generator of merged streams before it took the message back. The next ask forgot
+    that. An interrupt in this ask then left a message that counted as handed out, and nobody had it.
+    """
+    reading = Reading()
+    merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [reading.stream], timeout=0)
+
+    def take() -> int:
+        return merged.get(timeout=0).offset if ask == "get" else next(merged).offset
+
+    def committed() -> int | None:
+        held = reading.stream.held_by(get_native_id()) and not merged.withholds(reading.stream)
+        return reading.position.finished(including_held=held)
+
+    def interrupted(messages: Iterator[object]) -> None:
+        next(messages)
+        raise KeyboardInterrupt
+
+    def refuse(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    assert take() == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(message_iterator, "next", interrupted, raising=False)
+        patched.setattr(KafkaStream, "take_back", refuse)
+        with pytest.raises(KeyboardInterrupt):
+            take()
+    assert committed() == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(merged_streams, "get_native_id", refuse)
+        with pytest.raises(KeyboardInterrupt):
+            take()
+    assert committed() == 1
+    assert [take(), take()] == [1, 2]
+    assert committed() == 3
+
+
+def test_a_loop_interrupted_twice_counts_no_untaken_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first interrupt comes inside of the generator of merged streams, the second in its take back."""
+    reading = Reading()
+    merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [reading.stream], timeout=0)
+    assert next(iter(merged)).offset == 0
+
+    def refuse(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaStream, "take_back", refuse)
+        with pytest.raises(KeyboardInterrupt):
+            merged._messages.throw(KeyboardInterrupt())
+    assert merged.withholds(reading.stream)
+    assert [message.offset for message in islice(merged, 3)] == [0, 1, 2]

@@ -10,10 +10,10 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.streams import new_stream
 from tests.timing import eventually, scaled
+from tests.unit.kafka.record_writer import NewRecord, batch_bytes
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -25,12 +25,11 @@ from zkconsumer.zookeeper.lease import Lease
 
 
 def record_batch(first: int, count: int, **headers: Any) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-    for n in range(count):
-        builder.append(n, 1_700_000_000_000 + n, b"k%d" % (first + n), b"v%d" % (first + n), [("h", b"1")])
-    data = bytearray(builder.build())
-    data[0:8] = first.to_bytes(8, "big")
-    return bytes(data)
+    records = [
+        NewRecord(n, 1_700_000_000_000 + n, b"k%d" % (first + n), b"v%d" % (first + n), [("h", b"1")])
+        for n in range(count)
+    ]
+    return batch_bytes(records, base=first)
 
 
 def position(partition: int = 0, start: int | None = 0) -> PartitionPosition:

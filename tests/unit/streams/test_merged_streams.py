@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, only_plain
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.data_plane import hand_out
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue, merged_streams
@@ -110,14 +111,18 @@ def test_the_next_message_of_any_stream_finishes_the_last(three: Several, monkey
 
 def test_a_busy_stream_starves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     some = Several(2)
-    clock = [0.0]
-    monkeypatch.setattr(merged_streams, "monotonic", lambda: clock[0])
+    asked: list[int] = []
+    others_wait = some.merged.others_wait
+
+    def at_each_fourth(served: KafkaStream[bytes, bytes]) -> bool:
+        asked.append(1)
+        return len(asked) % 4 == 0 and others_wait(served)
+
+    monkeypatch.setattr(merged_streams, "TURN", 0.0)
+    monkeypatch.setattr(some.merged, "others_wait", at_each_fourth)
     some.put(0, 1000)
     some.put(1, 10)
-    seen = []
-    for _ in range(50):
-        seen.append(some.merged.get(timeout=0).partition)
-        clock[0] += merged_streams.TURN / 4
+    seen = [some.merged.get(timeout=0).partition for _ in range(50)]
     assert seen[:8] == [0] * 4 + [1] * 4, "turns, not single messages"
     assert seen.count(1) == 10
     some.close()
@@ -322,9 +327,8 @@ def test_a_stream_alone_is_as_before_after_its_turns(three: Several) -> None:
         next(three.streams[0])
 
 
+@only_plain
 def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zkconsumer.streams import kafka_stream as module
-
     three.put(0, 3)
     assert three.merged.get(timeout=0).offset == 0
 
@@ -332,7 +336,7 @@ def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "monotonic", interrupted)
+        patched.setattr(hand_out, "monotonic", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(three.merged)
     assert three.positions[0].finished(including_held=three.streams[0].held_by(get_native_id())) == 1

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from tests.streams import new_stream
 from tests.unit.kafka import reference
+from tests.unit.kafka.column_ways import WAYS, choose
 from tests.unit.kafka.reference import Plain
 from tests.unit.kafka.sets import BATCHES, CODECS, WHERE, WRITTEN, Batch, MessageSet, Written, resealed
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
-from zkconsumer.kafka import numpy_columns
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import KafkaStream, StreamQueue
@@ -175,9 +175,9 @@ LIMITS = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(params=["by vectors", "one by one"])
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(numpy_columns, "AVAILABLE", request.param == "by vectors")
+    choose(request.param, monkeypatch)
     return str(request.param)
 
 

@@ -6,13 +6,15 @@ import base64
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from zkconsumer.devcluster import java
 from zkconsumer.devcluster.kafka_server import kafka_jars
+from zkconsumer.kafka.broker_schemas import BROKER_MESSAGES, FETCH
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
-from zkconsumer.kafka.schema import BOOL, BYTES, STRING, Field, FieldType
+from zkconsumer.kafka.schema import BOOL, BYTES, INT8, STRING, ApiSchema, Field, FieldType
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "data"
@@ -38,6 +40,8 @@ def sample(field: Field, version: int, seed: int) -> Any:
         return None if nullable and seed % 2 else f"{field.name}-ü-{seed}"
     if field.kind is BYTES:
         return bytes(range(seed % 150)).hex()
+    if field.kind is INT8:
+        return seed % 128
     return bool(seed % 2) if field.kind is BOOL else seed
 
 
@@ -59,11 +63,17 @@ def _one(kind: Any, value: Any) -> Any:
     return base64.b64encode(bytes.fromhex(value)).decode() if kind is BYTES else value
 
 
-def messages() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield the messages to record, and the questions for Java."""
-    for message in GROUP_MESSAGES:
+Questions = Iterator[tuple[dict[str, Any], dict[str, Any]]]
+"""What to record, and what to ask Java for it."""
+
+
+def messages(described: Sequence[ApiSchema]) -> Questions:
+    """Yield the requests and responses of every version."""
+    for message in described:
         for version in range(message.lowest, message.highest + 1):
             for side, fields in (("request", message.request), ("response", message.response)):
+                if message is FETCH and side == "response":
+                    continue  # Java makes no records of a text
                 values = samples(fields, version, message.key)
                 head = {"what": "message", "message": message.name, "side": side, "version": version}
                 name = f"{message.name}{side.title()}Data"
@@ -74,7 +84,7 @@ def messages() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def protocol() -> Iterator[dict[str, Any]]:
-    """Subscriptions, assignments and user data."""
+    """Yield subscriptions, assignments and user data."""
     held = [["t", 0], ["t", 2], ["ü", 1]]
     for version in range(4):
         for topics, user_data, owned, rack in ((["t", "ü"], "00ff", held, "r"), ([], None, [], None)):
@@ -93,8 +103,9 @@ def protocol() -> Iterator[dict[str, Any]]:
             yield {"what": what, "version": 0, "previous": previous, "generation": generation}
 
 
-def main() -> None:
-    recorded, asked = map(list, zip(*messages(), *((one, one) for one in protocol()), strict=True))
+def record(name: str, questions: Questions) -> None:
+    """Write a file with Java's answers."""
+    recorded, asked = map(list, zip(*questions, strict=True))
     classes = ":".join(map(str, kafka_jars("3.9.1")))
     answer = subprocess.run(
         [str(java()), "-cp", classes, str(HERE / "GroupVectors.java")],
@@ -106,7 +117,7 @@ def main() -> None:
     )
     assert answer.returncode == 0, answer.stderr
     lines = answer.stdout.splitlines()
-    with (DATA / "kafka391_group_protocol.jsonl").open("w", encoding="utf-8") as file:
+    with (DATA / name).open("w", encoding="utf-8") as file:
         for number, (one, line) in enumerate(zip(recorded, lines, strict=True), 1):
             note = " ".join(str(one[key]) for key in ("message", "side", "what", "version") if key in one)
             file.write(
@@ -116,4 +127,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    record("kafka391_group_protocol.jsonl", chain(messages(GROUP_MESSAGES), ((one, one) for one in protocol())))
+    record("kafka391_broker_requests.jsonl", messages(BROKER_MESSAGES))

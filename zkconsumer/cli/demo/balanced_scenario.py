@@ -50,7 +50,7 @@ def play(settings: DemoSettings) -> int:
         folder = Path(tempfile.mkdtemp(prefix="zkconsumer-demo-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         screen = stack.enter_context(Screen())
-        screen.title("zkconsumer demo: more workers than partitions, on a real Kafka")
+        screen.opening("zkconsumer demo: more workers than partitions, on a real Kafka")
         place, kept = start_cluster(settings, screen, stack, PARTITIONS)
         total = min(settings.flights or FLIGHTS, settings.total)
         totals = BalancedSteps(total, place, screen, folder).play()

@@ -73,7 +73,7 @@ def play(settings: DemoSettings) -> int:
         folder = Path(tempfile.mkdtemp(prefix="zkconsumer-demo-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         screen = stack.enter_context(Screen())
-        screen.title("zkconsumer demo: a consumer group, a crash and Spark, on a real Kafka")
+        screen.opening("zkconsumer demo: a consumer group, a crash and Spark, on a real Kafka")
         place, kept = start_cluster(settings, screen, stack)
         totals, delays, committed = GroupSteps(settings, place, screen, folder).play()
         good = report.show_account(screen, totals, committed, settings.total)

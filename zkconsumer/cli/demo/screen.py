@@ -18,6 +18,7 @@ from rich.text import Text
 
 from zkconsumer.cli.demo.group_view import GroupOwners
 from zkconsumer.cli.demo.message_account import MessageAccount
+from zkconsumer.version import COMPILED, DATA_PLANE
 
 _INDENT = 3
 _COLOURS = ("cyan", "magenta", "green", "yellow")
@@ -45,6 +46,14 @@ class Screen:
     def title(self, text: str) -> None:
         """Print a title."""
         self._console.print(Text(text, "bold"))
+
+    def opening(self, text: str) -> None:
+        """Print the demo's title, and whether this installation is slower than it could be."""
+        self.title(text)
+        if not COMPILED:
+            self.say(
+                f"This installation reads records several times slower than it could. It is {DATA_PLANE}.", "yellow"
+            )
 
     def step(self, number: int, text: str) -> None:
         """Print the heading of a step."""

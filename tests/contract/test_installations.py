@@ -1,0 +1,192 @@
+"""The source distribution and the wheels, built and installed into environments of their own.
+
+The environments borrow the libraries of the one that runs the tests, so that nothing is downloaded. No build is
+isolated, for the same reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.timing import scaled
+from tests.unit.kafka.sets import Batch, Written
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT_FROM = ("zkconsumer", "scripts", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+NOT_COPIED = shutil.ignore_patterns("__pycache__", "compiled_*", "generated", "*.egg-info")
+ENDINGS = ["a", "bc", "def"]
+COMPILER = sysconfig.get_config_var("CC").split()[0]
+
+_READ = """
+import json, sys
+from zkconsumer import data_plane, version
+from zkconsumer.kafka.message_set import batches
+from zkconsumer.model import TopicPartition
+found = batches(bytes.fromhex(sys.argv[1]), check_crc=True, where=TopicPartition("t", 0), fetch_offset=0)
+print(json.dumps({
+    "compiled": version.COMPILED,
+    "why": version.DATA_PLANE,
+    "files": data_plane.__file__,
+    "values": [record.value.decode() for batch in found for record in batch],
+}))
+"""
+
+needs_compiler = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"there is no {COMPILER}")
+
+
+class Built(NamedTuple):
+    """A file that was built, and the output of the build."""
+
+    path: Path
+    output: str
+
+
+def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "ZKCONSUMER_PURE": "", "ZKCONSUMER_BUILD": "", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=scaled(240),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def built_wheel(source: Path, folder: Path, environment: Mapping[str, str]) -> Built:
+    """Return the wheel of a folder or a source distribution."""
+    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation"]
+    output = run([*command, "--no-cache-dir", "--wheel-dir", str(folder), str(source)], source.parent, environment)
+    (wheel,) = folder.iterdir()
+    return Built(wheel, output)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree without products of a build."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in BUILT_FROM:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=NOT_COPIED)
+        else:
+            shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def without_cython(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables of processes that cannot import Cython."""
+    package = tmp_path_factory.mktemp("hidden") / "Cython"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('Cython is hidden')\n")
+    return {"PYTHONPATH": str(package.parent)}
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    program = "import build_backend, sys; build_backend.build_sdist(sys.argv[1])"
+    run([sys.executable, "-c", program, str(folder)], source, {"PYTHONPATH": str(source / "scripts" / "packaging")})
+    (archive,) = folder.iterdir()
+    return archive
+
+
+def read_in_new_environment(wheel: Path, folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Install a wheel and read a message set in a process there."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=scaled(120))
+    python = str(folder / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    run([*pip, str(wheel)], folder, {})
+    (libraries,) = folder.glob("lib/python*/site-packages")
+    # a line of a .pth file adds a folder, but no .pth file in it: the tree under test stays out
+    (libraries / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    message_set = Batch([Written(value=ending.encode()) for ending in ENDINGS]).encode(0)[0]
+    answer = run([python, "-c", _READ, message_set.hex()], folder, {"PYTHONPATH": "", **(environment or {})})
+    read: dict[str, Any] = json.loads(answer)
+    assert read.pop("files").startswith(str(libraries))
+    return read
+
+
+@needs_compiler
+def test_a_wheel_of_the_source_distribution_is_compiled(
+    sdist: Path, without_cython: dict[str, str], tmp_path: Path
+) -> None:
+    """It carries the C files: a compiler is all that it needs."""
+    wheel, output = built_wheel(sdist, tmp_path / "wheel", without_cython)
+
+    assert "-cp" in wheel.name
+    assert "zkconsumer: this wheel is compiled, from C files of the source distribution" in output
+    read = read_in_new_environment(wheel, tmp_path / "venv")
+    assert read == {"compiled": True, "why": "compiled", "values": ENDINGS}
+
+
+@pytest.mark.tier("all")
+@needs_compiler
+def test_a_wheel_of_the_tree_is_compiled_and_can_be_pure(source: Path, tmp_path: Path) -> None:
+    wheel, output = built_wheel(source, tmp_path / "wheel", {})
+
+    assert "zkconsumer: this wheel is compiled, with Cython" in output
+    read = read_in_new_environment(wheel, tmp_path / "venv", {"ZKCONSUMER_PURE": "1"})
+    assert read == {"compiled": False, "why": "pure Python: ZKCONSUMER_PURE is set", "values": ENDINGS}
+    assert not list(source.glob("build/*")), "the next wheel would have these, too"
+
+
+def test_without_a_working_compiler_a_wheel_is_pure(sdist: Path, tmp_path: Path) -> None:
+    wheel, output = built_wheel(sdist, tmp_path / "wheel", {"CC": "/bin/false"})
+
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert "zkconsumer: THIS WHEEL IS PURE PYTHON: " in output
+    read = read_in_new_environment(wheel, tmp_path / "venv")
+    assert read == {
+        "compiled": False,
+        "why": "pure Python: this installation has no compiled modules",
+        "values": ENDINGS,
+    }
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("obstacle", ["no compiler", "no Cython"])
+def test_what_is_missing_is_in_the_output_of_the_build(
+    source: Path, without_cython: dict[str, str], obstacle: str, tmp_path: Path
+) -> None:
+    environment = {"CC": "/nowhere/cc"} if obstacle == "no compiler" else without_cython
+
+    wheel, output = built_wheel(source, tmp_path / "wheel", environment)
+
+    assert wheel.name.endswith("-py3-none-any.whl")
+    said = "no C compiler was found" if obstacle == "no compiler" else "Cython is not installed"
+    if obstacle == "no compiler" or shutil.which(COMPILER):
+        assert f"zkconsumer: THIS WHEEL IS PURE PYTHON: {said}" in output
+
+
+@pytest.mark.tier("all")
+def test_a_wheel_that_must_be_compiled_is_refused_else(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"the modules of .*data_plane cannot be compiled"):
+        built_wheel(source, tmp_path / "wheel", {"CC": "/bin/false", "ZKCONSUMER_BUILD": "compiled"})
+
+
+@pytest.mark.tier("all")
+@needs_compiler
+@pytest.mark.parametrize("choice", ["", "compiled"])
+def test_an_editable_installation_is_pure_unless_asked(source: Path, choice: str, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(source, tree, ignore=NOT_COPIED)
+    program = "import build_backend, sys; build_backend.build_editable(sys.argv[1])"
+    backend = {"PYTHONPATH": str(tree / "scripts" / "packaging"), "ZKCONSUMER_BUILD": choice}
+
+    run([sys.executable, "-c", program, str(tmp_path)], tree, backend)
+
+    assert bool(list((tree / "zkconsumer" / "data_plane").glob("compiled_*"))) is (choice == "compiled")

@@ -1,0 +1,190 @@
+"""What a fetcher asks for from round to round, in a fetch session, and when it wakes its readers."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from tests.timing import scaled
+from tests.unit.fetch.one_partition import OnePartition
+from tests.unit.kafka.scripted import Peer, ScriptedBroker
+from tests.unit.kafka.sets import Batch, Written
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.fetch import fetcher as fetcher_module
+from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.streams import StreamQueue
+
+FETCH = 1
+SESSION = 7
+SMALL = Batch().encode(0)[0]
+Answer = tuple[int, bytes] | None
+"""The partition with news and its records; None is an empty response."""
+
+
+class Request(NamedTuple):
+    """A fetch request: its longest wait in ms, and (partition, offset, most bytes) of the partitions that it names."""
+
+    wait: int
+    named: list[tuple[int, int, int]]
+
+
+def parsed(body: bytes) -> Request:
+    """Return the request of version 11 with that body, for the one topic "t"."""
+    (wait,) = struct.unpack_from(">i", body, 4)
+    (topics,) = struct.unpack_from(">i", body, 25)
+    if not topics:
+        return Request(wait, [])
+    (count,) = struct.unpack_from(">i", body, 32)
+    entries = struct.iter_unpack(">iiqqi", body[36 : 36 + 28 * count])
+    return Request(wait, [(partition, offset, most) for partition, _, offset, _, most in entries])
+
+
+def response(answer: Answer) -> bytes:
+    """Return the body of a response of version 11 within the session."""
+    head = struct.pack(">ihi", 0, 0, SESSION)
+    if answer is None:
+        return head + struct.pack(">i", 0)
+    partition, records = answer
+    entry = struct.pack(">ihqqqiii", partition, 0, 100, 100, 0, -1, -1, len(records))
+    return head + struct.pack(">ih", 1, 1) + b"t" + struct.pack(">i", 1) + entry + records
+
+
+class Rounds:
+    """A fetcher of two partitions, 0 and 1, that is stepped, and the requests that its broker got."""
+
+    def __init__(self, *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
+        self.requests: list[Request] = []
+        self.it = OnePartition(max_wait=max_wait, min_bytes=min_bytes)
+        self.queue = StreamQueue(10, lambda: self.fetcher.wake())
+        self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g_c-0"), 0) for n in (0, 1)]
+        self.fetcher: Fetcher
+
+    @contextmanager
+    def served(self, *answers: Answer, before: Callable[[int], None] = lambda _: None) -> Iterator[Rounds]:
+        """A broker with these answers. ``before`` is called with the number of each before it is sent."""
+
+        def script(peer: Peer) -> None:
+            peer.versions()
+            for number, answer in enumerate(answers):
+                asked = peer.request()
+                assert (asked.api, asked.version) == (FETCH, 11)
+                self.requests.append(parsed(asked.body))
+                before(number)
+                peer.answer(asked.correlation_id, response(answer))
+            peer.until_closed()
+
+        with ScriptedBroker(script) as broker:
+            self.fetcher = self.it.fetcher(broker.endpoint())
+            self.fetcher.add([PartitionFetch(position, self.queue) for position in self.positions])
+            try:
+                yield self
+            finally:
+                self.fetcher.stop()
+                self.queue.close()
+
+    def step(self, times: int) -> None:
+        for _ in range(times):
+            self.fetcher.step()
+
+
+def test_a_session_request_names_what_has_moved() -> None:
+    rounds = Rounds()
+    with rounds.served((0, SMALL), None, None, (1, SMALL), None):
+        rounds.step(5)
+    named = [request.named for request in rounds.requests]
+    assert named == [[(0, 0, 1000), (1, 0, 1000)], [(0, 1, 1000)], [], [], [(1, 1, 1000)]]
+
+
+def test_a_session_asks_more_for_a_larger_message() -> None:
+    large = Batch(records=[Written(value=bytes(2000))]).encode(0)[0]
+    rounds = Rounds()
+    with rounds.served((1, large[:1000]), (1, large), None):
+        rounds.step(3)
+    assert [request.named for request in rounds.requests[1:]] == [[(1, 0, len(large))], [(1, 1, 1000)]]
+
+
+def test_a_position_that_is_read_again_is_noticed_at_once() -> None:
+    rounds = Rounds()
+    with rounds.served((0, SMALL), None, None):
+        rounds.step(2)
+        rounds.queue.read_again(rounds.positions[0], 0)
+        rounds.step(1)
+    assert rounds.requests[2].named == [(0, 0, 1000)]
+
+
+def test_a_partition_that_is_full_is_asked_for_no_more() -> None:
+    """A reader that takes messages in any order sets this without waking the fetcher."""
+    rounds = Rounds()
+
+    def fill(number: int) -> None:
+        rounds.positions[0].full = number == 0
+
+    with rounds.served((0, SMALL), None, before=fill):
+        rounds.step(1)
+        assert rounds.positions[0].full
+        rounds.step(1)
+    assert rounds.requests[1].named == []
+
+
+def test_readers_are_woken_after_the_next_request_is_sent() -> None:
+    woken = threading.Event()
+    rounds = Rounds()
+
+    def await_waking(number: int) -> None:
+        assert number == 0 or woken.wait(scaled(20)), "the reader waits although its chunk has come"
+
+    with rounds.served((0, SMALL), None, before=await_waking):
+        rounds.queue.watch(woken.set)
+        rounds.step(1)
+        assert len(rounds.queue) == 1
+        assert not woken.is_set()
+        rounds.step(1)
+    assert woken.is_set()
+
+
+def test_readers_are_woken_if_no_request_follows() -> None:
+    woken = threading.Event()
+    rounds = Rounds()
+    with rounds.served((0, SMALL)):
+        rounds.queue.watch(woken.set)
+        rounds.step(1)
+        for position in rounds.positions:
+            position.full = True
+        rounds.fetcher.wake()
+        rounds.fetcher.stop()  # so that the step does not wait for room
+        rounds.step(1)
+    assert woken.is_set()
+    assert len(rounds.requests) == 1
+
+
+@pytest.mark.parametrize(("min_bytes", "waits"), [(1, [100, 300]), (2, [100, 100])])
+def test_polls_are_longer_while_nothing_comes(
+    monkeypatch: pytest.MonkeyPatch, min_bytes: int, waits: list[int]
+) -> None:
+    """With more than one byte to wait for, a message may wait for the end of the poll."""
+    rounds = Rounds(max_wait=0.1, min_bytes=min_bytes)
+    with rounds.served(None, None):
+        monkeypatch.setattr(fetcher_module, "QUIET_AFTER", 3600.0)
+        rounds.step(1)
+        monkeypatch.setattr(fetcher_module, "QUIET_AFTER", -1.0)
+        rounds.step(1)
+    assert [request.wait for request in rounds.requests] == waits
+
+
+def test_a_partition_that_left_unnoticed_is_not_asked_for_again() -> None:
+    """Otherwise the same messages come again and again, to be dropped."""
+    rounds = Rounds()
+
+    def revoke(number: int) -> None:
+        rounds.positions[0].revoked = True
+
+    with rounds.served((0, SMALL), (1, SMALL), None, before=revoke):
+        rounds.step(3)
+        assert len(rounds.queue) == 1, "what came for it is dropped"
+    assert [request.named for request in rounds.requests[1:]] == [[], [(1, 1, 1000)]]

@@ -1,0 +1,89 @@
+"""The message object, which is compiled or not."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+from typing import Any, get_args, get_origin
+
+import pytest
+
+from tests.timing import scaled
+from tests.unit.streams.test_kafka_stream import Bench, position
+from zkconsumer import MessageAndMetadata
+from zkconsumer.data_plane import COMPILED, PURE_VARIABLE
+from zkconsumer.data_plane.records import Record
+from zkconsumer.decoded_messages import message_class
+from zkconsumer.model import TopicPartition
+
+PLACE = TopicPartition("t", 3)
+
+
+def new_message(kind: Any = MessageAndMetadata) -> MessageAndMetadata[Any, Any]:
+    made: MessageAndMetadata[Any, Any] = kind(Record(7, 1000, 0, b"k", b"v", [("h", None)]), PLACE)
+    return made
+
+
+def test_fields_come_in_order() -> None:
+    assert list(new_message()) == ["t", 3, 7, b"k", b"v", 1000, 0, [("h", None)]]
+
+
+def test_a_message_refers_to_no_position() -> None:
+    """Where messages are compiled, the garbage collector does not look into them. A cycle would never be freed."""
+    bench = Bench()
+    bench.put(position(), 0, 1)
+    message = bench.stream.get(timeout=0)
+    assert type(message.place) is tuple
+    assert message.place == ("t", 0)
+    assert type(message.record) is Record
+
+
+@pytest.mark.skipif(not COMPILED, reason="of compiled messages")
+def test_a_compiled_message_is_small_and_sets_off_no_collection() -> None:
+    message = new_message()
+    assert not gc.is_tracked(message)
+    assert sys.getsizeof(message) <= 32
+
+
+def test_an_annotation_may_name_types() -> None:
+    annotation = MessageAndMetadata[str, bytes]
+    assert get_origin(annotation) is MessageAndMetadata
+    assert get_args(annotation) == (str, bytes)
+
+
+def test_a_message_has_no_room_for_other_fields() -> None:
+    with pytest.raises(AttributeError):
+        new_message().more = 1  # type: ignore[attr-defined]
+
+
+def test_a_subclass_may_add_fields() -> None:
+    class Marked(MessageAndMetadata[bytes, bytes]):
+        __slots__ = ("mark",)
+
+    made: Any = new_message(Marked)
+    made.mark = made
+    assert made.mark.value == b"v"
+    assert made == new_message()
+
+
+@pytest.mark.parametrize("value_decoder", [None, bytes.decode])
+def test_a_message_is_unpickled_by_plain_code(value_decoder: Any) -> None:
+    """A worker of Spark, or another machine, may have no compiled copy."""
+    message = new_message(message_class(None, value_decoder))
+    program = (
+        "import pickle, sys; from zkconsumer import data_plane; assert not data_plane.COMPILED; "
+        "sys.stdout.write(repr(list(pickle.load(sys.stdin.buffer))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(message),
+        capture_output=True,
+        env=os.environ | {PURE_VARIABLE: "1"},
+        timeout=scaled(30),
+        check=True,
+    )
+    assert done.stdout.decode() == repr(list(message))
+    assert pickle.loads(pickle.dumps(message)) == message

@@ -1,0 +1,138 @@
+"""The choice between compiled modules and their sources, on a copy of the package with stand-ins for compiled modules.
+
+A stand-in is the source's own text with a digest, as the build adds one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.timing import scaled
+from zkconsumer import data_plane
+from zkconsumer.data_plane.source_digest import DECLARATIONS, MODULES, source_digest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "zkconsumer"
+LAST = MODULES[-1]
+
+_TELL = f"""
+import importlib, json, sys
+from zkconsumer import data_plane
+names = {MODULES!r}
+print(json.dumps({{
+    "compiled": data_plane.COMPILED,
+    "choice": data_plane.CHOICE,
+    "attributes": [getattr(data_plane, name).__name__.rpartition(".")[2] for name in names],
+    "imported": [importlib.import_module("zkconsumer.data_plane." + n).__name__.rpartition(".")[2] for n in names],
+    "cython": "Cython" in sys.modules or "cython" in sys.modules,
+}}))
+"""
+SOURCES = {"attributes": list(MODULES), "imported": list(MODULES), "compiled": False}
+COPIES = {
+    "attributes": [f"compiled_{name}" for name in MODULES],
+    "imported": [f"compiled_{name}" for name in MODULES],
+    "compiled": True,
+}
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Path:
+    """The folder of a package's copy that has only the lowest layers and the data plane, with stand-ins."""
+    package = tmp_path / "zkconsumer"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for path in PACKAGE.iterdir():
+        if path.name not in {"__init__.py", "data_plane", "__pycache__"}:
+            (package / path.name).symlink_to(path)
+    binaries = shutil.ignore_patterns("compiled_*", "__pycache__", ".*")
+    room = package / "data_plane"
+    shutil.copytree(PACKAGE / "data_plane", room, ignore=binaries)
+    digest = source_digest(lambda name: (room / name).read_bytes())
+    for name in MODULES:
+        text = (room / f"{name}.py").read_text()
+        (room / f"compiled_{name}.py").write_text(f'{text}\nSOURCE_DIGEST = "{digest}"\n')
+    return room
+
+
+def told(room: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", _TELL],
+        env={**os.environ, "ZKCONSUMER_PURE": "", "PYTHONPATH": str(room.parents[1]), **(environment or {})},
+        cwd=room,
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert not answer.pop("cython"), "Cython was imported"
+    return dict(answer)
+
+
+def without_choice(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name != "choice"}
+
+
+def test_compiled_modules_take_the_names_of_their_sources(room: Path) -> None:
+    assert told(room) == COPIES | {"choice": "compiled"}
+
+
+@pytest.mark.parametrize("value", ["1", "yes"])
+def test_a_variable_forces_the_sources(room: Path, value: str) -> None:
+    assert told(room, {"ZKCONSUMER_PURE": value}) == SOURCES | {"choice": "pure Python: ZKCONSUMER_PURE is set"}
+
+
+def test_the_variable_can_be_0(room: Path) -> None:
+    assert told(room, {"ZKCONSUMER_PURE": "0"})["compiled"]
+
+
+@pytest.mark.parametrize("name", [f"{MODULES[0]}.py", f"{LAST}.py", DECLARATIONS[0]])
+def test_an_edited_source_is_never_run_as_before(room: Path, name: str) -> None:
+    with (room / name).open("a") as file:
+        file.write("# edited\n")
+
+    answer = told(room)
+
+    assert without_choice(answer) == SOURCES
+    assert answer["choice"] == "pure Python: the compiled modules were built from other sources"
+
+
+def test_without_compiled_modules_the_sources_run(room: Path) -> None:
+    for name in MODULES:
+        (room / f"compiled_{name}.py").unlink()
+
+    assert told(room) == SOURCES | {"choice": "pure Python: this installation has no compiled modules"}
+
+
+def test_one_compiled_module_less_and_none_is_used(room: Path) -> None:
+    (room / f"compiled_{LAST}.py").unlink()
+
+    assert without_choice(told(room)) == SOURCES
+
+
+def test_a_compiled_module_of_another_system_is_left_out(room: Path) -> None:
+    (room / f"compiled_{LAST}.py").write_text("raise ImportError('wrong ELF class')\n")
+
+    answer = told(room)
+
+    assert without_choice(answer) == SOURCES
+    assert answer["choice"] == "pure Python: a compiled module cannot be loaded: wrong ELF class"
+
+
+def test_compiled_modules_in_this_tree_are_in_use() -> None:
+    """Otherwise the tests would not run them, without a word."""
+    if os.environ.get("ZKCONSUMER_PURE", "") not in {"", "0"}:
+        pytest.skip("ZKCONSUMER_PURE is set")
+    if not list(Path(str(data_plane.__file__)).parent.glob(f"compiled_{MODULES[0]}.*")):
+        pytest.skip("there are none: no C compiler, or nobody ran scripts/compile")
+    assert data_plane.CHOICE == "compiled", "run scripts/compile"
