@@ -1,6 +1,6 @@
 cdef class HandOutMarks:
-    cdef public object consumed
-    cdef public object held_until
+    cdef public long long finished_to
+    cdef public long long held_until
     cdef public bint halted
 
 
@@ -16,5 +16,6 @@ cdef class MessageAndMetadata:
 cdef class HandOut:
     cdef readonly object generator
     cdef public bint turned
+    cdef public bint owes
     cdef bint begun
     cdef bint over

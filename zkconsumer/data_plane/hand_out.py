@@ -30,6 +30,8 @@ from zkconsumer.errors import ConsumerTimeoutException
 NOTHING_HELD = -1
 """``held_until`` while the user has no message in hand."""
 
+_UNKNOWN = -(1 << 63)
+
 FIELDS = ("topic", "partition", "offset", "key", "value", "timestamp", "timestamp_type", "headers")
 """The public fields of a message."""
 
@@ -58,14 +60,27 @@ class RaiseInstead:
 @cython.auto_pickle(False)
 @cython.cclass
 class HandOutMarks:
-    """The fields of a position that the hand-out reads or writes for each message; see ``core.partition_position``."""
+    """The fields of a position that the hand-out reads or writes for each message; see ``core.partition_position``.
 
-    __slots__ = ("consumed", "halted", "held_until")
+    ``finished_to`` is ``consumed`` as a plain number, for the hand-out alone: no object is made for it.
+    """
+
+    __slots__ = ("finished_to", "halted", "held_until")
 
     def __init__(self, consumed: int | None) -> None:
-        self.consumed: int | None = consumed
+        self.consumed = consumed
         self.held_until: int = NOTHING_HELD
         self.halted: bool = False
+
+    @property
+    def consumed(self) -> int | None:
+        """The first offset that the application has not finished, None until the start is known."""
+        reached: int = self.finished_to
+        return None if reached == _UNKNOWN else reached
+
+    @consumed.setter
+    def consumed(self, offset: int | None) -> None:
+        self.finished_to = _UNKNOWN if offset is None else offset
 
 
 @cython.auto_pickle(False)
@@ -208,13 +223,15 @@ class HandOut:
     Python itself knows the state of a plain generator, and an interrupt cannot leave that wrong. A compiled generator
     tells less, but no interrupt comes between its statements. So it notes its beginning and its end.
 
-    ``turned`` says that the generator yielded an error, or nothing, in place of the last message.
+    ``turned`` says that the generator yielded an error, or nothing, in place of the last message. ``owes`` says that
+    the last message was not handed out and must be taken back (only of merged streams).
     """
 
-    __slots__ = ("begun", "generator", "over", "turned")
+    __slots__ = ("begun", "generator", "over", "owes", "turned")
 
     def __init__(self, source: Any, generate: Callable[[Any, HandOut], Generator[Any, None, None]]) -> None:
         self.turned: bool = False
+        self.owes: bool = False
         self.begun: bool = False
         self.over: bool = False
         self.generator: Any = generate(source, self)
@@ -299,7 +316,7 @@ def stream_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
                             message = kind.__new__(kind)
                         message.record = record
                         message.place = place
-                        position.consumed = record.offset
+                        position.finished_to = record.offset
                         if first < 0:
                             first = record.offset
                             position.held_until = batch.next_offset
@@ -316,7 +333,7 @@ def stream_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
                     else:
                         # The last message is finished. One write says "no longer held" and "consumed up to here".
                         # Otherwise a revocation that waits for the message could commit without it.
-                        position.consumed = batch.next_offset
+                        position.finished_to = batch.next_offset
                         if first >= 0:
                             limit, first = None, -1
                         continue
@@ -401,14 +418,14 @@ def merged_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
                     idle = 0
                 continue
             except NotReturned:
+                out.owes = True  # before anything is called: a second interrupt may end this generator
                 source.take_back_last()
+                out.owes = False
             except BaseException as e:
                 if message is not None:
-                    # One store, before anything is called: if a second interrupt ends this generator, the message is
-                    # still known as one that nobody got.
-                    source.returned = False
+                    out.owes = True
                     source.take_back_last()
-                    source.returned = True
+                    out.owes = False
                 if not isinstance(e, Exception):
                     raise
                 # every error goes to the user's read

@@ -81,14 +81,14 @@ class MergedStreams(MessageIterator[K, V]):
         self._messages = HandOut(self, merged_messages)
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
-        if self._last is not None and self.returned:
+        if self._last is not None and not self.withholds(self._last):
             self._last.log_message_in_hand()
         return self._begin()
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
         if self._messages.running:
             raise RuntimeError(busy_text("messages()", self._holder))
-        if not self.returned:
+        if not self.returned or self._messages.owes:
             self._take_back()
         self._patience, self._ends = self._timeout, self._ends_on_timeout
         self._holder = get_native_id()
@@ -109,7 +109,7 @@ class MergedStreams(MessageIterator[K, V]):
 
     def withholds(self, stream: KafkaStream[Any, Any]) -> bool:
         """Return whether a message of that stream was read through this and has not reached its caller yet."""
-        return self._last is stream and not self.returned
+        return self._last is stream and (not self.returned or self._messages.owes)
 
     def left_to_parent(self) -> None:
         """Go on in a forked process, to raise the errors that the streams raise there."""
@@ -129,8 +129,9 @@ class MergedStreams(MessageIterator[K, V]):
     def _take_back(self) -> None:
         if self._yielded:
             self._messages.throw(NotReturned())
-        elif self._messages.ended:
-            self.take_back_last()  # an interrupt ended the generator before it could
+        elif self._messages.owes:  # an interrupt ended the generator before it could
+            self.take_back_last()
+            self._messages.owes = False
         self.returned = True
 
     # ---- for the generator of messages (data_plane.hand_out)

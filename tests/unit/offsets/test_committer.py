@@ -365,9 +365,10 @@ def test_a_store_that_answers_nonsense_does_not_end_the_thread(group: Group) -> 
     assert position.committed == 8
 
 
-def test_an_offset_that_is_no_number_does_not_end_the_thread(group: Group) -> None:
+@pytest.mark.parametrize("offset", [-1, (1 << 63) - 1])
+def test_an_offset_of_no_log_does_not_end_the_thread(group: Group, offset: int) -> None:
     stepped = Stepped(zookeeper_only(group), group, interval=0.0)
-    stepped.own(T0, 5).consumed = 1 << 64
+    stepped.own(T0, 5).consumed = offset
     stepped.step()
 
 
