@@ -59,7 +59,7 @@ BOTH_WAYS = {
     "tests/unit/fetch": _STANDARD,
     "tests/vectors": _STANDARD,
     "tests/concurrency": _STANDARD,
-    "tests/interrupts": _STANDARD,
+    "tests/interrupts": _ALL,
     "tests/cluster/test_columns.py": _ALL,
     "tests/cluster/test_consumed.py": _ALL,
     "tests/spark/test_batch.py": _ALL,

@@ -24,9 +24,9 @@ from data_plane_build import (
     ROOT,
     carried,
     compile_in_place,
-    compiler,
     digest,
     extensions,
+    missing_tool,
     run_setuptools,
     say,
     write_c,
@@ -60,7 +60,7 @@ def _wanted(by_default: bool) -> bool:
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
     """Return the requirements of :func:`build_wheel`: Cython only if there are sources to translate and a compiler."""
-    needed = _wanted(by_default=True) and carried() is None and (compiler() is not None or _choice() == "compiled")
+    needed = _wanted(by_default=True) and carried() is None and (not missing_tool() or _choice() == "compiled")
     return [*build_meta.get_requires_for_build_wheel(config_settings), *([_CYTHON] if needed else [])]
 
 
@@ -92,8 +92,8 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
 
 def _compiled_wheel(target: Path) -> str:
     """Raises: NotCompiledError."""
-    if compiler() is None:
-        raise NotCompiledError("no C compiler was found")
+    if missing := missing_tool():
+        raise NotCompiledError(missing)
     with tempfile.TemporaryDirectory(prefix="zkconsumer-wheel-") as name:
         folder = Path(name)
         c_files = carried()

@@ -6,7 +6,7 @@ import argparse
 import sys
 import sysconfig
 
-from data_plane_build import ROOT, compile_in_place, compiler, digest, products, say
+from data_plane_build import ROOT, compile_in_place, digest, missing_tool, products, say
 
 _STAMP = ROOT / ".cache" / f"data_plane{sysconfig.get_config_var('EXT_SUFFIX')}.digest"
 
@@ -17,11 +17,11 @@ def main() -> int:
     parser.add_argument(
         "--if-possible",
         action="store_true",
-        help="do nothing without a C compiler, or if the sources are those of the last time",
+        help="do nothing without a C compiler and Python's headers, or if the sources are those of the last time",
     )
     arguments = parser.parse_args()
-    if arguments.if_possible and compiler() is None:
-        say("there is no C compiler: records are read by plain Python, several times slower")
+    if arguments.if_possible and (missing := missing_tool()):
+        say(f"{missing}: records are read by plain Python, several times slower")
         return 0
     compiled = all(product.exists() for product in products())
     if arguments.if_possible and compiled and _STAMP.exists() and _STAMP.read_text() == digest():

@@ -77,10 +77,14 @@ def digest() -> str:
     return str(_SOURCES.source_digest(lambda name: (ROOT / PACKAGE / name).read_bytes()))
 
 
-def compiler() -> str | None:
-    """Return the path of the C compiler that this Python's extensions are built with, None if it is not here."""
+def missing_tool() -> str:
+    """Return which tool is missing for compiling C, empty if none is."""
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "")
-    return shutil.which(command[0]) if command else None
+    if not command or shutil.which(command[0]) is None:
+        return "no C compiler was found"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "the C headers of this Python were not found (Debian and Ubuntu: apt-get install python3-dev)"
+    return ""
 
 
 def carried() -> Path | None:

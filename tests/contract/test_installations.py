@@ -109,7 +109,8 @@ def read_in_new_environment(wheel: Path, folder: Path, environment: Mapping[str,
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=scaled(120))
     python = str(folder / "bin" / "python")
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
-    run([*pip, str(wheel)], folder, {})
+    # without PYTHONPATH, by which pip would find the tree under test and call the package installed
+    run([*pip, str(wheel)], folder, {"PYTHONPATH": ""})
     (libraries,) = folder.glob("lib/python*/site-packages")
     # a line of a .pth file adds a folder, but no .pth file in it: the tree under test stays out
     (libraries / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")

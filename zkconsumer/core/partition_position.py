@@ -50,7 +50,8 @@ class PartitionPosition(HandOutMarks):
 
     * ``fetched``: the next offset to request from the broker
     * ``fetch_from``: the offset at which the fetcher must go on instead, or None
-    * ``consumed``: the first offset that the application has not finished; None until the start is known
+    * ``consumed``: the first offset that the application has not finished; None until the start is known. The hand-out
+      writes it as ``finished_to``.
     * ``held_until``: the end of the batch that the stream is handing out
     * ``batch_until``: the end of the rows in the user's hands, if these are several messages (columns); otherwise never
       greater than ``consumed``

@@ -232,7 +232,7 @@ class ColumnBuilder:
             if name in self._made:
                 arrays = self._made[name]
             else:
-                arrays = [constant(getattr(where, name), self._types[name], count) for where, count in self._runs]
+                arrays = [constant(getattr(where, name), count) for where, count in self._runs]
             if not arrays:
                 columns.append(pa.array([], self._types[name]))
             else:

@@ -100,10 +100,10 @@ class ScannedRows:
 
         kinds = [int(block.append_time is not None) for block in self._blocks]
         if kinds.count(kinds[0]) == len(kinds):
-            return constant(kinds[0], pa.int32(), self.row_count)
+            return constant(kinds[0], self.row_count)
         counts = [end - begin for begin, end in zip([0, *self._ends], self._ends, strict=False)]
         runs = zip(kinds, counts, strict=True)
-        return pa.concat_arrays([constant(kind, pa.int32(), count) for kind, count in runs])
+        return pa.concat_arrays([constant(kind, count) for kind, count in runs])
 
 
 def _memory(size: int, kind: str) -> tuple[Any, memoryview]:

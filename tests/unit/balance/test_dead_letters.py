@@ -34,7 +34,7 @@ class Fixture:
         self.ledger = MessageLedger(self.position, 10, pointers=stored)
         self.ledger.read(range(10, 14), 14)
         self.home: Any = SimpleNamespace(
-            position=self.position, ledger=self.ledger, stopped="", messages=lambda fields: fields[0]
+            position=self.position, ledger=self.ledger, stopped="", messages=lambda record, place, work: record
         )
         self.letters = DeadLetters(
             "g_c",

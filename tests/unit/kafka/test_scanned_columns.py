@@ -1,0 +1,135 @@
+"""The quickest way to columns: what it refuses, and what it does not import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from tests.timing import scaled
+from tests.unit.kafka.column_ways import choose
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, read_columns
+from zkconsumer.data_plane.columns import RowScanner
+from zkconsumer.kafka.column_blocks import FROM_ANYWHERE, NO_END, Block, StrangeBytesError
+from zkconsumer.kafka.constant_columns import constant
+from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.scanned_columns import ScannedRows
+
+RECORD = bytes((14, 0, 0, 0, 1, 2, ord("v"), 0))
+"""Its length, attributes, two differences of 0, no key, a value of one byte, no headers."""
+
+
+def a_block(data: bytes, total: int = 1, oldest: int = 1000) -> Block:
+    return Block(memoryview(data), total, 5, 5 + max(total - 1, 0), oldest, None, FROM_ANYWHERE, NO_END)
+
+
+def test_one_record_is_one_row() -> None:
+    rows = ScannedRows([a_block(RECORD)])
+
+    assert rows.row_count == 1
+    assert [rows.column(name).to_pylist()[0] for name in ("key", "value", "offset")] == [None, b"v", 5]
+
+
+@pytest.mark.parametrize(
+    ("data", "total"),
+    [
+        (RECORD, 2**31 - 1),
+        (RECORD, 0),
+        (RECORD + b"\0", 1),
+        (RECORD[:-1], 1),
+        (RECORD.replace(b"\x0e", b"\x0c"), 1),
+        (b"\x0d" + RECORD[1:], 1),
+        (RECORD[:1] + b"\x80" + RECORD[2:], 1),
+        (RECORD[:5] + b"\x03" + RECORD[6:], 1),
+        (RECORD[:5] + b"\x40" + RECORD[6:], 1),
+        (RECORD[:-1] + b"\x01", 1),
+        (RECORD[:-1] + b"\x02", 1),
+        (RECORD + RECORD, 2),
+        (b"\xff" * 9 + b"\x01" + RECORD[1:], 1),
+    ],
+    ids=[
+        "a count that takes much memory",
+        "no record",
+        "a byte more",
+        "a byte less",
+        "a length too small",
+        "a negative length",
+        "long attributes",
+        "a value below null",
+        "a value beyond the record",
+        "fewer than no headers",
+        "a header that is not there",
+        "an offset twice",
+        "a number of ten bytes",
+    ],
+)
+def test_strange_bytes_are_left_to_the_reader_of_records(data: bytes, total: int) -> None:
+    with pytest.raises(StrangeBytesError):
+        ScannedRows([a_block(data, total)])
+
+
+def test_timestamps_beyond_64_bits_are_left_to_it_as_well() -> None:
+    later = RECORD[:2] + b"\x02" + RECORD[3:]
+
+    with pytest.raises(StrangeBytesError):
+        ScannedRows([a_block(later, oldest=2**63 - 1)])
+
+
+def test_too_little_memory_for_the_rows_is_never_overrun() -> None:
+    """The second row does not fit: an error, and nothing is written behind the end."""
+    longs, ints = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("i")
+    scanner = RowScanner(longs, longs, ints, ints, ints)
+    second = RECORD[:3] + b"\x02" + RECORD[4:]
+
+    assert not scanner.scan(memoryview(RECORD + second), 2, 5, 6, 0, 0, False, FROM_ANYWHERE, NO_END)
+
+
+def test_a_gather_beyond_its_memory_is_refused() -> None:
+    longs, ints = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("i")
+    scanner = RowScanner(longs, longs, memoryview(bytearray(8)).cast("i"), ints, memoryview(bytearray(8)).cast("i"))
+    data = memoryview(RECORD)
+    assert scanner.scan(data, 1, 5, 5, 0, 0, False, FROM_ANYWHERE, NO_END)
+    room = memoryview(bytearray(1))
+
+    for wrong in ((data, 0, 1, True, room[:0]), (data[:6], 0, 1, True, room), (data, 0, 2, True, room)):
+        with pytest.raises(IndexError):
+            scanner.gather(*wrong)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 1024, 65_536, 70_000])
+def test_a_constant_column_has_its_value_in_every_row(count: int) -> None:
+    assert constant("topic", count).equals(pa.repeat(pa.scalar("topic"), count))
+    assert constant(7, count).equals(pa.repeat(pa.scalar(7, pa.int32()), count))
+
+
+_NO_PANDAS = f"""
+import sys, zkconsumer.kafka.scanned_columns as scanned
+scanned.AVAILABLE = True
+from zkconsumer.kafka.arrow_columns import ColumnBuilder
+from zkconsumer.kafka.message_set import batches
+from zkconsumer.model import TopicPartition
+builder = ColumnBuilder()
+data = bytes.fromhex({MessageSet([Batch([Written()] * 3)]).data.hex()!r})
+for batch in batches(data, check_crc=True, where=TopicPartition("t", 0), fetch_offset=0):
+    builder.add_batch(batch)
+print(len(builder.take()[0]), "pandas" in sys.modules)
+"""
+
+
+def test_columns_do_not_import_pandas() -> None:
+    """``pyarrow.scalar`` and ``pyarrow.array`` import it where it is installed, which takes 0.2 s and 40 MB."""
+    command = [sys.executable, "-c", _NO_PANDAS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
+    assert done.stdout == "3 False\n", done.stderr
+
+
+@pytest.mark.parametrize("kinds", [[False, True], [True, False, True], [True], [False]])
+def test_both_kinds_of_timestamps_stand_in_one_column(kinds: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    choose("scanned", monkeypatch)
+    data = MessageSet([Batch([Written()] * 2, append_time=kind) for kind in kinds]).data
+
+    (column,) = read_columns(batches(data, check_crc=True, where=WHERE, fetch_offset=0), ("timestampType",))
+
+    assert column.to_pylist() == [int(kind) for kind in kinds for _ in range(2)]
