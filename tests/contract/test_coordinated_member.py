@@ -442,7 +442,7 @@ def test_a_reader_that_stays_away_costs_the_membership(place: Place) -> None:
     # the group thread sets the phase first, then the reason
     eventually(lambda: "max.poll.interval.ms" in slow.state.detail, 15, "the reason")
     assert topic in slow.state.detail
-    assert owned(slow) == [0]
+    eventually(lambda: owned(slow) == [0], 15, "the release, which follows the reason")
     quick = place.connector()
     other = read(quick, topic)
     eventually(lambda: set(consumed(held, other)) == {(p, o) for p in range(2) for o in range(10)}, 15, "all")

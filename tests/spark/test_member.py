@@ -322,6 +322,11 @@ def test_the_end_of_a_long_batch_wakes_a_stuck_scala_member(
     assert set(rows) == everything(7, 200)
 
 
+def wait_claimed(member: OurMember, topic: str) -> None:
+    """Wait until the member has a share of the topic."""
+    eventually(lambda: f"claimed {topic}" in member.log_text(), 60, f"a share of {topic}")
+
+
 def test_two_queries_and_a_third_member_share_a_group(
     query: Callable[[str], Query],
     new_topic: NewTopic,
@@ -337,9 +342,11 @@ def test_two_queries_and_a_third_member_share_a_group(
     two.start(maxOffsetsPerTrigger="400")
     eventually(lambda: len(one.ids) == 2, 60, "both to join")
     for round_ in range(4):
+        if round_ == 1:  # it has its share before there are messages, which the queries may read at once
+            other = our_member(one.group, {topic: 1}).wait_ready()
+            wait_claimed(other, topic)
         produce(topic, values(0, 2000), partitions=4)
         if round_ == 1:
-            other = our_member(one.group, {topic: 1}).wait_ready()
             other.wait_messages(50)
         if round_ == 2:
             other.stop()
