@@ -353,7 +353,7 @@ class Engine:
         chunk = works[0].part.chunk
         with self._lock:
             if home.hand:  # a slot came back while a message of it was in hand: its outcome is still to come
-                in_hand = {work.offset for work in home.hand}
+                in_hand = {work.offset for work in home.hand if not work.pointer}
                 works = [work for work in works if work.offset not in in_hand]
             works = self.fates.parking.behind_parked(home, works)
             if chunk is not None:

@@ -71,6 +71,18 @@ class World:
         self.engine.settle([(work, outcome) for work in works])
 
 
+def one_without_key_in_hand(order: Order) -> tuple[World, Any, Any]:
+    """Return a world with a shared partition, and the record and the work of a message without a key in hand."""
+    world = World(1, order=order)
+    world.settle(world.take(), DONE)
+    world.home.shared = True
+    record: Any = SimpleNamespace(offset=1, value=b"", key=None)
+    world.ledger.read([1], 2)
+    world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
+    (first,) = world.take()
+    return world, record, first
+
+
 def test_outcomes_move_the_base_and_let_go_of_the_chunk() -> None:
     world = World()
     works = world.take()
@@ -86,13 +98,7 @@ def test_outcomes_move_the_base_and_let_go_of_the_chunk() -> None:
 @pytest.mark.parametrize("outcome", [DONE, NOT_STARTED, FAILED])
 def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Outcome) -> None:
     """It has no key, so no lane of a key holds it back when its borrower becomes the owner, in another stay."""
-    world = World(1, order=order)
-    world.settle(world.take(), DONE)
-    world.home.shared = True
-    record: Any = SimpleNamespace(offset=1, value=b"", key=None)
-    world.ledger.read([1], 2)
-    world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
-    (first,) = world.take()
+    world, record, first = one_without_key_in_hand(order)
     world.position.revoked = True
     world.engine.drop(world.home)
     position = PartitionPosition(world.position.tp, world.position.thread, 1)
@@ -118,13 +124,7 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
 @pytest.mark.parametrize("outcome", [DONE, NOT_STARTED, FAILED])
 def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome) -> None:
     """It is read again with the others of the slot, and begins no second time beside itself."""
-    world = World(1, order=order)
-    world.settle(world.take(), DONE)
-    world.home.shared = True
-    record: Any = SimpleNamespace(offset=1, value=b"", key=None)
-    world.ledger.read([1], 2)
-    world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
-    (first,) = world.take()
+    world, record, first = one_without_key_in_hand(order)
     world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
     world.engine.take_on(world.home, ALL_SLOTS)
     world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])

@@ -198,8 +198,15 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
     ((loan, note),) = store.loans
     second, _, _ = sharing(reader, position, store)
     store.sight = replace(store.sight, loans={TP: {"c": SeenLoan(replace(loan, note=note), 0)}})
+    assert second.ledger_of(position) is None  # the reader asks for the ledger of each partition
     second.step()
     assert second.lent == first.lent == {TP: {"c": loan.slots}}
+    adopted, _ = store.loans[-1]
+    assert adopted.stay != loan.stay
+    store.sight = replace(store.sight, loans={TP: {"c": SeenLoan(replace(adopted, note=note), 1)}})
+    second.step()
+    position.ledger = second.ledger_of(position)
+    reader.home = SimpleNamespace(position=position, ledger=position.ledger, hand=set())
     gone = {"b": store.sight.registrations["b"]}
     store.sight = replace(store.sight, sessions={"b": 20}, registrations=gone, loans={TP: {}})
     for _ in range(2):  # the group has changed, and then stays so

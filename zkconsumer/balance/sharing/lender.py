@@ -212,10 +212,6 @@ class Lender:
         self._number += 1
         return self._number
 
-    def reopen(self) -> None:
-        """Count no slot as closed: a new run begins, whose engine was told of none."""
-        self._closed = NO_SLOTS
-
     # ---- each step
 
     def step(self, view: LenderView) -> list[LenderOrder]:

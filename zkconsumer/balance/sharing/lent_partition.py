@@ -48,7 +48,6 @@ class LentPartition:
         self.opened = False
         self.over = False
         self._closed = NO_SLOTS
-        ledger.lender = lender
 
     @classmethod
     def of_stay(cls, position: PartitionPosition, lender: Lender, view: LenderView) -> LentPartition:
@@ -60,14 +59,6 @@ class LentPartition:
         ledger = SharedLedger(position, start, known, position.known_pointers, beginning.slots, RLock())
         ledger.begin(beginning, dict(lender.lent))
         return cls(position, lender, ledger)
-
-    @classmethod
-    def of_earlier_run(cls, position: PartitionPosition, ledger: SharedLedger, lender: Lender) -> LentPartition:
-        """Go on with the stay that an earlier run of this connector began: its loans are still out."""
-        lender.reopen()
-        made = cls(position, lender, ledger)
-        made.ready = made.opened = True
-        return made
 
     def in_session(self, session: Session) -> bool:
         """Return whether the session of our claim still lives, as far as we know."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 
-from zkconsumer.balance.sharing.lender import Beginning, Lender
+from zkconsumer.balance.sharing.lender import Beginning
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
@@ -34,8 +34,6 @@ class SharedLedger(MessageLedger):
     ) -> None:
         super().__init__(position, start, note, pointers, slots, lock)
         self._slots: dict[int, int] = {}
-        self.lender: Lender | None = None
-        """Who lends its slots, if the partition is ours."""
 
     # ---- the reader
 

@@ -26,7 +26,6 @@ from zkconsumer.balance.sharing.borrower import BorrowerView
 from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_hand
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
-from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
 from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
@@ -287,10 +286,6 @@ class Sharing:
 
     def _begin_stays(self, positions: Mapping[TopicPartition, PartitionPosition]) -> None:
         """Take over the loans of partitions that have become ours. Raises RegistryError."""
-        for position in positions.values():
-            ledger, new = position.ledger, position not in self._lent and not position.revoked
-            if new and isinstance(ledger, SharedLedger) and ledger.lender is not None:
-                self._lent[position] = LentPartition.of_earlier_run(position, ledger, ledger.lender)
         with self._lock:
             wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
         for position in wanted:
