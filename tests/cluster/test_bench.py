@@ -84,7 +84,7 @@ def test_the_list_names_every_scenario() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_neighbour_works_while_others_are_measured_and_no_longer(kind: str) -> None:
+def test_a_neighbour_works_during_the_measurement_and_no_longer(kind: str) -> None:
     with neighbour(kind) as process:
         assert process is not None
         pid = process.pid
