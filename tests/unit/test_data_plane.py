@@ -122,8 +122,8 @@ def test_one_compiled_module_less_and_none_is_used(room: Path) -> None:
 
 @pytest.mark.parametrize("error", ["ImportError", "ValueError", "TypeError", "RuntimeWarning"])
 def test_a_compiled_module_that_cannot_be_loaded_is_left_out(room: Path, error: str) -> None:
-    """ImportError comes of a module for another system. The others come of an interrupted build, which leaves modules of
-    two builds side by side: Cython compares the types that they share. Bug: the package could not be imported then.
+    """ImportError comes of a module for another system. The others come of modules of two builds side by side, since
+    Cython compares the types that they share. Bug: the package could not be imported then.
     """
     (room / f"compiled_{LAST}.py").write_text(f"raise {error}('wrong')\n")
 
