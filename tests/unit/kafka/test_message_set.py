@@ -18,7 +18,7 @@ from tests.unit.kafka.sets import CODECS, SETS, WHERE, Batch, MessageSet, Writte
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.message_set_extent import extent, offset_after_partial
 from zkconsumer.kafka.record_batch import DECODED_BYTES, MANY_RECORDS
 from zkconsumer.testing.partition_log import encode_batch
 
@@ -484,3 +484,43 @@ def test_nothing_is_read_beyond_the_extent(magic: int) -> None:
     with pytest.raises(CorruptRecordsError, match="a batch ends at offset 6") as raised:
         read(4)
     assert raised.value.next_offset == 4
+
+
+@pytest.mark.parametrize(("magic", "control"), [(0, False), (1, False), (2, False), (2, True)])
+def test_a_set_that_ends_beyond_all_offsets_is_corrupt(magic: int, control: bool) -> None:
+    """Bug: the offset after the message has more than 64 bits. A compiled stream raised OverflowError for ever, and
+    compiled columns left the message out without a word.
+    """
+    data = bytearray(MessageSet([Batch(TEN[:1], magic, control=control)]).data)
+    struct.pack_into(">q", data, 0, 2**63 - 1)
+    with pytest.raises(CorruptRecordsError, match="says that") as caught:
+        listed(bytes(data), 5, check_crc=False)
+    assert caught.value.next_offset == 6
+    with pytest.raises(CorruptRecordsError, match=r"t-3 at offset 5: .* says that"):
+        extent(bytes(data), WHERE, 5)
+
+
+@pytest.mark.parametrize("delta", [1, 2**31 - 1])
+def test_a_batch_that_ends_beyond_all_offsets_is_corrupt(delta: int) -> None:
+    data = bytearray(MessageSet([Batch(TEN[:1])]).data)
+    struct.pack_into(">q", data, 0, 2**63 - 2)
+    struct.pack_into(">i", data, 23, delta)
+    with pytest.raises(CorruptRecordsError, match=r"the last \d+ after the first"):
+        listed(bytes(data), 5, check_crc=False)
+
+
+def test_a_message_behind_others_is_corrupt_beyond_all_offsets() -> None:
+    beyond = bytearray(Batch(TEN[:1], 0).encode(0)[0])
+    struct.pack_into(">q", beyond, 0, 2**63 - 1)
+    data = Batch(TEN[:1], 0).encode(2**63 - 2)[0] + bytes(beyond)
+    found = batches(data, check_crc=False, where=WHERE, fetch_offset=5)
+    assert offsets([next(found)]) == [2**63 - 2]
+    with pytest.raises(CorruptRecordsError):
+        next(found)
+
+
+def test_the_end_of_an_unreadable_batch_is_a_place_to_go_on() -> None:
+    """Bug: the beginning of a batch said an end of more than 64 bits, and ``skip`` could not go there."""
+    data = bytearray(MessageSet([Batch(TEN)]).data)
+    struct.pack_into(">q", data, 0, 2**63 - 2)
+    assert offset_after_partial(bytes(data[:40]), 7) == 8
