@@ -88,7 +88,9 @@ class OriginalConfig:
         "limit of one request to a broker and its answer; at least `fetch.wait.max.ms`", least=1, default=30_000
     )
     socket_receive_buffer_bytes: int = integer(
-        "receive buffer of a connection to a broker; 0 or -1 leaves the size to the system", least=-1, default=64 * 1024
+        "receive buffer of a connection to a broker; 0 or -1 leaves the size to the system",
+        least=-1,
+        default=256 * 1024,
     )
     fetch_message_max_bytes: int = integer(
         "size of one fetch of one partition; must hold the largest message", least=1, default=1024 * 1024

@@ -23,7 +23,7 @@ from types import GenericAlias, SimpleNamespace
 from typing import Any, NoReturn
 
 from zkconsumer.data_plane import c_types as cython
-from zkconsumer.data_plane.clock import monotonic  # cimport
+from zkconsumer.data_plane.clock import monotonic, time_before  # cimport
 from zkconsumer.data_plane.records import Record  # cimport
 from zkconsumer.errors import ConsumerTimeoutException
 
@@ -309,7 +309,7 @@ def stream_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
                     for record in batch:
                         # The clock first: nothing is called between the announcement and the yield. Otherwise an
                         # interrupt or a signal handler could count an announced message that nobody got.
-                        now = monotonic()
+                        now = time_before(lease.until)
                         if plain:  # known to the compiler: no call
                             message = MessageAndMetadata.__new__(MessageAndMetadata)
                         else:

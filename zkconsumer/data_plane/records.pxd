@@ -18,7 +18,6 @@ cdef inline const unsigned char* start_of(memoryview view, Py_ssize_t parts) exc
 
 cdef Py_ssize_t _BATCH_HEAD, _SMALLEST
 cdef long long _LARGEST
-cdef unsigned int _SUMS[256]
 
 
 cdef class Record:
@@ -42,12 +41,16 @@ cdef class RecordReader:
     cdef long long _first_stamp
     cdef long long _stamp
     cdef int _kind
+    cdef object _failed
     cdef readonly Py_ssize_t left
     cdef readonly object failure
 
     cdef Record _record(self)
-    cdef Py_ssize_t _content(self, Record record, Py_ssize_t at, Py_ssize_t stop) except -1
+    cdef inline Py_ssize_t _content(self, Record record, Py_ssize_t at, Py_ssize_t stop) except -1
     cdef list _headers(self, Py_ssize_t at, Py_ssize_t stop)
     # int64_t and not long long: Cython 3.3 writes an exception value of that type as no C compiler reads it
-    cdef int64_t _number(self, Py_ssize_t at, Py_ssize_t stop) except? -1000003
+    cdef inline int64_t _number(self, Py_ssize_t at, Py_ssize_t stop) except? -1000003
+    cdef int64_t _any_number(self, Py_ssize_t at, Py_ssize_t stop) except? -1000003
+    cdef int _check_end(self) except -1
+    cdef object _malformed(self, str reason)
     cdef int64_t _shifted(self, long long delta) noexcept

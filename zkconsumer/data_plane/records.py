@@ -10,12 +10,15 @@ end. A batch gives the same records and the same error in both ways.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from struct import Struct
 from typing import Any, Final
 
 from zkconsumer.data_plane import c_types as cython
+from zkconsumer.data_plane.checksum import by_processor, by_table, prepare  # cimport
 
-__all__ = ["MalformedRecordError", "Record", "RecordReader", "crc32c"]
+__all__ = ["CRC_BY_PROCESSOR", "MalformedRecordError", "Record", "RecordReader", "crc32c"]
 
 _BATCH_HEAD = 61  # bytes before the records
 _ATTRIBUTES_AT: Final = 21
@@ -23,18 +26,11 @@ _HEAD = Struct(">h4xqq14xi").unpack_from  # attributes, first and largest timest
 _LOG_APPEND_TIME: Final = 0x08
 _LARGEST = (1 << 63) - 1
 _SMALLEST = 6  # the bytes of a record without a key and a value
-_CASTAGNOLI: Final = 0x82F63B78
 _LARGE: Final = 4096  # bytes of a record
 _SKIPPING: Final = "the bytes do not lie one behind the other"
 
-if not cython.compiled:
-    _SUMS = [0] * 256  # an array of C in the compiled copy
-
-for _byte in range(256):
-    _sum = _byte
-    for _ in range(8):
-        _sum = _sum >> 1 ^ (_CASTAGNOLI if _sum & 1 else 0)
-    _SUMS[_byte] = _sum
+CRC_BY_PROCESSOR: Final[bool] = prepare()
+"""Whether :func:`crc32c` uses the processor's instruction."""
 
 
 class MalformedRecordError(ValueError):
@@ -115,7 +111,10 @@ if not cython.compiled:
 @cython.auto_pickle(False)
 @cython.cclass
 class RecordReader:
-    """Reads the records of one uncompressed batch of format 2, some at a time.
+    """Reads the records of one uncompressed batch of format 2: some at a time, or one by one as its own iterator.
+
+    Compiled, the iterator is faster. A record is then read in memory that the one before has just left, and which the
+    processor still has at hand.
 
     ``left`` is the number of records that are not read, 0 after a corrupt one. Then ``failure`` says what is wrong with
     it. ``reached`` is the offset after the last good one. After any other exception, such as MemoryError, the reader
@@ -127,6 +126,7 @@ class RecordReader:
         "_base",
         "_data",
         "_end",
+        "_failed",
         "_first",
         "_first_stamp",
         "_kind",
@@ -144,8 +144,11 @@ class RecordReader:
         base: cython.longlong,
         span: cython.longlong,
         first: cython.longlong,
+        failed: Callable[[int, MalformedRecordError], Exception] | None = None,
     ) -> None:
         """Arguments: ``batch`` covers ``span`` offsets from ``base`` on. Records before offset ``first`` are left out.
+        ``failed`` makes the error that the iterator raises instead, of what ``reached`` and ``failure`` say. A reader
+        whose records are taken has none.
 
         Raises: MalformedRecordError if the offsets are beyond those of Kafka, or the batch has no head.
         """
@@ -157,6 +160,7 @@ class RecordReader:
         # Both or none: a second call that is refused would else leave a pointer to bytes that are given up.
         self._view = view
         self._data = data
+        self._failed = failed
         self._at = _BATCH_HEAD
         self._end = len(view)
         self._base = base
@@ -174,23 +178,47 @@ class RecordReader:
         """The offset after the last good record, or the batch's first."""
         return self._base + self._unread
 
+    def __iter__(self) -> RecordReader:
+        return self
+
+    def __next__(self) -> Record:
+        # no try block here: entering one for each record costs as much as reading its numbers
+        while self.left > 0:
+            record: Record = self._record()
+            self.left -= 1
+            if self._unread > self._first:
+                return record
+        self._check_end()
+        raise StopIteration
+
     def take(self, most: cython.Py_ssize_t) -> list[Record]:
         """Return up to ``most`` of the next records. Fewer come before a corrupt one, and at the batch's end."""
         found: list[Record] = []
         count: cython.Py_ssize_t = min(most, self.left)
-        try:
+        with suppress(MalformedRecordError):  # which is in ``failure``
             while count > 0:
                 record: Record = self._record()
                 if self._unread > self._first:
                     found.append(record)
                 count -= 1
                 self.left -= 1
-            if self.left == 0 and self._at != self._end and self.failure is None:
-                raise MalformedRecordError(f"{self._end - self._at} bytes are behind the last record")
-        except MalformedRecordError as failure:
-            self.failure = failure
-            self.left = 0
+            self._check_end()
         return found
+
+    def _check_end(self) -> None:
+        if self.left == 0 and self._at != self._end and self.failure is None:
+            raise self._malformed(f"{self._end - self._at} bytes are behind the last record")
+
+    def _malformed(self, reason: str) -> Exception:
+        """Return the error for the next record, behind which nothing is read."""
+        failure = MalformedRecordError(reason)
+        self.failure = failure
+        self.left = 0
+        if self._failed is None:
+            return failure
+        error: Exception = self._failed(self.reached, failure)
+        error.__cause__ = failure
+        return error
 
     def _record(self) -> Record:
         """Return the record at ``_at``, and go on behind it."""
@@ -203,10 +231,10 @@ class RecordReader:
         else:
             size, at = self._number(at, self._end), self._at
         if size < _SMALLEST or size > self._end - at:
-            raise MalformedRecordError(f"a record of {size} bytes does not lie within the batch")
+            raise self._malformed(f"a record of {size} bytes does not lie within the batch")
         stop: cython.Py_ssize_t = at + size
         if data[at] > 127:
-            raise MalformedRecordError(f"a record has the attributes {data[at]}")
+            raise self._malformed(f"a record has the attributes {data[at]}")
         stamp: cython.longlong
         byte = data[at + 1]
         if byte < 128:
@@ -220,7 +248,7 @@ class RecordReader:
         else:
             delta, at = self._number(at, stop), self._at
         if not self._unread <= delta < self._span:
-            raise MalformedRecordError("its offset is not between that of the one before and the batch's end")
+            raise self._malformed("its offset is not between that of the one before and the batch's end")
         record: Record = Record.__new__(Record)
         record.offset = self._base + delta
         record.timestamp = self._stamp if self._kind else self._shifted(stamp)
@@ -239,7 +267,7 @@ class RecordReader:
         else:
             size, at = self._number(at, stop), self._at
         if size > stop - at:
-            raise MalformedRecordError(f"a key of {size} bytes does not lie within its record")
+            raise self._malformed(f"a key of {size} bytes does not lie within its record")
         if size < 0:
             record.key = None
         else:
@@ -251,7 +279,7 @@ class RecordReader:
         else:
             size, at = self._number(at, stop), self._at
         if size > stop - at:
-            raise MalformedRecordError(f"a value of {size} bytes does not lie within its record")
+            raise self._malformed(f"a value of {size} bytes does not lie within its record")
         if size < 0:
             record.value = None
         else:
@@ -271,17 +299,17 @@ class RecordReader:
         count: cython.longlong = self._number(at, stop)
         at = self._at
         if count < 0:
-            raise MalformedRecordError(f"a record of {count} headers")
+            raise self._malformed(f"a record of {count} headers")
         found: list[tuple[str, bytes | None]] = []
         while count > 0:
             size: cython.longlong = self._number(at, stop)
             at = self._at
             if size < 0 or size > stop - at:
-                raise MalformedRecordError(f"a header's name of {size} bytes does not lie within its record")
+                raise self._malformed(f"a header's name of {size} bytes does not lie within its record")
             name: str = data[at : at + size].decode("utf-8", "replace")
             size, at = self._number(at + size, stop), self._at
             if size > stop - at:
-                raise MalformedRecordError(f"a header of {size} bytes does not lie within its record")
+                raise self._malformed(f"a header of {size} bytes does not lie within its record")
             if size < 0:
                 found.append((name, None))
             else:
@@ -289,18 +317,26 @@ class RecordReader:
                 at += size
             count -= 1
         if at != stop:
-            raise MalformedRecordError(f"a record of {stop - at} bytes more than its fields")
+            raise self._malformed(f"a record of {stop - at} bytes more than its fields")
         return found
 
     def _number(self, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> int:
         """Return the number at ``at``, which ends before ``stop``, and put the place behind it into ``_at``."""
+        data = self._data
+        if stop - at > 1 and data[at] > 127 and data[at + 1] < 128:  # nearly all that are more than a byte
+            pair: cython.longlong = data[at] & 127 | data[at + 1] << 7
+            self._at = at + 2
+            return pair >> 1 ^ -(pair & 1)
+        return self._any_number(at, stop)
+
+    def _any_number(self, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> int:
         data = self._data
         found: cython.ulonglong = 0
         shift: cython.int = 0
         byte: cython.ulonglong
         while shift < 70:
             if at >= stop:
-                raise MalformedRecordError("a number does not end where it should")
+                raise self._malformed("a number does not end where it should")
             byte = data[at]
             at += 1
             found |= (byte & 127) << shift
@@ -310,7 +346,7 @@ class RecordReader:
                     found &= 0xFFFFFFFFFFFFFFFF
                 return found >> 1 ^ -(found & 1)
             shift += 7
-        raise MalformedRecordError("a number of more than ten bytes")
+        raise self._malformed("a number of more than ten bytes")
 
     def _shifted(self, delta: cython.longlong) -> int:
         """Return the first timestamp plus ``delta``. The sum wraps around at 64 bits, as Java's."""
@@ -322,13 +358,14 @@ class RecordReader:
         return stamp if -_LARGEST <= stamp <= _LARGEST else (stamp + _LARGEST + 1) % (1 << 64) - _LARGEST - 1
 
 
-def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """Return the CRC-32C of some bytes, where no library computes it by the processor's instruction."""
+def crc32c(data: bytes | bytearray | memoryview, as_any_processor: bool = False) -> int:
+    """Return the CRC-32C of some bytes, without a copy of them.
+
+    Arguments: with ``as_any_processor`` it is computed without the processor's instruction.
+    """
     view = memoryview(data)
     size: cython.Py_ssize_t = len(view)
     start = start_of(view, size)
-    found: cython.uint = 0xFFFFFFFF
-    at: cython.Py_ssize_t
-    for at in range(size):
-        found = found >> 8 ^ _SUMS[(found ^ start[at]) & 0xFF]
-    return found ^ 0xFFFFFFFF
+    if CRC_BY_PROCESSOR and not as_any_processor:
+        return by_processor(0xFFFFFFFF, start, size) ^ 0xFFFFFFFF
+    return by_table(0xFFFFFFFF, start, size) ^ 0xFFFFFFFF

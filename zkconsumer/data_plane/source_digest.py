@@ -17,6 +17,7 @@ MODULES: Final = (
 
 DECLARATIONS: Final = (
     "bounded.pxd",
+    "checksum.pxd",
     "clock.pxd",
     "hand_out.pxd",
     "records.pxd",

@@ -1,25 +1,26 @@
 """A batch of records, and the error for a corrupt one. Pure.
 
 The reader of a message set hands a batch to its iterator, one thread at a time. This is the hot path: the reader of
-the data plane makes the records of format 2, compiled where the installation has a compiled copy. They come out in
-slabs through C iterators. So no line of Python runs for each record.
+the data plane makes the records of format 2. Compiled, it is the iterator. In plain Python its records come out in
+slabs through C iterators. So no line of this module runs for each record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from struct import Struct
 from typing import Any, Final
 
+from zkconsumer.data_plane import COMPILED
 from zkconsumer.data_plane.records import MalformedRecordError, Record, RecordReader
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka.batch_headers import BATCH_CODEC, BATCH_SIZE, CODEC
 from zkconsumer.kafka.compression import Expansion, decompress
 from zkconsumer.model import TopicPartition
 
-# Both limits stay well below the 700 new objects at which Python looks for cyclic garbage. Otherwise each batch would
-# set that off without the compiled record class, which takes another 60 % of the time of a message.
+# For plain Python: both limits stay well below the 700 new objects at which Python looks for cyclic garbage. Otherwise
+# each batch would set that off, which takes another 60 % of the time of a message.
 DECODED_RECORDS: Final = 384  # A batch of at most so many is decoded in one go, which is fastest.
 _SLAB = 256  # Records of a larger batch that are decoded at once.
 MANY_RECORDS: Final = 65_536
@@ -106,6 +107,8 @@ class RecordBatch:
         if self._view is None:
             return iter(self._records)
         view = self._uncompressed(self._view)
+        if COMPILED:
+            return self._reader(view, self._failed)
         if len(view) <= DECODED_BYTES and _COUNT(view, _COUNT_AT)[0] <= DECODED_RECORDS:
             reader = self._reader(view)
             records = reader.take(DECODED_RECORDS)
@@ -145,9 +148,9 @@ class RecordBatch:
         self.expansion.held = len(view)
         return view
 
-    def _reader(self, view: memoryview) -> RecordReader:
+    def _reader(self, view: memoryview, failed: Callable[[int, ValueError], Exception] | None = None) -> RecordReader:
         try:
-            return RecordReader(view, self.base_offset, self.next_offset - self.base_offset, self._first)
+            return RecordReader(view, self.base_offset, self.next_offset - self.base_offset, self._first, failed)
         except MalformedRecordError as failure:
             raise self._failed(self.base_offset, failure) from failure
 

@@ -6,6 +6,7 @@ import gc
 import pickle
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -31,7 +32,27 @@ def read(data: bytes | memoryview, *, base: int = 0, span: int = 10, first: int 
         found += reader.take(2)
     assert reader.take(5) == []
     assert not found or reader.reached == found[-1].offset + 1
+    assert _iterated(RecordReader(data, base, span, first)) == ([repr(record) for record in found], str(reader.failure))
     return found, str(reader.failure or "")
+
+
+def _iterated(reader: RecordReader) -> tuple[list[str], str]:
+    """The same by the reader's own iterator, which has nothing more to give after the error."""
+    found: list[str] = []
+    with suppress(MalformedRecordError):
+        found.extend(map(repr, reader))
+    assert list(reader) == []
+    return found, str(reader.failure)
+
+
+def test_the_readers_iterator_raises_the_callers_error() -> None:
+    reader = RecordReader(batch([GOOD, b""]), 7, 10, 0, lambda reached, failure: KeyError(reached, str(failure)))
+    assert next(reader).value == b"v"
+    with pytest.raises(KeyError) as caught:
+        next(reader)
+    assert caught.value.args[0] == 8
+    assert caught.value.__cause__ is reader.failure
+    assert next(reader, None) is None
 
 
 @pytest.mark.parametrize(
@@ -163,4 +184,4 @@ def test_compiled_records_set_no_collection_off() -> None:
 
 @pytest.mark.parametrize(("data", "expected"), [(b"", 0), (b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA)])
 def test_the_checksum_is_crc32c(data: bytes, expected: int) -> None:
-    assert crc32c(data) == crc32c(memoryview(data)) == expected
+    assert crc32c(data) == crc32c(memoryview(data)) == crc32c(data, as_any_processor=True) == expected

@@ -52,11 +52,11 @@ def test_an_interrupted_read_counts_only_handed_out_messages(
     for _ in range(handed_out):
         reading.stream.get(timeout=0)
 
-    def interrupted() -> float:
+    def interrupted(_: float) -> float:
         raise kind
 
     with monkeypatch.context() as patched:
-        patched.setattr(hand_out, "monotonic", interrupted)
+        patched.setattr(hand_out, "time_before", interrupted)
         with pytest.raises(kind):
             next(reading.stream)
     assert reading.committed == handed_out

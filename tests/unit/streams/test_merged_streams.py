@@ -333,11 +333,11 @@ def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: p
     three.put(0, 3)
     assert three.merged.get(timeout=0).offset == 0
 
-    def interrupted() -> float:
+    def interrupted(_: float) -> float:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(hand_out, "monotonic", interrupted)
+        patched.setattr(hand_out, "time_before", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(three.merged)
     assert three.positions[0].finished(including_held=three.streams[0].held_by(get_native_id())) == 1
