@@ -17,7 +17,7 @@ from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_fetch import FetchMetrics
 from zkconsumer.kafka import FetchResponse
-from zkconsumer.kafka.fetch_response import PartitionResponse
+from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics, Timer
 from zkconsumer.model import Endpoint
 

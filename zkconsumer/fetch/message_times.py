@@ -12,7 +12,7 @@ from typing import Any
 from zkconsumer.deadline import Deadline
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches, error_codes
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.fetch_response import PartitionResponse
+from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.model import TopicPartition
 
 BYTES = 64 * 1024

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
+from zkconsumer.data_plane.fetch_response import FetchResponse, Receive, ResponseReader, read, receive_bounded
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
-from zkconsumer.kafka import error_codes, fetch_request, fetch_response, requests
+from zkconsumer.kafka import error_codes, fetch_request, requests
 from zkconsumer.kafka.broker_schemas import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
-from zkconsumer.kafka.connection import Connection, PeerClosedError, Receive, receive_bounded
-from zkconsumer.kafka.fetch_response import FetchResponse
+from zkconsumer.kafka.connection import Connection, PeerClosedError
 from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
 from zkconsumer.kafka.schema import ApiRequest, ApiSchema
 from zkconsumer.model import Endpoint, TopicPartition
@@ -388,8 +388,8 @@ class BrokerChannel:
             view = memoryview(bytes(view[:have]))
         elif have < size:
             self.connection.receive(view[have:], deadline, self._timeout)
-        reader = fetch_response.ResponseReader(self.buffer, size, self._receiver(deadline), view)
-        return fetch_response.read(reader, expected.version, self.connection.name, expected.most_partitions)
+        reader = ResponseReader(self.buffer, size, self._receiver(deadline), view)
+        return read(reader, expected.version, self.connection.name, expected.most_partitions)
 
     def _enlarge_buffer(self, wanted: int, have: int) -> None:
         """Make room for ``wanted`` bytes, as far as that is allowed; ``have`` bytes are there.

@@ -24,7 +24,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BytesIO
 from time import monotonic
 from typing import Any
 
@@ -333,27 +332,3 @@ def _timeval(seconds: float) -> bytes:
 def _close_quietly(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.close()
-
-
-Receive = Callable[[memoryview], None]
-"""Fills a view with the next bytes."""
-_PIECE = 64 * 1024
-
-
-def receive_bounded(begun: bytes | memoryview, size: int, scratch: bytearray, receive: Receive) -> bytes:
-    """Return ``size`` bytes that begin with ``begun``, without believing the number, which the peer announced.
-
-    The rest is received in parts as large as ``scratch``, so memory grows with the bytes that came. Otherwise eight
-    bytes could make a member allocate two gigabytes, and stand still while they are zeroed. ``begun`` may lie in
-    ``scratch``. Raises: errors of ``receive``.
-    """
-    found = BytesIO()
-    found.write(begun)
-    left = size - len(begun)
-    scratch_view = memoryview(scratch or bytearray(_PIECE))
-    while left > 0:
-        piece = scratch_view[: min(left, len(scratch_view))]
-        receive(piece)
-        found.write(piece)
-        left -= len(piece)
-    return found.getvalue()  # its own buffer and no copy of it
