@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from io import BytesIO
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from zkconsumer.data_plane import c_types as cython
 from zkconsumer.data_plane.big_endian import bytes_at, int16_at, int32_at, int64_at, start_of_view, text_at  # cimport
 from zkconsumer.errors import BrokerError
+from zkconsumer.model import new_tuple
 
 __all__ = ["FetchResponse", "PartitionResponse", "Receive", "ResponseReader", "read", "receive_bounded"]
 
@@ -208,7 +209,7 @@ class ResponseReader:
             while count > 0:
                 count -= 1
                 partitions.append(self._partition(version, topic))
-        return _new_tuple(FetchResponse, (throttle / 1000, partitions, session_id, error))  # type: ignore[no-any-return]
+        return new_tuple(FetchResponse, (throttle / 1000, partitions, session_id, error))  # type: ignore[no-any-return]
 
     def _partition(self, version: cython.int, topic: str) -> PartitionResponse:
         at: cython.Py_ssize_t = self._take(14 if version < 4 else 22 if version == 4 else 30)
@@ -231,16 +232,12 @@ class ResponseReader:
         at = self._take(4)
         records = self._records(_checked(int32_at(self._data, at)))
         fields = (topic, partition, error, high_watermark, log_start, aborted, records, last_stable)
-        return _new_tuple(PartitionResponse, fields)  # type: ignore[no-any-return]
+        return new_tuple(PartitionResponse, fields)  # type: ignore[no-any-return]
 
     def _aborted(self, count: cython.Py_ssize_t) -> tuple[tuple[int, int], ...]:
         if count > _MOST_ABORTED:
             raise ValueError(f"{count} aborted transactions, more than {_MOST_ABORTED}")
         return tuple(_ABORTED.iter_unpack(self._records(count * 16)))
-
-
-# A named tuple's own constructor is a function in Python.
-_new_tuple: Any = tuple.__new__
 
 
 def _receive_nothing(view: memoryview) -> None:

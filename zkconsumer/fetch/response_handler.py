@@ -67,7 +67,7 @@ class ResponseHandler:
             or position.fetch_from is not None
         ):
             return  # the partition left, or moved, during the request
-        if response.error == codes.NONE:
+        if response.error == 0:
             try:
                 if self._take(part, outcomes, follows=follows):
                     outcomes.served.append(fetch)

@@ -23,7 +23,7 @@ from zkconsumer.kafka.batch_headers import (
 )
 from zkconsumer.kafka.message_set import corrupt_at
 from zkconsumer.kafka.record_batch import CorruptRecordsError
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import TopicPartition, new_tuple
 
 _OFFSET = Struct(">q").unpack_from
 NO_END = 1 << 63
@@ -64,7 +64,8 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: in
     if (plain := plain_extent(records, fetch_offset, log_end if log_end < NO_END else -1)) is not None:
         reached, messages, last, at = plain
         wanted = missing(records, at) if at < total else 0
-        return Extent(reached if reached > fetch_offset else None, wanted > 0, wanted, messages, last)
+        fields = (reached if reached > fetch_offset else None, wanted > 0, wanted, messages, last)
+        return new_tuple(Extent, fields)  # type: ignore[no-any-return]
     return _closer_extent(records, where, fetch_offset, log_end)
 
 

@@ -138,12 +138,13 @@ class StreamQueue:
 
     def has_room(self, free: int | None = None) -> bool:
         """Return whether another fetch is welcome, with ``free`` bytes left for all streams together (None: look)."""
-        if self.closed or self._full:
+        budget, waiting = self._budget, len(self._chunks)
+        if self.closed or (waiting >= self._capacity and self._full):
             return False
-        if self._budget is None:
+        if budget is None:
             return True
         # a waiting reader is always served; otherwise streams that nobody reads could starve it
-        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self.reader_waits
+        return budget.allows(self.held_bytes, budget.free() if free is None else free) or self.reader_waits
 
     @property
     def _full(self) -> bool:
