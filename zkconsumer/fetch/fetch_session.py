@@ -74,7 +74,9 @@ class FetchSession:
         As after :meth:`next`, :meth:`answered` or :meth:`forget` must follow.
         """
         self._told.update(changes)
-        positions = [new_tuple(FetchPosition, tp + want) for tp, want in changes.items()]
+        positions = []
+        for tp, want in changes.items():  # no comprehension, which is a function of its own: nearly always one partition
+            positions.append(new_tuple(FetchPosition, tp + want))  # noqa: PERF401
         return new_tuple(SessionRequest, (positions, [], self.id, self.epoch))  # type: ignore[no-any-return]
 
     def answered(self, session_id: int) -> None:

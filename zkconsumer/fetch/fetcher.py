@@ -261,7 +261,11 @@ class Fetcher:
     def _welcome(self) -> list[PartitionFetch]:
         """Return the ready partitions whose streams have room now."""
         free = self._broker.budget.free()
-        full = [sink for sink in self._sinks if not sink.has_room(free)]
+        full = None
+        for sink in self._sinks:
+            if not sink.has_room(free):
+                full = [each for each in self._sinks if each is sink or not each.has_room(free)]
+                break
         if not full:
             self._full_since = None
             return self._ready

@@ -222,8 +222,13 @@ class BrokerChannel:
         positions, max_wait, _, max_bytes, _, _, epoch, _ = request
         # a response in a session may name any partition that an earlier request of the session named
         self._named = len(positions) + (self._named if epoch > 0 else 0)
-        sizes = [position[3] for position in positions]
-        most = max(max_bytes, self._largest_fetch, *sizes) if version >= requests.CAPPED_FETCH else sum(sizes)
+        if version >= requests.CAPPED_FETCH:
+            most = max_bytes if max_bytes > self._largest_fetch else self._largest_fetch
+            for position in positions:
+                if position[3] > most:
+                    most = position[3]
+        else:
+            most = sum([position[3] for position in positions])
         most += _BESIDE_RECORDS
         self._send(
             data, new_tuple(_PendingResponse, (correlation_id, FETCH, version, max_wait, most, self._named)), deadline

@@ -203,7 +203,7 @@ class ChunkReader:
             self.queue.taken = None
         else:
             self.queue.put_back(chunk)
-        if position.revoked:
+        if position.halted and position.revoked:
             self.queue.let_go()
 
     def passed(self, chunk: Chunk, first: int, end: int, *, closing: bool) -> None:

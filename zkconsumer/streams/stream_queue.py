@@ -127,7 +127,7 @@ class StreamQueue:
     @taken.setter
     def taken(self, chunk: Chunk | None) -> None:
         self._taken = chunk
-        if chunk is None:
+        if chunk is None and self._budget is not None and self._budget.short:
             self._freed()
 
     @property
@@ -266,7 +266,7 @@ class StreamQueue:
         """Queue a chunk; returns whether the reader may take it now."""
         position = chunk.position
         with self._lock:
-            if self.closed or position.revoked:
+            if self.closed or (position.halted and position.revoked):
                 return False
             self.bytes += len(chunk.records)
             if position.paused:
@@ -298,7 +298,7 @@ class StreamQueue:
         while True:
             with self._lock:
                 if self._chunks or self.closed or self._failure is not None:
-                    was_full = self._full
+                    was_full = len(self._chunks) >= self._capacity and self._full
                     chunk = self._take()
                     break
                 self.reader_waits = True  # also if the chunk that woke the reader was revoked or paused meanwhile
