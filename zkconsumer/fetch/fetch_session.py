@@ -75,8 +75,11 @@ class FetchSession:
         """
         self._told.update(changes)
         positions = []
-        for tp, want in changes.items():  # no comprehension, which is a function of its own: nearly always one partition
-            positions.append(new_tuple(FetchPosition, tp + want))  # noqa: PERF401
+        for (
+            tp,
+            want,
+        ) in changes.items():  # no comprehension, which is a function of its own: nearly always one partition
+            positions.append(new_tuple(FetchPosition, tp + want))
         return new_tuple(SessionRequest, (positions, [], self.id, self.epoch))  # type: ignore[no-any-return]
 
     def answered(self, session_id: int) -> None:

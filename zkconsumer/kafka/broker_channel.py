@@ -217,7 +217,10 @@ class BrokerChannel:
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding. Raises: BrokerUnavailableError."""
         version = self._version(FETCH)
-        correlation_id = self._next(deadline)
+        if self.login_until.at is None:
+            correlation_id = self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        else:
+            correlation_id = self._next(deadline)
         data = fetch_request.encode(version, request, correlation_id, self._client_name)
         positions, max_wait, _, max_bytes, _, _, epoch, _ = request
         # a response in a session may name any partition that an earlier request of the session named

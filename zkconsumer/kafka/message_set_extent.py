@@ -66,10 +66,10 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: in
         wanted = missing(records, at) if at < total else 0
         fields = (reached if reached > fetch_offset else None, wanted > 0, wanted, messages, last)
         return new_tuple(Extent, fields)  # type: ignore[no-any-return]
-    return _closer_extent(records, where, fetch_offset, log_end)
+    return closer_extent(records, where, fetch_offset, log_end)
 
 
-def _closer_extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: int) -> Extent:
+def closer_extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: int) -> Extent:
     """Return what :func:`extent` does, for sets of any format and with any faults."""
     at, reached, messages, last, last_offset = 0, fetch_offset, 0, 0, -1
     total = len(records)

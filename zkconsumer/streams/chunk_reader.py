@@ -200,7 +200,7 @@ class ChunkReader:
             self.passed(chunk, self._counted_to, reached, closing=whole)
         self._current = None
         if whole:
-            self.queue.taken = None
+            self.queue.finish_taken()
         else:
             self.queue.put_back(chunk)
         if position.halted and position.revoked:
