@@ -242,7 +242,7 @@ class Reader:
                 if home is not None:
                     home.add(chunk)
                     self._note_room(home)
-            queue.taken = None
+            queue.finish_taken()
         if any(home.queue is queue and (home.chunks or home.held_chunks) for home in self.partitions):
             queue.withdraw_ask()
         else:

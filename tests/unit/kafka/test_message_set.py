@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +16,11 @@ from tests.unit.kafka import reference
 from tests.unit.kafka.record_writer import GZIP
 from tests.unit.kafka.reference import Plain
 from tests.unit.kafka.sets import CODECS, SETS, WHERE, Batch, MessageSet, Written, read_columns, resealed
+from zkconsumer.data_plane.batch_extent import plain_extent
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.message_set_extent import extent, offset_after_partial
+from zkconsumer.kafka.message_set_extent import NO_END, closer_extent, extent, offset_after_partial
 from zkconsumer.kafka.record_batch import DECODED_BYTES, MANY_RECORDS
 from zkconsumer.testing.partition_log import encode_batch
 
@@ -298,6 +300,32 @@ def test_an_unreadable_transaction_marker_is_named() -> None:
     next(found)
     with pytest.raises(CorruptRecordsError, match=r"t-3 at offset 1: a transaction marker"):
         next(found)
+
+
+@given(SETS, st.data())
+@settings(deadline=None)
+def test_the_short_way_to_an_extent_agrees_with_the_closer(what: MessageSet, data: st.DataObject) -> None:
+    broken = bytearray(what.data)
+    for _ in range(data.draw(st.integers(0, 3))):
+        broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    sent = bytes(broken[: data.draw(st.sampled_from([len(broken), len(broken) - 1, len(broken) // 2]))])
+    first, end = what.base + data.draw(st.integers(-1, 30)), data.draw(st.sampled_from([NO_END, what.base + 10]))
+
+    def found(way: Callable[..., Any]) -> Any:
+        try:
+            return way(sent, WHERE, max(0, first), end)
+        except CorruptRecordsError as error:
+            return str(error), error.offset, error.next_offset
+
+    assert found(extent) == found(closer_extent)
+
+
+def test_a_usual_set_needs_no_closer_look() -> None:
+    data = MessageSet([Batch(TEN), Batch(TEN)]).data
+    assert plain_extent(data, 3, -1) == (20, 17, len(data) // 2, len(data))
+    assert plain_extent(data[:-1], 0, 20) == (10, 10, 0, len(data) // 2)
+    assert plain_extent(data, 0, 19) is None, "a batch beyond the log's end"
+    assert plain_extent(MessageSet([Batch(TEN, 1)]).data, 0, -1) is None, "an older format"
 
 
 @pytest.mark.parametrize("size", [-1, -12, -13, 0, 13, -(2**31)])
