@@ -151,7 +151,8 @@ def extensions(folder: Path, depends: Sequence[str] = ()) -> list[setuptools.Ext
             f"{room}.{_compiled(module)}",
             [str(folder / f"{_compiled(module)}.c")],
             depends=list(depends),
-            extra_compile_args=["-O3"] if os.name == "posix" else [],
+            # without -g0, four fifths of each binary would be debugging information
+            extra_compile_args=["-O3", "-g0"] if os.name == "posix" else [],
         )
         for module in MODULES
     ]
