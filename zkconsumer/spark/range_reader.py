@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
@@ -47,12 +47,21 @@ BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 32 * 1024 * 1024
 _SMALLEST_FETCH: Final = 64 * 1024
 _GUESSED_RECORD: Final = 1024
+_RANGES_AHEAD: Final = 16
+"""Ranges of which the first fetch is sent before their turn. Early answers are kept until then, 1 MB at most each."""
 ADVICE: Final = "set failOnDataLoss=false to go on without what is missing"
 FROM_BEGINNING: Final = "its topic was made anew, or its log was cut: it is read from its beginning,"
 
 
 class _Moved(BrokerUnavailableError):
     """The partition must be read from elsewhere."""
+
+
+class _Fetch(NamedTuple):
+    """A fetch whose answer is outstanding: the channel that it was sent on, and its id there."""
+
+    channel: BrokerChannel
+    pending: int
 
 
 class RangeReader:
@@ -74,6 +83,7 @@ class RangeReader:
         self._timeout = options.config.socket_timeout_ms / 1000
         self._leaders = dict(leaders)
         self._channels: dict[Endpoint, BrokerChannel] = {}
+        self._sent_ahead: dict[tuple[TopicPartition, int], _Fetch] = {}
         self._pause = Event()
 
     def close(self) -> None:
@@ -82,9 +92,13 @@ class RangeReader:
             channel.close()
         self._channels.clear()
 
-    def sets(self, range_: OffsetRange) -> Iterator[tuple[PartitionResponse, int]]:
+    def sets(
+        self, range_: OffsetRange, following: Sequence[OffsetRange] = ()
+    ) -> Iterator[tuple[PartitionResponse, int]]:
         """Yield the fetched sets of a range, each with the offset that was asked for, until its end is reached.
 
+        Arguments: ``following`` are the ranges that are read next. Their first fetches are sent together with this
+        one's, so that many small ranges do not wait for an answer each.
         Raises BrokerError if the range cannot be read in time, OffsetOutOfRangeError if it is gone.
         """
         where = TopicPartition(range_.topic, range_.partition)
@@ -92,7 +106,7 @@ class RangeReader:
         deadline = Deadline(self._timeout)
         while position < range_.end:
             try:
-                for part, asked, reached in self._fetches(where, position, range_.end):
+                for part, asked, reached in self._fetches(where, position, range_.end, following):
                     position = reached  # an error after this line does not fetch it again
                     yield part, asked
                     deadline = Deadline(self._timeout)  # from when Spark wants more, which may be much later
@@ -116,11 +130,18 @@ class RangeReader:
                 self._forget(where)
                 self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
 
-    def _fetches(self, where: TopicPartition, position: int, end: int) -> Iterator[tuple[PartitionResponse, int, int]]:
+    def _fetches(
+        self, where: TopicPartition, position: int, end: int, following: Sequence[OffsetRange]
+    ) -> Iterator[tuple[PartitionResponse, int, int]]:
         """Yield (fetched, offset asked for, next offset); each next fetch is sent before the last is handed out."""
         channel = self._channel(where)
-        largest = min(self._config.fetch_message_max_bytes, max(_SMALLEST_FETCH, (end - position) * _GUESSED_RECORD))
-        pending = self._send(channel, where, position, largest)
+        largest = self._guessed_size(end - position)
+        sent = self._sent_ahead.pop((where, position), None)
+        if sent is not None and sent.channel is channel:  # another one has been closed, and its answers are lost
+            pending = sent.pending
+        else:
+            pending = self._send(channel, where, position, largest)
+        self._send_ahead(channel, following)
         silent = Deadline(self._timeout)
         while True:
             part = self._answer(channel, pending, where)
@@ -152,6 +173,23 @@ class RangeReader:
             if position >= end:
                 return
             silent = Deadline(self._timeout)
+
+    def _guessed_size(self, offsets: int) -> int:
+        return min(self._config.fetch_message_max_bytes, max(_SMALLEST_FETCH, offsets * _GUESSED_RECORD))
+
+    def _send_ahead(self, channel: BrokerChannel, following: Sequence[OffsetRange]) -> None:
+        """Send the first fetches of the next ranges that the same broker leads, as far as they are known to be there.
+
+        A broker that is not connected yet is left to its first range: two waits for it would take twice the time.
+        """
+        for range_ in following[:_RANGES_AHEAD]:
+            where = TopicPartition(range_.topic, range_.partition)
+            leader = self._leaders.get(where)
+            known = self._sent_ahead.get((where, range_.start))
+            if leader is None or self._channels.get(leader) is not channel or (known and known.channel is channel):
+                continue
+            pending = self._send(channel, where, range_.start, self._guessed_size(range_.size))
+            self._sent_ahead[where, range_.start] = _Fetch(channel, pending)
 
     def _send(self, channel: BrokerChannel, where: TopicPartition, position: int, size: int) -> int:
         request = FetchRequest(
@@ -276,9 +314,9 @@ def read(
     expansion = Expansion(options.config.batch_expanded_max_bytes)
     with _without_gc():
         try:
-            for range_ in ranges:
+            for number, range_ in enumerate(ranges):
                 where = TopicPartition(range_.topic, range_.partition)
-                for part, asked in reader.sets(range_):
+                for part, asked in reader.sets(range_, ranges[number + 1 :]):
                     for batch in batches(
                         part.records,
                         check_crc=options.config.check_crcs,
