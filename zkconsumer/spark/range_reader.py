@@ -136,11 +136,7 @@ class RangeReader:
         """Yield (fetched, offset asked for, next offset); each next fetch is sent before the last is handed out."""
         channel = self._channel(where)
         largest = self._guessed_size(end - position)
-        sent = self._sent_ahead.pop((where, position), None)
-        if sent is not None and sent.channel is channel:  # another one has been closed, and its answers are lost
-            pending = sent.pending
-        else:
-            pending = self._send(channel, where, position, largest)
+        pending = self._sent_before(channel, where, position) or self._send(channel, where, position, largest)
         self._send_ahead(channel, following)
         silent = Deadline(self._timeout)
         while True:
@@ -176,6 +172,11 @@ class RangeReader:
 
     def _guessed_size(self, offsets: int) -> int:
         return min(self._config.fetch_message_max_bytes, max(_SMALLEST_FETCH, offsets * _GUESSED_RECORD))
+
+    def _sent_before(self, channel: BrokerChannel, where: TopicPartition, position: int) -> int | None:
+        """Return the id of the fetch that was sent ahead, or None. Answers on a channel that was closed are lost."""
+        sent = self._sent_ahead.pop((where, position), None)
+        return sent.pending if sent is not None and sent.channel is channel else None
 
     def _send_ahead(self, channel: BrokerChannel, following: Sequence[OffsetRange]) -> None:
         """Send the first fetches of the next ranges that the same broker leads, as far as they are known to be there.

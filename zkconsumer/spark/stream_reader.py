@@ -67,6 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return run
 
     def _close(self, run: QueryRun) -> None:
+        leave_sigterm_alone()
         self.lock.leaving()
         try:
             run.close()
@@ -110,7 +111,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End the query."""
         run = self._run
         if run is not None:
-            leave_sigterm_alone()
             self._close(run)
             self._run = None
             atexit.unregister(self._close)
