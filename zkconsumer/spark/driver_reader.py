@@ -9,20 +9,25 @@ Everything else is the stream's: the group, the offsets, and the ranges that the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Any, Final
 
-from pyspark.sql.datasource import SimpleDataSourceStreamReader
+from pyspark.sql.datasource import InputPartition, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.spark.offset_ranges import decode_progress, ranges_of
 from zkconsumer.spark.options import READ_ON_DRIVER
-from zkconsumer.spark.range_reader import RangePartition
+from zkconsumer.spark.range_reader import RangePartition, RangeReader
 from zkconsumer.spark.stream_reader import StreamReader
 
 DRIVER_BYTES: Final = 256 * 1024 * 1024
 """The columns of a batch take at most so many bytes: the query's process and Spark's driver hold all of them."""
+
+
+KEPT_FOR: Final = 30.0
+"""Seconds for which connections without use are believed to be open."""
 
 
 class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -30,6 +35,8 @@ class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, stream: StreamReader) -> None:
         self._stream = stream
+        self._reader: RangeReader | None = None
+        self._until = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return a constant, as the stream does."""
@@ -44,15 +51,28 @@ class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._stream.latestOffset(start, self._stream.getDefaultReadLimit())
         if end == start:
             return iter(()), end
+        partitions = self._stream.partitions(start, end)
+        return iter(self._batches(partitions)), end  # an iterator of a list: Spark copies it for each attempt
+
+    def _batches(self, partitions: Sequence[InputPartition]) -> list[Any]:
+        """Return the messages of a batch. The connections stay open for the next one, which may come soon."""
+        if monotonic() > self._until:
+            self.close()  # a broker may have closed its end meanwhile, which would cost a search for the leaders
+        reader = self._reader = self._reader or self._stream.range_reader()
         batches, size = [], 0
-        for partition in self._stream.partitions(start, end):
-            for batch in self._stream.read(partition):
-                size += batch.nbytes
-                if size > DRIVER_BYTES:
-                    reason = f"a batch takes more than {DRIVER_BYTES >> 20} MB; lower maxOffsetsPerTrigger"
-                    raise ConfigException(READ_ON_DRIVER, f"'true': {reason}, or let tasks read")
-                batches.append(batch)
-        return iter(batches), end  # an iterator that can be copied: Spark copies it for each attempt
+        try:
+            for partition in partitions:
+                for batch in self._stream.read(partition, reader):
+                    size += batch.nbytes
+                    if size > DRIVER_BYTES:
+                        reason = f"a batch takes more than {DRIVER_BYTES >> 20} MB; lower maxOffsetsPerTrigger"
+                        raise ConfigException(READ_ON_DRIVER, f"'true': {reason}, or let tasks read")
+                    batches.append(batch)
+        except BaseException:
+            self.close()
+            raise
+        self._until = monotonic() + KEPT_FOR
+        return batches
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802
         """Return the messages of a batch of the checkpoint, in a task. Its end alone names them."""
@@ -65,3 +85,9 @@ class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Settle batches up to here: they are finished."""
         self._stream.commit(end)
+
+    def close(self) -> None:
+        """Close the connections. Otherwise they are closed with the process, since Spark does not stop such readers."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()

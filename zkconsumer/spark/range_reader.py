@@ -86,6 +86,10 @@ class RangeReader:
         self._sent_ahead: dict[tuple[TopicPartition, int], _Fetch] = {}
         self._pause = Event()
 
+    def follow(self, leaders: Mapping[TopicPartition, Endpoint]) -> None:
+        """Ask these brokers first from now on."""
+        self._leaders.update(leaders)
+
     def close(self) -> None:
         """Close the connections."""
         for channel in self._channels.values():
@@ -292,24 +296,35 @@ class RangePartition(InputPartition):
         return f"<RangePartition {', '.join(f'{t}-{p} [{a}, {b})' for t, p, a, b in self.ranges)}>"
 
 
-def read_partition(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
-    """Read the part of one task, for both readers. Without anything to read, Spark makes an empty partition itself."""
+def read_partition(
+    options: ReadOptions, schema: StructType, partition: InputPartition, reader: RangeReader | None = None
+) -> Iterator[Any]:
+    """Read the part of one task, for both readers. Without anything to read, Spark makes an empty partition itself.
+
+    Arguments: ``reader`` as for :func:`read`.
+    """
     if not isinstance(partition, RangePartition):
         return iter(())
-    return read(options, partition.ranges, partition.leaders, arrow_schema(schema))
+    return read(options, partition.ranges, partition.leaders, arrow_schema(schema), reader)
 
 
 def read(
-    options: ReadOptions, ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, Endpoint], schema: Any
+    options: ReadOptions,
+    ranges: Sequence[OffsetRange],
+    leaders: Mapping[TopicPartition, Endpoint],
+    schema: Any,
+    kept: RangeReader | None = None,
 ) -> Iterator[Any]:
     """Yield the messages of some ranges as ``pyarrow.RecordBatch`` of thousands of rows.
 
     Arguments: ``schema`` is the ``pyarrow.Schema`` of every batch; its names are those of ``kafka.arrow_columns``.
+    ``kept`` is a reader whose connections stay open afterwards; by default there is one for this call.
     Raises: as ``RangeReader.sets``, and InvalidMessageException for corrupt data, naming its position.
     """
     import pyarrow as pa
 
-    reader = RangeReader(options, leaders)
+    reader = kept or RangeReader(options, {})
+    reader.follow(leaders)
     builder = ColumnBuilder(schema.names)
     committed_only = options.isolation_level == 1
     expansion = Expansion(options.config.batch_expanded_max_bytes)
@@ -333,7 +348,8 @@ def read(
             if builder.rows:
                 yield _record_batch(pa, builder, schema)
         finally:
-            reader.close()
+            if kept is None:
+                reader.close()
 
 
 def _record_batch(pa: Any, builder: ColumnBuilder, schema: Any) -> Any:

@@ -83,8 +83,8 @@ def values(batches: Any) -> list[bytes]:
 
 
 def test_a_batch_is_read_with_its_planning() -> None:
-    """Spark copies the iterator for each use of the batch."""
-    with ScriptedBroker(three_messages, three_messages) as broker:
+    """Spark copies the iterator for each use of the batch. Batches that follow soon share a connection."""
+    with ScriptedBroker(three_messages) as broker:
         cluster = OneBroker(broker.endpoint())
         reader = reader_of(cluster)
         rows, end = reader.read(reader.initialOffset())
@@ -95,6 +95,17 @@ def test_a_batch_is_read_with_its_planning() -> None:
         assert cluster.offsets == {WHERE: 2}  # of the finished batch only
         reader.commit(end)
         assert cluster.offsets == {WHERE: 3}
+        reader.close()
+
+
+def test_a_connection_without_use_is_not_believed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker closes it after a while. The next batch would be late then, and a warning logged for nothing."""
+    monkeypatch.setattr(driver_reader, "KEPT_FOR", -1.0)
+    with ScriptedBroker(three_messages, three_messages) as broker:
+        reader = reader_of(OneBroker(broker.endpoint()))
+        _, end = reader.read({})
+        assert values(reader.read(end)[0]) == [b"c"]
+        reader.close()
 
 
 def test_without_news_there_is_no_batch() -> None:
