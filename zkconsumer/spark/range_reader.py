@@ -43,7 +43,7 @@ from zkconsumer.spark.zookeeper_cluster import QueryCluster, open_channel
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS: Final = 8192
+BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 32 * 1024 * 1024
 _SMALLEST_FETCH: Final = 64 * 1024
 _GUESSED_RECORD: Final = 1024
