@@ -301,7 +301,7 @@ def read_partition(
 ) -> Iterator[Any]:
     """Read the part of one task, for both readers. Without anything to read, Spark makes an empty partition itself.
 
-    Arguments: ``reader`` as for :func:`read`.
+    Arguments: ``reader`` is a reader to use and to leave open, if given.
     """
     if not isinstance(partition, RangePartition):
         return iter(())
