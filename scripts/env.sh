@@ -62,6 +62,10 @@ use_environment() {
 }
 
 # Compile zkconsumer/data_plane beside its sources, if they changed since the last time and there is a C compiler.
+# Of two scripts started at once, the second one finds what the first has compiled.
 compile_data_plane() {
-    "$PYTHON" scripts/packaging/compile.py --if-possible
+    exec 9<setup.cfg
+    if command -v flock >/dev/null; then flock 9; fi
+    "$PYTHON" scripts/packaging/compile.py --if-possible 9>&-
+    exec 9>&-
 }

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from zkconsumer.data_plane import COMPILED
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, CountConsumed, ReadSettings
 from zkconsumer.streams.rate_limit import HandOutGate
-
-only_plain = pytest.mark.skipif(COMPILED, reason="compiled code reads the clock without Python: nothing can come there")
 
 
 def new_stream(

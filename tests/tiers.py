@@ -12,6 +12,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from zkconsumer.version import COMPILED
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -67,6 +69,8 @@ BOTH_WAYS = {
 """The tests that ``scripts/test`` runs a second time with ``ZKCONSUMER_PURE=1``, and from which tier on. The first time
 they run compiled code, if there is a C compiler.
 """
+
+only_plain = pytest.mark.skipif(COMPILED, reason="compiled code reads the clock without Python: nothing can come there")
 
 
 def tier_of(path: PurePosixPath) -> Tier:

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
-from typing import NamedTuple, NewType, TypeGuard
+from typing import Any, NamedTuple, NewType, TypeGuard
+
+new_tuple: Any = tuple.__new__
+"""Makes a named tuple of its class and a tuple of its fields, for code that runs once a fetch. The class itself is
+called by a function in Python, of which each class has its own. Seven of them took a tenth of the time of a fetch.
+"""
 
 ConsumerId = NewType("ConsumerId", str)
 """``<group>_<host>-<ms>-<uuid8>`` or ``<group>_<consumer.id>``: the name of a member's node under ``ids``."""

@@ -3,7 +3,7 @@
 The build reads ``VERSION`` from this text, without importing it.
 """
 
-import sysconfig
+import sys
 from typing import Final
 
 from zkconsumer import data_plane
@@ -23,7 +23,7 @@ def refuse_free_threaded_builds() -> None:
     The hand-out path (``streams/kafka_stream.py``) takes no lock for a message. It relies on the GIL, which shows its
     stores to other threads in order. Without the GIL a commit could pass a message that the application has not seen.
     """
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if "free-threading" in sys.version:  # sysconfig would know it too, and loads 0.7 MB
         raise ImportError(
             "zkconsumer does not support free-threaded builds of Python: it relies on the global interpreter lock "
             "(GIL), and without that lock it could lose messages; use the ordinary build of this Python version"

@@ -119,6 +119,8 @@ def _translate(target: Path) -> None:
         write_c(target)
     except ImportError as failure:
         raise NotCompiledError("Cython is not installed, and this tree carries no C files") from failure
+    except Exception as failure:  # a release of Cython to come may refuse what those before accepted
+        raise NotCompiledError(f"Cython does not accept the sources: {failure}") from failure
 
 
 def build_editable(

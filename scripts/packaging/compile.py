@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
-import sysconfig
 
-from data_plane_build import ROOT, compile_in_place, digest, missing_tool, products, say
+from data_plane_build import ROOT, compile_in_place, missing_tool, say
 
-_STAMP = ROOT / ".cache" / f"data_plane{sysconfig.get_config_var('EXT_SUFFIX')}.digest"
+_ASK = "from zkconsumer.version import COMPILED; raise SystemExit(not COMPILED)"
+
+
+def _in_use() -> bool:
+    """Return whether a new process uses compiled modules. Only it can tell: a note of the last build would not know
+    what has replaced these modules since, nor that they are for another system.
+    """
+    environment = {**os.environ, "ZKCONSUMER_PURE": ""}
+    return subprocess.run([sys.executable, "-c", _ASK], cwd=ROOT, env=environment, check=False).returncode == 0
 
 
 def main() -> int:
@@ -17,19 +26,19 @@ def main() -> int:
     parser.add_argument(
         "--if-possible",
         action="store_true",
-        help="do nothing without a C compiler and Python's headers, or if the sources are those of the last time",
+        help="do nothing without a C compiler and Python's headers, with ZKCONSUMER_PURE, or if the modules of these"
+        " sources are there",
     )
     arguments = parser.parse_args()
+    if arguments.if_possible and os.environ.get("ZKCONSUMER_PURE", "") not in {"", "0"}:
+        return 0  # they would not be used, and the C compiler may be broken
     if arguments.if_possible and (missing := missing_tool()):
         say(f"{missing}: records are read by plain Python, several times slower")
         return 0
-    compiled = all(product.exists() for product in products())
-    if arguments.if_possible and compiled and _STAMP.exists() and _STAMP.read_text() == digest():
+    if arguments.if_possible and _in_use():
         return 0
     say("compiling zkconsumer/data_plane ...")
     compile_in_place()
-    _STAMP.parent.mkdir(exist_ok=True)
-    _STAMP.write_text(digest())
     return 0
 
 

@@ -151,7 +151,8 @@ def extensions(folder: Path, depends: Sequence[str] = ()) -> list[setuptools.Ext
             f"{room}.{_compiled(module)}",
             [str(folder / f"{_compiled(module)}.c")],
             depends=list(depends),
-            extra_compile_args=["-O3"] if os.name == "posix" else [],
+            # without -g0, four fifths of each binary would be debugging information
+            extra_compile_args=["-O3", "-g0"] if os.name == "posix" else [],
         )
         for module in MODULES
     ]
@@ -173,16 +174,13 @@ def compile_in_place() -> None:
         with _inside(folder):  # away from the project's own setup.cfg
             command = ["--quiet", "build_ext", "--build-lib", "built", "--build-temp", "objects"]
             run_setuptools(command, extensions(Path()), name="data_plane", packages=[], py_modules=[])
-        for product in (folder / "built" / PACKAGE).iterdir():
-            new = ROOT / PACKAGE / f".{product.name}.{os.getpid()}"
-            shutil.copyfile(product, new)
-            new.replace(ROOT / PACKAGE / product.name)  # a process that has the old one loaded keeps it whole
-
-
-def products() -> list[Path]:
-    """Return the paths of the compiled modules beside their sources."""
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    return [ROOT / PACKAGE / f"{_compiled(module)}{suffix}" for module in MODULES]
+        # All are there before the first one replaces an old one: a full disk or an interrupt leaves no mixture.
+        with tempfile.TemporaryDirectory(prefix=".compiled-", dir=ROOT / PACKAGE) as beside:
+            products = list((folder / "built" / PACKAGE).iterdir())
+            for product in products:
+                shutil.copyfile(product, Path(beside, product.name))
+            for product in products:  # a process that has the old one loaded keeps it whole
+                Path(beside, product.name).replace(ROOT / PACKAGE / product.name)
 
 
 def say(text: str) -> None:

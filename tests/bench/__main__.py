@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from tests.bench import machine, summary
+from tests.bench.neighbour import KINDS, neighbour
 from tests.bench.plan import Plan
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +76,11 @@ def _arguments() -> argparse.Namespace:
         help="the producer's (default: %(default)s)",
     )
     parser.add_argument(
+        "--beside",
+        choices=KINDS,
+        help="run a process beside the measurements: one that burns a core, or one that copies memory",
+    )
+    parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
@@ -118,7 +124,8 @@ def main() -> int:
     )
     output = arguments.output or _ROOT / "artifacts" / "bench" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
     try:
-        results = _measure(arguments.scenario or list(_SCENARIOS), plan, output)
+        with neighbour(arguments.beside):
+            results = _measure(arguments.scenario or list(_SCENARIOS), plan, output, arguments.beside)
     except KeyboardInterrupt:
         return 130
     print(f"Written to {output}")
@@ -127,10 +134,10 @@ def main() -> int:
     return 0
 
 
-def _measure(names: list[str], plan: Plan, output: Path) -> dict[str, Any]:
+def _measure(names: list[str], plan: Plan, output: Path, beside: str | None) -> dict[str, Any]:
     """Runs scenarios; what was measured is written after each of them."""
     results: dict[str, Any] = {
-        "machine": machine.describe(),
+        "machine": {**machine.describe(), "beside": beside or "nothing"},
         "load_average_at_start": machine.load(),
         "scenarios": [],
     }

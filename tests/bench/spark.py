@@ -2,7 +2,8 @@
 
 The topics are those of ``iterate``; the query adds up the lengths of the values. The time of a bulk query is that of
 the whole query, and for availableNow that of its triggers, as Spark reports them. The time of micro-batches is the
-median trigger. CPU time and memory are those of the session's processes: driver, JVM, and Python workers of our source.
+median trigger, with ``readOnDriver=true`` and without. CPU time and memory are those of the session's processes:
+driver, JVM, and Python workers of our source.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ HELP = "the data source against Spark's own Kafka source: batch, availableNow, m
 MICRO_ROWS = 600
 _SAMPLE_S = 0.1
 _SOURCES = {OURS: OURS, "Spark's own source": KAFKA}
+_MICRO_SOURCES: dict[str, tuple[str, dict[str, str]]] = {
+    OURS: (OURS, {"readOnDriver": "true"}),
+    "Spark's own source": (KAFKA, {}),
+    f"{OURS}, by tasks": (OURS, {}),
+}
 _BULK = (
     Column("rows_per_second", "M rows/s", 1e-6),
     Column("seconds", "seconds"),
@@ -71,7 +77,10 @@ def run(plan: Plan) -> dict[str, Any]:
             ]
             case = "availableNow " + next(iter(sizes))
             cases.append(in_turns(case, _bulk(session, plan, "available", *first, numbers), plan.turns, _BULK))
-            contestants = {name: _micro(session, plan, source, first[0], numbers) for name, source in _SOURCES.items()}
+            contestants = {
+                name: _micro(session, plan, source, first[0], options, numbers)
+                for name, (source, options) in _MICRO_SOURCES.items()
+            }
             case = f"micro-batch of {MICRO_ROWS} rows"
             cases.append(in_turns(case, contestants, plan.turns, _MICRO, more_is_better=False))
     for case_ in cases:
@@ -99,10 +108,12 @@ def _bulk(
     return {name: contestant(source) for name, source in _SOURCES.items()}
 
 
-def _micro(session: Session, plan: Plan, source: str, topic: str, numbers: Iterator[int]) -> Callable[[int], Measures]:
+def _micro(
+    session: Session, plan: Plan, source: str, topic: str, options: dict[str, str], numbers: Iterator[int]
+) -> Callable[[int], Measures]:
     def query(_: int) -> Measures:
         batches = 10 if plan.quick else 30
-        question = {"source": source, "topic": topic, "rows": MICRO_ROWS, "batches": batches}
+        question = {"source": source, "topic": topic, "rows": MICRO_ROWS, "batches": batches, "options": options}
         answer = session.ask(what="micro", group=f"g{next(numbers)}", **question)
         if set(answer["rows"]) != {MICRO_ROWS}:
             raise RuntimeError(f"{source}: batches of {set(answer['rows'])} rows")

@@ -127,9 +127,11 @@ class Runs:
         totals = {"rows": sum(rows for rows, _ in counted), "bytes": sum(size for _, size in counted)}
         return {"seconds": seconds, "trigger_seconds": sum(triggers) / 1000, "batches": len(counted), **totals}
 
-    def micro(self, source: str, topic: str, group: str, rows: int, batches: int = _MICRO_BATCHES) -> dict[str, Any]:
+    def micro(
+        self, source: str, topic: str, group: str, rows: int, options: dict[str, str], batches: int = _MICRO_BATCHES
+    ) -> dict[str, Any]:
         """A streaming query in batches of ``rows``, one behind the other, into nothing: what each trigger took."""
-        stream = self._stream(source, topic, group, maxOffsetsPerTrigger=str(rows))
+        stream = self._stream(source, topic, group, maxOffsetsPerTrigger=str(rows), **options)
         writer = stream.writeStream.format("noop").option("checkpointLocation", self._checkpoint(group))
         began = monotonic()
         query = writer.start()

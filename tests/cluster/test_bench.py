@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.timing import scaled
+import pytest
+
+from tests.bench import machine
+from tests.bench.neighbour import KINDS, neighbour
+from tests.timing import eventually, scaled
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240.0
@@ -77,3 +81,23 @@ def test_the_list_names_every_scenario() -> None:
         "profile", "iterate", "columns", "streams", "latency", "many-partitions", "memory", "rebalance", "snapshot",
         "spark", "balance",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_neighbour_works_during_the_measurement_and_no_longer(kind: str) -> None:
+    with neighbour(kind) as process:
+        assert process is not None
+        pid = process.pid
+        eventually(lambda: (machine.cpu_seconds(pid) or 0) > 0.3, 30, "a busy neighbour")
+    assert process.poll() is not None
+
+
+def test_figures_without_their_neighbour_are_refused() -> None:
+    def measure() -> None:
+        with neighbour("core") as process:
+            assert process is not None
+            process.kill()
+            process.wait(scaled(10))
+
+    with pytest.raises(RuntimeError, match="do not count"):
+        measure()

@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader, offsets_of
 from tests.cluster.our_member import OurMember
-from tests.streams import only_plain
+from tests.tiers import only_plain
 from tests.timing import eventually, scaled
 from zkconsumer import (
     ConnectorClosedException,

@@ -20,12 +20,14 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, Written
+from zkconsumer.data_plane.source_digest import MODULES, source_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("zkconsumer", "scripts", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 NOT_COPIED = shutil.ignore_patterns("__pycache__", "compiled_*", "generated", "*.egg-info")
 ENDINGS = ["a", "bc", "def"]
 COMPILER = sysconfig.get_config_var("CC").split()[0]
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 _READ = """
 import json, sys
@@ -174,6 +176,21 @@ def test_what_is_missing_is_in_the_output_of_the_build(
 
 
 @pytest.mark.tier("all")
+@needs_compiler
+def test_if_cython_refuses_the_sources_a_wheel_is_pure(source: Path, tmp_path: Path) -> None:
+    """A later release of Cython may do so. Bug: nothing could be installed then."""
+    cython = tmp_path / "path" / "Cython"
+    cython.mkdir(parents=True)
+    (cython / "__init__.py").touch()
+    (cython / "Build.py").write_text("def cythonize(*_, **__): raise SyntaxError('not understood')\n")
+
+    wheel, output = built_wheel(source, tmp_path / "wheel", {"PYTHONPATH": str(cython.parent)})
+
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert "THIS WHEEL IS PURE PYTHON: Cython does not accept the sources: not understood" in output
+
+
+@pytest.mark.tier("all")
 def test_a_wheel_that_must_be_compiled_is_refused_else(source: Path, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"the modules of .*data_plane cannot be compiled"):
         built_wheel(source, tmp_path / "wheel", {"CC": "/bin/false", "ZKCONSUMER_BUILD": "compiled"})
@@ -191,3 +208,23 @@ def test_an_editable_installation_is_pure_unless_asked(source: Path, choice: str
     run([sys.executable, "-c", program, str(tmp_path)], tree, backend)
 
     assert bool(list((tree / "zkconsumer" / "data_plane").glob("compiled_*"))) is (choice == "compiled")
+
+
+@needs_compiler
+def test_modules_that_cannot_be_used_are_compiled_anew(
+    source: Path, without_cython: dict[str, str], tmp_path: Path
+) -> None:
+    """Bug: a note of the last build was believed. Modules that something else had put there since, such as an editable
+    installation, stayed unused for ever.
+    """
+    tree = tmp_path / "tree"
+    shutil.copytree(source, tree, ignore=NOT_COPIED)
+    for name in MODULES:
+        (tree / "zkconsumer" / "data_plane" / f"compiled_{name}{SUFFIX}").write_text("of another system")
+    digest = source_digest(lambda name: (tree / "zkconsumer" / "data_plane" / name).read_bytes())
+    (tree / ".cache").mkdir()
+    (tree / ".cache" / f"data_plane{SUFFIX}.digest").write_text(digest)  # the note
+
+    command = [sys.executable, str(tree / "scripts" / "packaging" / "compile.py"), "--if-possible"]
+    with pytest.raises(AssertionError, match=r"compiling zkconsumer/data_plane[^$]*Cython is hidden"):
+        run(command, tree, without_cython)

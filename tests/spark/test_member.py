@@ -358,14 +358,18 @@ def test_two_queries_and_a_third_member_share_a_group(
     assert two.sink.places
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"readOnDriver": "true", "maxOffsetsPerTrigger": "100"}], ids=["tasks", "driver"]
+)
 @pytest.mark.parametrize("how", ["stopped", "failed"])
 def test_a_query_that_ends_leaves_the_group_at_once(
-    query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int], how: str
+    query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int], how: str, options: dict[str, str]
 ) -> None:
+    """Spark calls no ``stop`` of a reader on the driver."""
     topic = new_topic(2)
     one = query(topic)
     one.sink.fail_at = 1 if how == "failed" else None
-    one.start(None, **{"zookeeper.session.timeout.ms": "20000"})
+    one.start(None, **{"zookeeper.session.timeout.ms": "20000", **options})
     eventually(lambda: len(one.owned_by(one.member)) == 2, 60, "the query to own its topic")
     eventually(lambda: one.at(2, 0), 60, "the starts to be stored")
     if how == "failed":

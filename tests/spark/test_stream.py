@@ -48,8 +48,9 @@ def test_available_now_reads_all_and_a_restart_the_rest(
     assert sink.rows == wanted(4400, 4)
 
 
+@pytest.mark.parametrize("on_driver", ["false", "true"])
 def test_a_batch_that_failed_is_read_again_and_nothing_else(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path, on_driver: str
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
@@ -58,12 +59,12 @@ def test_a_batch_that_failed_is_read_again_and_nothing_else(
     of_topic = reader(topic)
     sink.fail_at = 1
     with pytest.raises(StreamingQueryException):
-        sink.drain(of_topic.stream(maxOffsetsPerTrigger="200"), tmp_path)
+        sink.drain(of_topic.stream(maxOffsetsPerTrigger="200", readOnDriver=on_driver), tmp_path)
     seen = sink.batches[1]
     assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {0: 100, 1: 100}
     sink.fail_at = None
     produce(topic, values(600, 700), partitions=2)
-    sink.drain(of_topic.stream(), tmp_path)
+    sink.drain(of_topic.stream(maxOffsetsPerTrigger="16384", readOnDriver=on_driver), tmp_path)
     assert sink.batches[1] == seen
     assert sink.rows == wanted(700, 2)
     assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {0: 350, 1: 350}

@@ -16,8 +16,6 @@ from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_fetch import FetchMetrics
-from zkconsumer.kafka import FetchResponse
-from zkconsumer.kafka.fetch_response import PartitionResponse
 from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics, Timer
 from zkconsumer.model import Endpoint
 
@@ -107,9 +105,8 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("zkconsumer.metrics.SOON", math.inf)
     metrics = Metrics()
     measures = FetchMetrics(metrics, "c", Endpoint(1, "h", 2))
-    part = PartitionResponse("t", 0, 0, 5, 0, (), b"12345")
     for number in range(MANY + 2):
-        measures.fetched(0.25, FetchResponse(0.5, [part] * number))
+        measures.fetched(0.25, 0.5, 5 * number)
     count = MetricName("kafka.server", "FetcherStats", "RequestsPerSec", BROKER)
     assert metrics.meter(count).value().count == MANY
     told = metrics.snapshot()
@@ -118,7 +115,7 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
     assert (sizes.count, sizes.min, sizes.max) == (MANY + 2, 0, 5 * (MANY + 1))  # type: ignore[union-attr]
     times = told[MetricName("kafka.consumer", "FetchRequestAndResponseMetrics", "FetchRequestRateAndTimeMs", BROKER)]
     assert (times.rate.count, times.duration.p50) == (MANY + 2, 250.0)  # type: ignore[union-attr]
-    measures.fetched(0.25, FetchResponse(0.5, []))
+    measures.fetched(0.25, 0.5, 0)
     del measures
     gc.collect()
     assert metrics.snapshot()[count].count == MANY + 2  # type: ignore[union-attr]

@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.vectors.cases import Case
 from tests.vectors.test_group_protocol import with_bytes
+from zkconsumer.data_plane.fetch_response import PartitionResponse, ResponseReader, read
 from zkconsumer.kafka import fetch_request, requests
 from zkconsumer.kafka.broker_schemas import BROKER_MESSAGES
-from zkconsumer.kafka.fetch_response import PartitionResponse, ResponseReader, read
 from zkconsumer.kafka.requests import FetchPosition, FetchRequest
 from zkconsumer.kafka.schema import ApiRequest
 from zkconsumer.model import TopicPartition

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, runtime_checkable
 
 from zkconsumer.errors import UnknownAssignorError, ZkConsumerError
@@ -118,6 +117,8 @@ OURS = {
 
 def known_assignors() -> dict[str, str]:
     """Return all installed strategies: their names and places. This package's win over others of the same name."""
+    from importlib.metadata import entry_points  # here: few members need it, and it loads much
+
     return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)} | OURS
 
 
@@ -143,6 +144,8 @@ def _loaded(name: str, place: str) -> Callable[..., object]:
             module, _, attribute = place.partition(":")
             factory = getattr(import_module(module), attribute)
         else:
+            from importlib.metadata import EntryPoint
+
             factory = EntryPoint(name, place, ENTRY_POINT_GROUP).load()
     except (ImportError, AttributeError) as error:
         raise UnknownAssignorError(f"the strategy {name!r} cannot be loaded from {place}: {error}") from error

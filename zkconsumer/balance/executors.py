@@ -4,9 +4,7 @@ fit its executor joins no group.
 
 from __future__ import annotations
 
-from zkconsumer.balance.asyncio_executor import AsyncioExecutor
 from zkconsumer.balance.handler_check import Handler
-from zkconsumer.balance.process_executor import ProcessExecutor
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.decoders import Decoder
@@ -32,7 +30,10 @@ def executor_named(
     Raises: TypeError for a handler or decoder that does not fit; ValueError for an unknown name.
     """
     timeout = config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None
+    # imported here: a member without them does not load asyncio and multiprocessing
     if executor == "processes":
+        from zkconsumer.balance.process_executor import ProcessExecutor
+
         return ProcessExecutor(
             handler,
             concurrency,
@@ -43,6 +44,8 @@ def executor_named(
             decoders=decoders,
         )
     if executor == "asyncio":
+        from zkconsumer.balance.asyncio_executor import AsyncioExecutor
+
         return AsyncioExecutor(handler, concurrency, name=consumer, batch=batch, handler_timeout=timeout)
     if isinstance(executor, str) and executor not in NAMES:
         raise ValueError(f"executor must be one of {', '.join(map(repr, NAMES))}, not {executor!r}")

@@ -6,7 +6,6 @@ import inspect
 import pickle
 import sys
 from collections.abc import Callable
-from multiprocessing import current_process
 from typing import Any
 
 from zkconsumer.balance.failure_limit import FailureLimit
@@ -132,6 +131,8 @@ def check_not_in_worker() -> None:
 
     Such a process runs the main module again. Without a guard in it, each worker would join the group anew.
     """
+    from multiprocessing import current_process
+
     if getattr(current_process(), "_inheriting", False):
         raise RuntimeError(
             "a worker process is just being started, and runs the main module's run() again: put the call under"

@@ -242,7 +242,7 @@ class Reader:
                 if home is not None:
                     home.add(chunk)
                     self._note_room(home)
-            queue.taken = None
+            queue.finish_taken()
         if any(home.queue is queue and (home.chunks or home.held_chunks) for home in self.partitions):
             queue.withdraw_ask()
         else:
@@ -372,10 +372,9 @@ class Reader:
 
     def _give(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork], end: int) -> None:
         ledger = home.ledger
-        wanted = works
         if end > home.limit:  # the run ends before it: what is beyond must not count as read
-            end, wanted = home.limit, [work for work in works if work.offset < home.limit]
-            works = wanted
+            end, works = home.limit, [work for work in works if work.offset < home.limit]
+        wanted = works
         if home.shared or not ledger.plain or home.at < home.attempts_to:
             wanted = [work for work in works if self._wants(home, work)]
         ledger.read([work.offset for work in wanted], end)
@@ -387,8 +386,7 @@ class Reader:
 
     def _wants(self, home: OpenPartition, work: ReadWork) -> bool:
         key = work.key
-        by_key = key is not None and self._order is Order.KEY
-        slot = slot_of_key(key) if by_key and key is not None else slot_of_offset(work.offset)
+        slot = slot_of_key(key) if key is not None and self._order is Order.KEY else slot_of_offset(work.offset)
         if not home.ledger.wants(work.offset, slot):
             return False
         work.slot = slot

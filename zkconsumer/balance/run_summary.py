@@ -15,7 +15,6 @@ from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.pointer_reader import PointerReader
-from zkconsumer.balance.process_executor import ProcessExecutor
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.sharing_thread import Sharing
 from zkconsumer.balance.work import Executor, Work
@@ -77,8 +76,9 @@ def _troubles(parts: RunParts) -> Iterator[str]:
             if now - began > limit:
                 where = f"{work.ledger.position.tp} at offset {work.offset}"
                 yield f"the handler of {where} has run for {now - began:.0f} s: its key waits"
-    if isinstance(executor, ProcessExecutor):
-        yield from executor.troubles()
+    tell = getattr(executor, "troubles", None)  # of processes
+    if tell is not None:
+        yield from tell()
     behind = getattr(executor, "lag", 0.0)
     if behind > BLOCKED:
         yield f"a handler blocks the event loop for {behind:.0f} s: nothing else runs"

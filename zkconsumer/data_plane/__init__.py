@@ -52,8 +52,8 @@ def _choose() -> str:
     for name in MODULES:
         try:
             compiled = import_module(f"{__name__}.compiled_{name}")
-        except ImportError as error:
-            if error.name == f"{__name__}.compiled_{name}" and isinstance(error, ModuleNotFoundError):
+        except Exception as error:  # noqa: BLE001 (Cython raises ValueError or TypeError beside a module of another build)
+            if isinstance(error, ModuleNotFoundError) and error.name == f"{__name__}.compiled_{name}":
                 return "this installation has no compiled modules"
             return f"a compiled module cannot be loaded: {error}"
         # An edit of a source must never run as the text from before it.

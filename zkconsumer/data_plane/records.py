@@ -156,9 +156,11 @@ class RecordReader:
         if len(view) < _BATCH_HEAD or base < 0 or not 0 <= span <= _LARGEST - base:
             raise MalformedRecordError(f"a batch of {len(view)} bytes covers {span} offsets from {base} on")
         attributes, first_stamp, last_stamp, total = _HEAD(view, _ATTRIBUTES_AT)
+        data = start_of(view, total)
+        # Both or none: a second call that is refused would else leave a pointer to bytes that are given up.
         self._view = view
+        self._data = data
         self._failed = failed
-        self._data = start_of(view, total)
         self._at = _BATCH_HEAD
         self._end = len(view)
         self._base = base

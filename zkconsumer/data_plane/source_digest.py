@@ -12,13 +12,17 @@ MODULES: Final = (
     "records",
     "columns",
     "hand_out",
+    "fetch_response",
+    "batch_extent",
 )
 """The modules that are compiled, each after those that it imports."""
 
 DECLARATIONS: Final = (
+    "big_endian.pxd",
     "bounded.pxd",
     "checksum.pxd",
     "clock.pxd",
+    "fetch_response.pxd",
     "hand_out.pxd",
     "records.pxd",
 )

@@ -15,11 +15,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
-from zkconsumer.fetch.fetch_session import FetchRange, FetchSession
+from zkconsumer.fetch.fetch_session import FULL, FetchRange, FetchSession, SessionRequest
 from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch
 from zkconsumer.kafka import (
     EpochEndResponse,
@@ -31,7 +31,7 @@ from zkconsumer.kafka import (
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.requests import CAPPED_FETCH
 from zkconsumer.metrics import Backlog, MetricName, Metrics
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import Endpoint, TopicPartition, new_tuple
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +46,10 @@ class FetchedPart(NamedTuple):
     response: PartitionResponse
 
 
-class FetchResult(NamedTuple):
-    """The response to one fetch. ``turned`` are the partitions whose turn it was; None stands for all that got
-    messages. In a session nobody's turn counts, since the broker itself lets the partitions that it remembers take
-    turns.
-    """
-
-    parts: list[FetchedPart]
-    turned: list[PartitionFetch] | None
+FetchResult: TypeAlias = tuple[list[FetchedPart], Sequence[PartitionFetch] | None]
+"""The requested parts of a response, and the partitions whose turn it was. None stands for all that got messages. In a
+session nobody's turn counts, since the broker itself lets the partitions that it remembers take turns.
+"""
 
 
 SMALLEST_SHARE = 16 * 1024
@@ -139,31 +135,31 @@ class FetchConnection:
         self._channel = settings.channel(endpoint)
         self._session = FetchSession()
         self._ends: dict[tuple[str, int], int] = {}
-        # of the last request: its partitions in the order of service, the same by their names, and their ranges
+        # of the last request: its partitions in the order of service, and the same by their names
         self._planned: Sequence[PartitionFetch] = ()
         self._named: list[PartitionFetch] = []  # of these, the ones in the response
         self._asked: dict[tuple[str, int], PartitionFetch] = {}
-        self._wanted: dict[TopicPartition, FetchRange] = {}
         self._sized = _UNCHANGED
         self._remembered = False  # the broker remembered the partitions of the request before it
         self._reserved = 0  # bytes of the budget for the response
         self._sent = 0.0, Deadline(None), 0
         self._capping = False
-        self._connected = False
+        self.connected = False
+        """Whether there is a connection. Only the fetcher's thread changes it."""
 
     def connect(self) -> bool:
         """Connect unless connected; returns whether this made a connection. Raises BrokerError."""
-        if self._connected:
+        if self.connected:
             return False
         self._session.forget()
         self._channel.connect(Deadline(self._settings.socket_timeout))
         self._capping = self._channel.versions["Fetch"] >= CAPPED_FETCH
-        self._connected = True
+        self.connected = True
         return True
 
     def lost(self) -> None:
         """Note that the connection is unusable; :meth:`connect` makes a new one."""
-        self._connected = False
+        self.connected = False
         self._release()
 
     def close(self) -> None:
@@ -191,17 +187,20 @@ class FetchConnection:
         settings, session = self._settings, self._session
         self._reserved = limit = self.budget.reserve(settings.max_bytes)
         try:
-            self._remembered = session.incremental
+            self._remembered = session.epoch != FULL
             if not self._remembered:
                 self._ends.clear()
-            self._sized = plan = self._plan(fetches, limit)
-            quiet = quiet and settings.min_bytes <= 1  # otherwise some messages wait for the end of the poll
-            wait = poll_seconds(settings.max_wait, plan.turns, full_for, quiet=quiet)
-            positions, forgotten, session_id, epoch = session.next(self._wanted)
+            asked = self._changes(fetches) or self._all(fetches, limit)
+            positions, forgotten, session_id, epoch = asked
             for tp in forgotten:
                 self._ends.pop(tp, None)
+            wait, turns = settings.max_wait, self._sized.turns
+            if quiet or full_for or turns > 1:
+                quiet = quiet and settings.min_bytes <= 1  # otherwise some messages wait for the end of the poll
+                wait = poll_seconds(wait, turns, full_for, quiet=quiet)
             level = settings.isolation_level
-            request = FetchRequest(positions, wait, settings.min_bytes, limit, level, session_id, epoch, forgotten)
+            fields = (positions, wait, settings.min_bytes, limit, level, session_id, epoch, forgotten)
+            request = new_tuple(FetchRequest, fields)
             deadline = Deadline(settings.socket_timeout + wait)
             self._sent = monotonic(), deadline, self._channel.send_fetch(request, deadline)
         except BaseException:
@@ -222,36 +221,56 @@ class FetchConnection:
             log.debug("%s: all partitions are requested anew", e)
             return None
         finally:
-            self._release()
-        self.metrics.fetched(monotonic() - began, answer)
+            reserved, self._reserved = self._reserved, 0
+            self.budget.release(reserved)
         self._session.answered(answer.session_id)
-        parts, sized = self._parts(answer), self._sized
+        parts, size = self._parts(answer)
+        self.metrics.fetched(monotonic() - began, answer.throttle, size)
         if self._remembered:
-            return FetchResult(parts, [])
-        return FetchResult(parts, None if sized.turns == 1 else [fetch for fetch, _ in sized.asked])
+            return parts, ()
+        sized = self._sized
+        return parts, None if sized.turns == 1 else [fetch for fetch, _ in sized.asked]
 
     def _release(self) -> None:
         reserved, self._reserved = self._reserved, 0
         if reserved:
             self.budget.release(reserved)
 
-    def _plan(self, fetches: Sequence[PartitionFetch], limit: int) -> SizedRequest:
-        """Choose the range of each partition that has no valid one."""
+    def _changes(self, fetches: Sequence[PartitionFetch]) -> SessionRequest | None:
+        """Return the request of a session in which only partitions of the last response may have changed.
+
+        So each message does not cost a look at all partitions. Returns None if more may have changed.
+        """
+        if not (self._remembered and self._capping and fetches is self._planned):
+            return None
+        bytes_each = self._settings.partition_bytes
+        changes: dict[TopicPartition, FetchRange] = {}
+        for fetch in self._named:
+            position = fetch.position
+            offset = position.fetched
+            if offset is None:
+                return None
+            size = bytes_each if fetch.least <= bytes_each else fetch.least
+            known = fetch.range
+            if known[0] != offset or known[1] != size:
+                changes[fetch.tp] = fetch.range = new_tuple(FetchRange, (offset, size))
+            if position.log_end < 0:
+                position.log_end = self._ends.get(fetch.tp, -1)
+        self._sized = _UNCHANGED
+        return self._session.next_changes(changes)
+
+    def _all(self, fetches: Sequence[PartitionFetch], limit: int) -> SessionRequest:
+        """Return the request for the range of each of these partitions, as far as the limit allows."""
         settings = self._settings
-        changed = fetches
-        if self._capping and self._remembered and fetches is self._planned:
-            changed = self._named
-            if not changed:
-                return _UNCHANGED
-            wanted = self._wanted.copy()
-        else:
-            self._planned, self._asked, wanted = fetches, {}, {}
-        plan = size_request(changed, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
-        for fetch, size in plan.asked:
+        self._planned, self._asked = fetches, {}
+        wanted: dict[TopicPartition, FetchRange] = {}
+        self._sized = size_request(
+            fetches, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes
+        )
+        for fetch, size in self._sized.asked:
             position, tp = fetch.position, fetch.tp
             start = position.fetched
             if start is None:
-                wanted.pop(tp, None)
                 continue
             self._asked[tp] = fetch
             wanted[tp] = fetch.range_from(start, size)
@@ -259,21 +278,21 @@ class FetchConnection:
                 # In a session the broker names a log's end only when it has changed. So a new position, after a seek,
                 # takes the end that was named before.
                 position.log_end = self._ends.get(tp, -1)
-        self._wanted = wanted
-        return plan
+        return self._session.next(wanted)
 
-    def _parts(self, answer: FetchResponse) -> list[FetchedPart]:
-        """Return the requested parts of a response, and store the log ends that it names."""
+    def _parts(self, answer: FetchResponse) -> tuple[list[FetchedPart], int]:
+        """Return the requested parts of a response and the bytes of all records. Store the log ends that it names."""
         asked, ends, level = self._asked, self._ends, self._settings.isolation_level
-        parts, self._named = [], []
+        parts, self._named, size = [], [], 0
         for part in answer.partitions:
             tp = part[:2]
+            size += len(part.records)
             ends[tp] = -1 if part.error else part.end(level)
             fetch = asked.get(tp)
             if fetch is not None:
-                parts.append(FetchedPart(fetch, fetch.range, part))
+                parts.append(new_tuple(FetchedPart, (fetch, fetch.range, part)))
                 self._named.append(fetch)
-        return parts
+        return parts, size
 
 
 class FetchMetrics:
@@ -306,10 +325,9 @@ class FetchMetrics:
         """Remove the broker's own metrics: nothing is fetched from it any more."""
         self._metrics.remove(self._of_broker)
 
-    def fetched(self, seconds: float, answer: FetchResponse) -> None:
-        """Note a response that took so many seconds."""
-        size = sum([len(part.records) for part in answer.partitions])
-        self._fresh.add((seconds, answer.throttle, size))
+    def fetched(self, seconds: float, throttle: float, size: int) -> None:
+        """Note a response that took so many seconds, with so many bytes of records."""
+        self._fresh.add((seconds, throttle, size))
 
     def settle(self) -> None:
         """Pass the noted values to the instruments; any thread."""

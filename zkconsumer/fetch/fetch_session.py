@@ -16,7 +16,7 @@ from operator import ne
 from typing import NamedTuple
 
 from zkconsumer.kafka import FetchPosition
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import TopicPartition, new_tuple
 
 NO_SESSION = 0
 FULL = 0
@@ -46,32 +46,45 @@ class FetchSession:
     def __init__(self) -> None:
         self.id = NO_SESSION
         self.epoch = FULL
-        self._told: Mapping[TopicPartition, FetchRange] = {}
+        self._told: dict[TopicPartition, FetchRange] = {}
 
     @property
     def incremental(self) -> bool:
         """Whether the next request need only name changes."""
         return self.epoch != FULL
 
-    def next(self, wanted: Mapping[TopicPartition, FetchRange]) -> SessionRequest:
-        """Return the next request, for the ranges in the order of service. They are kept and must not change later.
+    def next(self, wanted: dict[TopicPartition, FetchRange]) -> SessionRequest:
+        """Return the next request, for the ranges in the order of service. They are kept: the session changes them.
 
         :meth:`answered` or :meth:`forget` must follow before the next request.
         """
         told, self._told = self._told, wanted
         if self.epoch == FULL:
             return SessionRequest([FetchPosition(*tp, *want) for tp, want in wanted.items()], [], self.id, FULL)
-        if told is wanted:
-            return SessionRequest([], [], self.id, self.epoch)
         # compared in C, since one in a hundred partitions may have changed
         changed = compress(wanted.items(), map(ne, map(told.get, wanted), wanted.values()))
         news = [FetchPosition(*tp, *want) for tp, want in changed]
         forgotten = [] if told.keys() == wanted.keys() else [tp for tp in told if tp not in wanted]
         return SessionRequest(news, forgotten, self.id, self.epoch)
 
+    def next_changes(self, changes: Mapping[TopicPartition, FetchRange]) -> SessionRequest:
+        """Return the next request of a session, in which nothing but the ranges of these partitions differs from the
+        last one. They are not compared with all others.
+
+        As after :meth:`next`, :meth:`answered` or :meth:`forget` must follow.
+        """
+        self._told.update(changes)
+        positions = []
+        for (
+            tp,
+            want,
+        ) in changes.items():  # no comprehension, which is a function of its own: nearly always one partition
+            positions.append(new_tuple(FetchPosition, tp + want))
+        return new_tuple(SessionRequest, (positions, [], self.id, self.epoch))  # type: ignore[no-any-return]
+
     def answered(self, session_id: int) -> None:
         """Note the response to the request, with its session id."""
-        if session_id == NO_SESSION or (self.incremental and session_id != self.id):
+        if session_id == NO_SESSION or (self.epoch != FULL and session_id != self.id):
             self.forget()
             return
         self.id = session_id

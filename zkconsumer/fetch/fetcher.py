@@ -196,7 +196,8 @@ class Fetcher:
         welcome = self._welcome() or self._welcome()
         if not welcome:
             return False
-        self._connect()
+        if not self._broker.connected:
+            self._connect()
         full_for = 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
         self._broker.send(welcome, full_for, quiet=now - self._stirred_at > QUIET_AFTER)
         return True
@@ -260,7 +261,11 @@ class Fetcher:
     def _welcome(self) -> list[PartitionFetch]:
         """Return the ready partitions whose streams have room now."""
         free = self._broker.budget.free()
-        full = [sink for sink in self._sinks if not sink.has_room(free)]
+        full = None
+        for sink in self._sinks:
+            if not sink.has_room(free):
+                full = [each for each in self._sinks if each is sink or not each.has_room(free)]
+                break
         if not full:
             self._full_since = None
             return self._ready
@@ -320,19 +325,21 @@ class Fetcher:
         if not self._answered:
             self._answered = True
             self._failures.over(self._name)
-        if not answered.parts:
+        parts, turned = answered
+        if not parts:
             return
         self._stirred_at = monotonic()
         outcomes = Outcomes()
         self._served = outcomes.served
-        for part in answered.parts:
+        for part in parts:
             self._handler.handle(part, outcomes)
-            position = part.fetch.position
+            position = part[0].position
             if position.halted or position.full or position.fetched is None or position.fetch_from is not None:
                 self._woken = True
         if outcomes.suspects or outcomes.out_of_range or outcomes.corrupt or outcomes.moved:
             self._settle(outcomes)
-        turned = outcomes.served if answered.turned is None else answered.turned
+        if turned is None:
+            turned = outcomes.served
         if turned:
             self._rotate(turned)
 

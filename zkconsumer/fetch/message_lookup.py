@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any, NamedTuple
 
+from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
@@ -24,7 +25,6 @@ from zkconsumer.fetch.partition_fetch import FetchSettings
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
-from zkconsumer.kafka.fetch_response import PartitionResponse
 from zkconsumer.model import Endpoint, TopicPartition
 
 BYTES = 64 * 1024

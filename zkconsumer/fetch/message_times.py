@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.deadline import Deadline
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches, error_codes
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.fetch_response import PartitionResponse
 from zkconsumer.model import TopicPartition
 
 BYTES = 64 * 1024

@@ -67,7 +67,7 @@ class ResponseHandler:
             or position.fetch_from is not None
         ):
             return  # the partition left, or moved, during the request
-        if response.error == codes.NONE:
+        if response.error == 0:
             try:
                 if self._take(part, outcomes, follows=follows):
                     outcomes.served.append(fetch)
@@ -95,26 +95,27 @@ class ResponseHandler:
         if log_end < 0:
             log_end = NO_END
         reach = extent(records, fetch.tp, request.offset, log_end) if records else NOTHING
+        next_offset, _, wanted, messages, last_batch = reach
         # nearly always the epochs of the first and the last batch are that of the last chunk
-        known, last = fetch.epoch, reach.last + EPOCH_AT
+        known, last = fetch.epoch, last_batch + EPOCH_AT
         follows = follows or (known != b"" and records[EPOCH_AT:EPOCH_END] == known)
         same = follows and records[last : last + 4] == known
-        read = () if same else epochs_in(records, request.offset, reach.last)
+        read = () if same else epochs_in(records, request.offset, last_batch)
         if read and not follows and NO_EPOCH < epoch_before(position.epochs, request.offset) != read[0][1]:
             outcomes.suspects.append((part, read[0][1]))
             return False
         fetch.trouble, fetch.refusals = "", 0
-        if reach.next_offset is None:
-            if reach.wanted:
-                self._grow(fetch, request, reach.wanted, records)
+        if next_offset is None:
+            if wanted:
+                self._grow(fetch, request, wanted, records)
             return False
         if read:
             position.epochs = with_epochs(position.epochs, read)
             fetch.epoch = records[last : last + 4]
-        span = (request.offset, reach.next_offset)
-        fetch.sink.deliver(position, records, span, response.aborted, reach.messages, wake=False)
+        span = (request.offset, next_offset)
+        fetch.sink.deliver(position, records, span, response.aborted, messages, wake=False)
         # only now: an interruption before this line fetches the chunk again, and after it nothing is lost (KAFKA-154)
-        position.fetched = fetch.reached = reach.next_offset
+        position.fetched = fetch.reached = next_offset
         # after one huge message the next are of normal size
         if fetch.least > self._settings.partition_bytes:
             fetch.least = self._settings.partition_bytes

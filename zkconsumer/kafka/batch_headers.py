@@ -26,6 +26,8 @@ _PARTIAL = Struct(">qi4xb6xi").unpack_from  # offset, size, magic, last offset d
 _TOLD = 27  # bytes of a head that hold these fields
 _MAGIC = 16
 _SMALLEST = 14  # the size of an empty message of format 0
+LARGEST_OFFSET: Final = (1 << 63) - 1
+"""The largest offset to go on at. So no message has it, since nothing could follow: neither a commit nor a fetch."""
 
 _MESSAGE_CODEC, BATCH_CODEC = 17, 22  # the bytes that name the compression
 CODEC = 0x07
@@ -71,7 +73,7 @@ def read_head(records: bytes, at: int) -> Head | None:
     if end - at < BATCH_SIZE:
         raise MalformedSetError(f"a batch says that its size is {size}")
     _, _, _, _, _, attributes, delta, _, _, producer, _, _, total = _BATCH(records, at)
-    if delta < 0 or total < 0:
+    if not 0 <= delta < LARGEST_OFFSET - offset or total < 0:
         raise MalformedSetError(f"a batch says that it has {total} records, the last {delta} after the first")
     return offset, offset + delta + 1, end, 2, attributes, producer, total
 
@@ -93,7 +95,7 @@ def misplaced(records: bytes, head: Head, last: int, reached: int) -> int | None
         following = int(START.unpack_from(records, end)[0])
         plain = not records[end + _MESSAGE_CODEC] & CODEC  # a wrapper has the offset of its last message
     believed = (last if last >= 0 else reached - 1) < following
-    if offset > last and not (believed and following <= offset):
+    if last < offset < LARGEST_OFFSET and not (believed and following <= offset):
         return None
     if believed and (plain or last < 0):
         return following
@@ -117,7 +119,7 @@ def given_up(records: bytes, at: int, offset: int) -> int:
     if len(records) - at >= _TOLD:
         first, _, magic, delta = _PARTIAL(records, at)
         after = first + 1 if magic < 2 else first + max(delta, 0) + 1
-    return int(max(after, offset + 1))
+    return int(max(after if after <= LARGEST_OFFSET else 0, offset + 1))
 
 
 _SUMMED = 21  # where the checksummed part begins

@@ -17,19 +17,19 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
+from zkconsumer.data_plane.fetch_response import FetchResponse, Receive, ResponseReader, read, receive_bounded
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
-from zkconsumer.kafka import error_codes, fetch_request, fetch_response, requests
+from zkconsumer.kafka import error_codes, fetch_request, requests
 from zkconsumer.kafka.broker_schemas import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
-from zkconsumer.kafka.connection import Connection, PeerClosedError, Receive, receive_bounded
-from zkconsumer.kafka.fetch_response import FetchResponse
+from zkconsumer.kafka.connection import Connection, PeerClosedError
 from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
 from zkconsumer.kafka.schema import ApiRequest, ApiSchema
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import Endpoint, TopicPartition, new_tuple
 
 logger = logging.getLogger(__name__)
 
-_HEAD = Struct(">ii")  # the length of the rest, the correlation id
+_HEAD, _HEAD_SIZE = Struct(">ii"), 8  # the length of the rest, the correlation id
 _BUFFER = 256 * 1024
 _SMALL = 16 * 1024  # received together with a head; enough for a response with little news
 _KEPT_BUFFER = 4 * 1024 * 1024 + 65536  # the receive buffer grows up to this
@@ -217,24 +217,26 @@ class BrokerChannel:
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding. Raises: BrokerUnavailableError."""
         version = self._version(FETCH)
-        correlation_id = self._next(deadline)
-        data = fetch_request.encode(version, request, correlation_id, self._client_name)
-        self._send(data, self._fetch_expected(correlation_id, version, request), deadline)
-        return correlation_id
-
-    def _fetch_expected(self, correlation_id: int, version: int, request: FetchRequest) -> _PendingResponse:
-        """Return the limits of the response to a fetch."""
-        # a response in a session may name any partition that an earlier request of the session named
-        self._named = len(request.positions) + (self._named if request.session_epoch > 0 else 0)
-        if version >= requests.CAPPED_FETCH:
-            most = request.max_bytes if request.max_bytes > self._largest_fetch else self._largest_fetch
-            for position in request.positions:
-                if position.max_bytes > most:
-                    most = position.max_bytes
+        if self.login_until.at is None:
+            correlation_id = self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         else:
-            most = sum([position.max_bytes for position in request.positions])
+            correlation_id = self._next(deadline)
+        data = fetch_request.encode(version, request, correlation_id, self._client_name)
+        positions, max_wait, _, max_bytes, _, _, epoch, _ = request
+        # a response in a session may name any partition that an earlier request of the session named
+        self._named = len(positions) + (self._named if epoch > 0 else 0)
+        if version >= requests.CAPPED_FETCH:
+            most = max_bytes if max_bytes > self._largest_fetch else self._largest_fetch
+            for position in positions:
+                if position[3] > most:
+                    most = position[3]
+        else:
+            most = sum([position[3] for position in positions])
         most += _BESIDE_RECORDS
-        return _PendingResponse(correlation_id, FETCH, version, request.max_wait, most, self._named)
+        self._send(
+            data, new_tuple(_PendingResponse, (correlation_id, FETCH, version, max_wait, most, self._named)), deadline
+        )
+        return correlation_id
 
     def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchResponse:
         """Return the response to a fetch. Earlier ones that were not received yet are read on the way and kept.
@@ -279,7 +281,7 @@ class BrokerChannel:
             while True:
                 expected, size, have = self._receive_head(deadline)
                 if expected.correlation_id == correlation_id:
-                    begun = memoryview(self.buffer)[_HEAD.size : _HEAD.size + have]
+                    begun = memoryview(self.buffer)[_HEAD_SIZE : _HEAD_SIZE + have]
                     payload = receive_bounded(begun, size, self.buffer, self._receiver(deadline))
                     return requests.decode(request, payload, self.connection.name)
                 self._early[expected.correlation_id] = self._fetched(expected, size, have, deadline)
@@ -380,16 +382,18 @@ class BrokerChannel:
 
     def _fetched(self, expected: _PendingResponse, size: int, have: int, deadline: Deadline) -> FetchResponse:
         """Return a fetch response, of which the head and the first ``have`` bytes have come; receive the rest."""
-        whole = _HEAD.size + size
+        whole = _HEAD_SIZE + size
         if len(self.buffer) < whole:
-            self._enlarge_buffer(whole, _HEAD.size + have)
-        view = memoryview(self.buffer)[_HEAD.size : whole]
+            self._enlarge_buffer(whole, _HEAD_SIZE + have)
+        view = memoryview(self.buffer)[_HEAD_SIZE:whole]
         if len(view) < size:
             view = memoryview(bytes(view[:have]))
         elif have < size:
             self.connection.receive(view[have:], deadline, self._timeout)
-        reader = fetch_response.ResponseReader(self.buffer, size, self._receiver(deadline), view)
-        return fetch_response.read(reader, expected.version, self.connection.name, expected.most_partitions)
+        reader = ResponseReader(
+            self.buffer, size, lambda rest: self.connection.receive(rest, deadline, self._timeout), view
+        )
+        return read(reader, expected.version, self.connection.name, expected.most_partitions)
 
     def _enlarge_buffer(self, wanted: int, have: int) -> None:
         """Make room for ``wanted`` bytes, as far as that is allowed; ``have`` bytes are there.
@@ -409,18 +413,16 @@ class BrokerChannel:
         the buffer. A small response is received together with its head, if no other can follow it.
         """
         expected = self._expected[0]
-        alone = len(self._expected) == 1
-        view = memoryview(self.buffer)[: _SMALL if alone else _HEAD.size]
-        limit = self._timeout + expected.max_wait
-        have = self.connection.receive_some(view, _HEAD.size, deadline, limit) - _HEAD.size
+        view = memoryview(self.buffer)[: _SMALL if len(self._expected) == 1 else _HEAD_SIZE]
+        have = self.connection.receive_some(view, _HEAD_SIZE, deadline, self._timeout + expected.max_wait) - _HEAD_SIZE
         size, correlation_id = _HEAD.unpack_from(view)
         size -= 4
-        if correlation_id != expected.correlation_id or not have <= size:
+        if correlation_id != expected[0] or have > size:
             raise BrokerError(
                 f"{self.name}: answer {correlation_id} of {size + 4} bytes came in place of {expected.correlation_id}"
                 f" ({expected.api.name}); is this a Kafka listener of the right security protocol?"
             )
-        if size > expected.most_bytes:
+        if size > expected[4]:
             advice = "; a larger message needs a larger fetch.max.bytes" if expected.api is FETCH else ""
             raise BrokerError(
                 f"{self.name}: an answer of {size} bytes came to {expected.api.name}, where {expected.most_bytes} are"

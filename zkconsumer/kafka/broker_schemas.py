@@ -1,7 +1,8 @@
 """Schemas of the requests that every broker answers, whether it coordinates a group or not. Pure.
 
 Versions later than ``highest`` give a consumer of registered brokers (0.8 to 3.9) nothing that it uses.
-``fetch_request.py`` and ``fetch_response.py`` read and write a fetch without its schema, because it is the hot path.
+``fetch_request.py`` and ``data_plane/fetch_response.py`` write and read a fetch without its schema, because it is the
+hot path.
 """
 
 from __future__ import annotations

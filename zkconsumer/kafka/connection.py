@@ -24,7 +24,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BytesIO
 from time import monotonic
 from typing import Any
 
@@ -92,7 +91,10 @@ class Connection:
         seconds = deadline.bounded(limit)
         end = monotonic() + seconds
         rest: bytes | memoryview = data
-        sock = self._begin()
+        self.busy = True  # first: see the module's docstring
+        sock = self.socket
+        if sock is None or self._closed:
+            raise self._unusable()
         try:
             while True:
                 if seconds <= 0:
@@ -107,7 +109,9 @@ class Connection:
         except BaseException as failure:
             self._failed(failure)
             raise
-        self._end()
+        self.busy = False
+        if self._closed:
+            raise self._unusable()
 
     def receive(self, view: memoryview, deadline: Deadline, limit: float) -> None:
         """Fill ``view``. Each read may wait for ``limit`` seconds, all of them for the deadline.
@@ -116,18 +120,18 @@ class Connection:
         wait for a thread that computes meanwhile, up to five milliseconds. Raises: BrokerUnavailableError, also when
         the peer closes the connection before the view is full.
         """
-        self._receive(view, len(view), socket.MSG_WAITALL, deadline, limit)
+        self.receive_some(view, len(view), deadline, limit, socket.MSG_WAITALL)
 
-    def receive_some(self, view: memoryview, least: int, deadline: Deadline, limit: float) -> int:
+    def receive_some(self, view: memoryview, least: int, deadline: Deadline, limit: float, flags: int = 0) -> int:
         """Receive the first ``least`` bytes of ``view``, and the bytes that have come with them; returns their number.
 
-        Otherwise as :meth:`receive`.
+        Otherwise as :meth:`receive`. Arguments: ``flags`` are those of the system call, for a plain socket.
         """
-        return self._receive(view, least, 0, deadline, limit)
-
-    def _receive(self, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float) -> int:
         have = 0
-        sock = self._begin()
+        self.busy = True  # first: see the module's docstring
+        sock = self.socket
+        if sock is None or self._closed:
+            raise self._unusable()
         try:
             while have < least:
                 seconds = deadline.bounded(limit)
@@ -143,7 +147,9 @@ class Connection:
         except BaseException as failure:
             self._failed(failure)
             raise
-        self._end()
+        self.busy = False
+        if self._closed:
+            raise self._unusable()
         return have
 
     def set_time_limit(self, sock: socket.socket, option: int, seconds: float) -> None:
@@ -190,34 +196,28 @@ class Connection:
     @contextmanager
     def using(self) -> Iterator[socket.socket]:
         """Return the socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
-        sock = self._begin()
+        self.busy = True  # first: see the module's docstring
+        sock = self.socket
+        if sock is None or self._closed:
+            raise self._unusable()
         try:
             yield sock
         except BaseException as failure:
             self._failed(failure)
             raise
-        self._end()
-
-    # These three stand for the context manager in what every small response does, since it takes three times as long.
-
-    def _begin(self) -> socket.socket:
-        """Return the socket, marked as in use."""
-        self.busy = True  # first: see the module's docstring
-        if self._closed:
-            self.drop()
-            raise self._unavailable("the channel was closed")
-        sock = self.socket
-        if sock is None:
-            self.busy = False
-            raise self._unavailable("not connected")
-        return sock
-
-    def _end(self) -> None:
-        """Mark the socket as no longer in use."""
         self.busy = False
         if self._closed:
+            raise self._unusable()
+
+    # ``send`` and ``receive_some`` do the same in place: a small response has one of each, and calls take longer.
+
+    def _unusable(self) -> BrokerUnavailableError:
+        """Return why the socket cannot be used, which was marked as in use. A closed one is given up."""
+        if self._closed:
             self.drop()
-            raise self._unavailable("the channel was closed")
+            return self._unavailable("the channel was closed")
+        self.busy = False
+        return self._unavailable("not connected")
 
     def _failed(self, failure: BaseException) -> None:
         """Drop the socket after a failure while it was in use, and raise what the failure means."""
@@ -333,27 +333,3 @@ def _timeval(seconds: float) -> bytes:
 def _close_quietly(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.close()
-
-
-Receive = Callable[[memoryview], None]
-"""Fills a view with the next bytes."""
-_PIECE = 64 * 1024
-
-
-def receive_bounded(begun: bytes | memoryview, size: int, scratch: bytearray, receive: Receive) -> bytes:
-    """Return ``size`` bytes that begin with ``begun``, without believing the number, which the peer announced.
-
-    The rest is received in parts as large as ``scratch``, so memory grows with the bytes that came. Otherwise eight
-    bytes could make a member allocate two gigabytes, and stand still while they are zeroed. ``begun`` may lie in
-    ``scratch``. Raises: errors of ``receive``.
-    """
-    found = BytesIO()
-    found.write(begun)
-    left = size - len(begun)
-    scratch_view = memoryview(scratch or bytearray(_PIECE))
-    while left > 0:
-        piece = scratch_view[: min(left, len(scratch_view))]
-        receive(piece)
-        found.write(piece)
-        left -= len(piece)
-    return found.getvalue()  # its own buffer and no copy of it

@@ -7,6 +7,7 @@ partition and walks its fields, which takes longer than to read a small response
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from struct import Struct
@@ -30,19 +31,40 @@ _INT32 = Struct(">i").pack
 
 _CONSUMER = -1  # the replica id of a client that is no replica
 _UNKNOWN = -1
+_NEWEST = 11
 _INT32_MAX = 2**31 - 1
 _NO_RACK = b"\0\0"  # the leader itself shall answer
-_NOTHING, _ONE = _INT32(0), _INT32(1)
+_NOTHING = _INT32(0)
 
 
 def encode(version: int, request: FetchRequest, correlation_id: int, client_id: bytes) -> bytes:
     """Return the request as its bytes, length included; fields that the version does not have are left out."""
+    if version == _NEWEST and len(request[0]) == 1 and not request[7]:
+        return _one_partition(request, correlation_id, client_id)
     body = client_id + _limits(version, request) + _topics(request.positions, _position(version))
     if version >= 7:
         body += _topics(request.forgotten, _forgotten) if request.forgotten else _NOTHING
     if version >= 11:
         body += _NO_RACK
     return _HEADER(_HEADER_SIZE + len(body), FETCH.key, version, correlation_id, len(client_id)) + body
+
+
+def _one_partition(request: FetchRequest, correlation_id: int, client_id: bytes) -> bytes:
+    """Return a request of the newest version for one partition, as most are where the broker remembers."""
+    positions, seconds, least, most, level, session, epoch, _ = request
+    topic, partition, offset, size = positions[0]
+    name = topic.encode()
+    pack, length = _one_layout(len(client_id), len(name))
+    head = (length, FETCH.key, _NEWEST, correlation_id, len(client_id), client_id)
+    limits = (_CONSUMER, min(round(seconds * 1000), _INT32_MAX), least, min(most, _INT32_MAX), level, session, epoch)
+    return pack(*head, *limits, 1, len(name), name, 1, partition, _UNKNOWN, offset, _UNKNOWN, size, 0, 0)
+
+
+@cache
+def _one_layout(client: int, topic: int) -> tuple[Callable[..., bytes], int]:
+    """Return what packs such a request, and its length, for a client's and a topic's name of so many bytes."""
+    layout = Struct(f">ihhih{client}siiiibiiih{topic}siiiqqiih")
+    return layout.pack, layout.size - 4
 
 
 def _limits(version: int, request: FetchRequest) -> bytes:
@@ -83,9 +105,6 @@ def _topics(parts: Sequence[Any], write: Callable[[Any], bytes]) -> bytes:
     """Write runs of equal topics as one entry; the order stays, since it decides which partition is served first."""
     if not parts:
         return _NOTHING
-    if len(parts) == 1:  # as in most requests where the broker remembers and few messages come
-        name: bytes = parts[0][0].encode()
-        return _ONE + _INT16(len(name)) + name + _ONE + write(parts[0])
     runs = [(topic.encode(), [write(part) for part in run]) for topic, run in groupby(parts, itemgetter(0))]
     written = [_INT32(len(runs))]
     for name, entries in runs:

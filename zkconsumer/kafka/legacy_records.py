@@ -16,7 +16,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from zkconsumer.data_plane.records import Record
-from zkconsumer.kafka.batch_headers import CODEC, MalformedSetError
+from zkconsumer.kafka.batch_headers import CODEC, LARGEST_OFFSET, MalformedSetError
 from zkconsumer.kafka.compression import Expansion, decompress
 from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
 
@@ -85,7 +85,7 @@ def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansi
 
 def _check(view: memoryview, at: int, stop: int, offset: int, magic: int, stored: int | None) -> None:
     """Refuse a message with a senseless head, or whose checksum is not ``stored`` (None: not checked)."""
-    if stop - at < _SMALLEST or offset < 0 or not 0 <= magic <= 1:
+    if stop - at < _SMALLEST or not 0 <= offset < LARGEST_OFFSET or not 0 <= magic <= 1:
         raise MalformedSetError(f"a message says that its size is {stop - at - _START}, its format {magic}")
     if stored is not None:
         computed = crc32(view[at + _SUMMED : stop])

@@ -1,7 +1,7 @@
 """The requests of this client: their versions, their values, and what small responses mean.
 
 Pure (no socket, no clock). ``broker_schemas.py`` describes the requests. ``fetch_request.py`` writes a fetch, and
-``fetch_response.py`` reads its response.
+``data_plane/fetch_response.py`` reads its response.
 
 Mirrors the original, which speaks Fetch 0 to 3, Metadata 0 and ListOffsets 0. Differs in that a broker of node version
 3 or later is asked for its versions. Otherwise it would convert messages down, and lose headers and zstd.

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from zkconsumer.config.security_properties import PASSWORD_MECHANISMS, SecurityConfig
 from zkconsumer.deadline import Deadline
@@ -103,6 +102,8 @@ def _token_source(config: SecurityConfig) -> TokenSource:
 
 
 def _from_file(url: str) -> TokenSource:
+    from urllib.request import url2pathname  # here: it loads the clients of HTTP and mail
+
     path = Path(url2pathname(urlsplit(url).path))
     return lambda: path.read_text(encoding="ascii").strip()
 

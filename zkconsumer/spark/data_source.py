@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import uuid4
 
+from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.spark.batch_reader import BatchReader, FilteringReader
 from zkconsumer.spark.catalog_options import overridden, stored_options, with_options
+from zkconsumer.spark.driver_reader import DriverReader
 from zkconsumer.spark.option_copies import without_copies
-from zkconsumer.spark.options import ReadOptions, parse
+from zkconsumer.spark.options import READ_ON_DRIVER, ReadOptions, parse
 from zkconsumer.spark.schema import check_schema, source_schema
 from zkconsumer.spark.stream_reader import StreamReader
 from zkconsumer.spark.table_options import TABLE, TableOptions, names_table, parse_table
@@ -68,14 +70,29 @@ class ZkConsumerDataSource(DataSource):
         return (FilteringReader if parsed.pushdown else BatchReader)(parsed, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802
-        """Return the reader of a stream. Raises ConfigException."""
+        """Return the reader of a stream whose batches tasks read.
+
+        Raises ConfigException; PySparkNotImplementedError, by which Spark asks for the simple reader instead.
+        """
+        parsed = self._stream_options(schema)
+        if parsed.read_on_driver:
+            raise PySparkNotImplementedError(
+                errorClass="NOT_IMPLEMENTED", messageParameters={"feature": f"streamReader with {READ_ON_DRIVER}=true"}
+            )
+        return StreamReader(parsed, schema, self._frame)
+
+    def simpleStreamReader(self, schema: StructType) -> Any:  # noqa: N802
+        """Return the reader of a stream whose batches the driver reads. Raises ConfigException."""
+        return DriverReader(StreamReader(self._stream_options(schema), schema, self._frame))
+
+    def _stream_options(self, schema: StructType) -> ReadOptions:
         parsed = self._options_of(schema)
         if isinstance(parsed, TableOptions):
             reason = "a table about groups is read in a batch: it is their state at one moment"
             raise ConfigException(TABLE, f"{parsed.table!r}: {reason}")
         parsed.check_stream()
         check_schema(schema)
-        return StreamReader(parsed, schema, self._frame)
+        return parsed
 
     def _options_of(self, schema: StructType) -> ReadOptions | TableOptions:
         """Return the options: of this source, or those that a table has in its columns."""

@@ -23,7 +23,7 @@ from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import option_values as values
-from zkconsumer.spark.offset_ranges import LATEST, OffsetChoice
+from zkconsumer.spark.offset_ranges import LATEST, PACKED_OFFSETS, OffsetChoice
 from zkconsumer.spark.option_copies import without_copies
 
 _OF_BROKERS_MEMBERS: Final = (
@@ -84,6 +84,7 @@ does a buffer of the socket in which more of them waits than the original's 64 K
 empties in turns; and a commit that failed after its batch is made up for soon.
 """
 
+READ_ON_DRIVER: Final = "readOnDriver"
 _OURS: Final = (
     "subscribe",
     "subscribePattern",
@@ -95,6 +96,7 @@ _OURS: Final = (
     "endingTimestamp",
     "maxOffsetsPerTrigger",
     "minPartitions",
+    READ_ON_DRIVER,
     "failOnDataLoss",
     "includeHeaders",
     "membership",
@@ -148,6 +150,7 @@ class ReadOptions:
     ending: OffsetChoice | None = None
     max_offsets: int | None = None
     min_partitions: int | None = None
+    read_on_driver: bool = False
     fail_on_data_loss: bool = True
     include_headers: bool = False
     membership: str | None = None
@@ -179,6 +182,8 @@ class ReadOptions:
         """Refuse options that a batch cannot have. Raises ConfigException."""
         if self.max_offsets is not None:
             refuse("maxOffsetsPerTrigger", str(self.max_offsets), "a batch has no triggers; limit it by endingOffsets")
+        if self.read_on_driver:
+            refuse(READ_ON_DRIVER, "true", "is for streams; tasks read a batch")
         if self.starting == LATEST:
             refuse("startingOffsets", "latest", "a batch that starts at the end reads nothing")
         if self.starting is not None and -1 in (self.starting.given or {}).values():
@@ -199,6 +204,12 @@ class ReadOptions:
             refuse(name, _shown(self.ending), "a stream has no end; use the trigger availableNow")
         if self.pushdown:
             refuse("pushdown", "true", "Spark tells filters to batches only; a stream must read all it counts as read")
+        if self.read_on_driver and (self.max_offsets is None or self.max_offsets > PACKED_OFFSETS):
+            refuse(
+                READ_ON_DRIVER, "true", f"is for small batches; set maxOffsetsPerTrigger, to {PACKED_OFFSETS} at most"
+            )
+        if self.read_on_driver and self.min_partitions is not None:
+            refuse("minPartitions", str(self.min_partitions), "contradicts readOnDriver=true: no task reads")
         if not self.is_member:
             self._refuse_for_members("contradicts membership='none'")
             return
@@ -261,6 +272,7 @@ def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptio
         ending=_place(options, "endingOffsets", "endingTimestamp", {-1}, "earliest"),
         max_offsets=_read(options, "maxOffsetsPerTrigger", values.positive),
         min_partitions=_read(options, "minPartitions", values.positive),
+        read_on_driver=_read(options, READ_ON_DRIVER, values.flag, default=False),
         fail_on_data_loss=_read(options, "failOnDataLoss", values.flag, default=True),
         include_headers=_read(options, "includeHeaders", values.flag, default=False),
         membership=_read(options, "membership", values.choice("member", "none")),

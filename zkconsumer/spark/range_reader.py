@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
@@ -43,16 +43,25 @@ from zkconsumer.spark.zookeeper_cluster import QueryCluster, open_channel
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS: Final = 8192
+BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 32 * 1024 * 1024
 _SMALLEST_FETCH: Final = 64 * 1024
 _GUESSED_RECORD: Final = 1024
+_RANGES_AHEAD: Final = 16
+"""Ranges of which the first fetch is sent before their turn. Early answers are kept until then, 1 MB at most each."""
 ADVICE: Final = "set failOnDataLoss=false to go on without what is missing"
 FROM_BEGINNING: Final = "its topic was made anew, or its log was cut: it is read from its beginning,"
 
 
 class _Moved(BrokerUnavailableError):
     """The partition must be read from elsewhere."""
+
+
+class _Fetch(NamedTuple):
+    """A fetch whose answer is outstanding: the channel that it was sent on, and its id there."""
+
+    channel: BrokerChannel
+    pending: int
 
 
 class RangeReader:
@@ -74,7 +83,12 @@ class RangeReader:
         self._timeout = options.config.socket_timeout_ms / 1000
         self._leaders = dict(leaders)
         self._channels: dict[Endpoint, BrokerChannel] = {}
+        self._sent_ahead: dict[tuple[TopicPartition, int], _Fetch] = {}
         self._pause = Event()
+
+    def follow(self, leaders: Mapping[TopicPartition, Endpoint]) -> None:
+        """Ask these brokers first from now on."""
+        self._leaders.update(leaders)
 
     def close(self) -> None:
         """Close the connections."""
@@ -82,9 +96,13 @@ class RangeReader:
             channel.close()
         self._channels.clear()
 
-    def sets(self, range_: OffsetRange) -> Iterator[tuple[PartitionResponse, int]]:
+    def sets(
+        self, range_: OffsetRange, following: Sequence[OffsetRange] = ()
+    ) -> Iterator[tuple[PartitionResponse, int]]:
         """Yield the fetched sets of a range, each with the offset that was asked for, until its end is reached.
 
+        Arguments: ``following`` are the ranges that are read next. Their first fetches are sent together with this
+        one's, so that many small ranges do not wait for an answer each.
         Raises BrokerError if the range cannot be read in time, OffsetOutOfRangeError if it is gone.
         """
         where = TopicPartition(range_.topic, range_.partition)
@@ -92,7 +110,7 @@ class RangeReader:
         deadline = Deadline(self._timeout)
         while position < range_.end:
             try:
-                for part, asked, reached in self._fetches(where, position, range_.end):
+                for part, asked, reached in self._fetches(where, position, range_.end, following):
                     position = reached  # an error after this line does not fetch it again
                     yield part, asked
                     deadline = Deadline(self._timeout)  # from when Spark wants more, which may be much later
@@ -116,11 +134,14 @@ class RangeReader:
                 self._forget(where)
                 self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
 
-    def _fetches(self, where: TopicPartition, position: int, end: int) -> Iterator[tuple[PartitionResponse, int, int]]:
+    def _fetches(
+        self, where: TopicPartition, position: int, end: int, following: Sequence[OffsetRange]
+    ) -> Iterator[tuple[PartitionResponse, int, int]]:
         """Yield (fetched, offset asked for, next offset); each next fetch is sent before the last is handed out."""
         channel = self._channel(where)
-        largest = min(self._config.fetch_message_max_bytes, max(_SMALLEST_FETCH, (end - position) * _GUESSED_RECORD))
-        pending = self._send(channel, where, position, largest)
+        largest = self._guessed_size(end - position)
+        pending = self._sent_before(channel, where, position) or self._send(channel, where, position, largest)
+        self._send_ahead(channel, following)
         silent = Deadline(self._timeout)
         while True:
             part = self._answer(channel, pending, where)
@@ -152,6 +173,28 @@ class RangeReader:
             if position >= end:
                 return
             silent = Deadline(self._timeout)
+
+    def _guessed_size(self, offsets: int) -> int:
+        return min(self._config.fetch_message_max_bytes, max(_SMALLEST_FETCH, offsets * _GUESSED_RECORD))
+
+    def _sent_before(self, channel: BrokerChannel, where: TopicPartition, position: int) -> int | None:
+        """Return the id of the fetch that was sent ahead, or None. Answers on a channel that was closed are lost."""
+        sent = self._sent_ahead.pop((where, position), None)
+        return sent.pending if sent is not None and sent.channel is channel else None
+
+    def _send_ahead(self, channel: BrokerChannel, following: Sequence[OffsetRange]) -> None:
+        """Send the first fetches of the next ranges that the same broker leads, as far as they are known to be there.
+
+        A broker that is not connected yet is left to its first range: two waits for it would take twice the time.
+        """
+        for range_ in following[:_RANGES_AHEAD]:
+            where = TopicPartition(range_.topic, range_.partition)
+            leader = self._leaders.get(where)
+            known = self._sent_ahead.get((where, range_.start))
+            if leader is None or self._channels.get(leader) is not channel or (known and known.channel is channel):
+                continue
+            pending = self._send(channel, where, range_.start, self._guessed_size(range_.size))
+            self._sent_ahead[where, range_.start] = _Fetch(channel, pending)
 
     def _send(self, channel: BrokerChannel, where: TopicPartition, position: int, size: int) -> int:
         request = FetchRequest(
@@ -253,32 +296,43 @@ class RangePartition(InputPartition):
         return f"<RangePartition {', '.join(f'{t}-{p} [{a}, {b})' for t, p, a, b in self.ranges)}>"
 
 
-def read_partition(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
-    """Read the part of one task, for both readers. Without anything to read, Spark makes an empty partition itself."""
+def read_partition(
+    options: ReadOptions, schema: StructType, partition: InputPartition, reader: RangeReader | None = None
+) -> Iterator[Any]:
+    """Read the part of one task, for both readers. Without anything to read, Spark makes an empty partition itself.
+
+    Arguments: ``reader`` as for :func:`read`.
+    """
     if not isinstance(partition, RangePartition):
         return iter(())
-    return read(options, partition.ranges, partition.leaders, arrow_schema(schema))
+    return read(options, partition.ranges, partition.leaders, arrow_schema(schema), reader)
 
 
 def read(
-    options: ReadOptions, ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, Endpoint], schema: Any
+    options: ReadOptions,
+    ranges: Sequence[OffsetRange],
+    leaders: Mapping[TopicPartition, Endpoint],
+    schema: Any,
+    kept: RangeReader | None = None,
 ) -> Iterator[Any]:
     """Yield the messages of some ranges as ``pyarrow.RecordBatch`` of thousands of rows.
 
     Arguments: ``schema`` is the ``pyarrow.Schema`` of every batch; its names are those of ``kafka.arrow_columns``.
+    ``kept`` is a reader whose connections stay open afterwards; by default there is one for this call.
     Raises: as ``RangeReader.sets``, and InvalidMessageException for corrupt data, naming its position.
     """
     import pyarrow as pa
 
-    reader = RangeReader(options, leaders)
+    reader = kept or RangeReader(options, {})
+    reader.follow(leaders)
     builder = ColumnBuilder(schema.names)
     committed_only = options.isolation_level == 1
     expansion = Expansion(options.config.batch_expanded_max_bytes)
     with _without_gc():
         try:
-            for range_ in ranges:
+            for number, range_ in enumerate(ranges):
                 where = TopicPartition(range_.topic, range_.partition)
-                for part, asked in reader.sets(range_):
+                for part, asked in reader.sets(range_, ranges[number + 1 :]):
                     for batch in batches(
                         part.records,
                         check_crc=options.config.check_crcs,
@@ -294,7 +348,8 @@ def read(
             if builder.rows:
                 yield _record_batch(pa, builder, schema)
         finally:
-            reader.close()
+            if kept is None:
+                reader.close()
 
 
 def _record_batch(pa: Any, builder: ColumnBuilder, schema: Any) -> Any:

@@ -26,7 +26,7 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.frame_lock import LEAVES_WITHIN, FrameLock
 from zkconsumer.spark.options import ReadOptions
-from zkconsumer.spark.range_reader import read_partition
+from zkconsumer.spark.range_reader import RangeReader, read_partition
 from zkconsumer.spark.streaming_query import QueryRun, end_cleanly_on_sigterm, leave_sigterm_alone
 
 _READ_TWICE = (
@@ -67,6 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return run
 
     def _close(self, run: QueryRun) -> None:
+        leave_sigterm_alone()
         self.lock.leaving()
         try:
             run.close()
@@ -98,9 +99,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of a batch, which its end offset alone decides."""
         return list(self._running().plan(end))
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def range_reader(self) -> RangeReader:
+        """Return a reader for several calls of :meth:`read` in one process. It is the caller's to close."""
+        return RangeReader(self._options, {})
+
+    def read(self, partition: InputPartition, reader: RangeReader | None = None) -> Iterator[Any]:
         """Return the messages of one task as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
-        return read_partition(self._options, self._schema, partition)
+        return read_partition(self._options, self._schema, partition, reader)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Settle batches up to here: they are finished."""
@@ -110,7 +115,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End the query."""
         run = self._run
         if run is not None:
-            leave_sigterm_alone()
             self._close(run)
             self._run = None
             atexit.unregister(self._close)

@@ -200,10 +200,10 @@ class ChunkReader:
             self.passed(chunk, self._counted_to, reached, closing=whole)
         self._current = None
         if whole:
-            self.queue.taken = None
+            self.queue.finish_taken()
         else:
             self.queue.put_back(chunk)
-        if position.revoked:
+        if position.halted and position.revoked:
             self.queue.let_go()
 
     def passed(self, chunk: Chunk, first: int, end: int, *, closing: bool) -> None:

@@ -200,7 +200,7 @@ class ColumnReader:
         if part.whole:
             if kept.chunk is not part.chunk:
                 self._reader.count_bytes(part.chunk)
-            self._queue.taken = None
+            self._queue.finish_taken()
 
     def _pass(self, part: ChunkPart) -> None:
         """Pass a part without rows: markers of transactions, aborted data, or offsets that were compacted away."""

@@ -105,7 +105,8 @@ class StreamQueue:
         self._arrived = WakeFlag()  # wakes the reader
         self.closed = False  # the stream has ended
         self._failure: Exception | None = None
-        self._taken: Chunk | None = None
+        self.taken: Chunk | None = None
+        """The chunk that is being read, until :meth:`finish_taken`. Only the queue writes it."""
         self.reader_waits = False  # a reader has asked for a chunk and not got it yet
         self._watcher: Callable[[], None] | None = None
         self._aside: dict[PartitionPosition, deque[Chunk]] = {}
@@ -119,31 +120,27 @@ class StreamQueue:
     def __len__(self) -> int:
         return len(self._chunks)
 
-    @property
-    def taken(self) -> Chunk | None:
-        """The chunk that is being read; the reader sets None at its end."""
-        return self._taken
-
-    @taken.setter
-    def taken(self, chunk: Chunk | None) -> None:
-        self._taken = chunk
-        if chunk is None:
+    def finish_taken(self) -> None:
+        """Note that the reader is done with the chunk that it took."""
+        self.taken = None
+        if self._budget is not None and self._budget.short:
             self._freed()
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the queued chunks and of the chunk that is being read."""
-        taken = self._taken
+        taken = self.taken
         return self.bytes if taken is None else self.bytes + taken.in_use
 
     def has_room(self, free: int | None = None) -> bool:
         """Return whether another fetch is welcome, with ``free`` bytes left for all streams together (None: look)."""
-        if self.closed or self._full:
+        budget, waiting = self._budget, len(self._chunks)
+        if self.closed or (waiting >= self._capacity and self._full):
             return False
-        if self._budget is None:
+        if budget is None:
             return True
         # a waiting reader is always served; otherwise streams that nobody reads could starve it
-        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self.reader_waits
+        return budget.allows(self.held_bytes, budget.free() if free is None else free) or self.reader_waits
 
     @property
     def _full(self) -> bool:
@@ -238,7 +235,7 @@ class StreamQueue:
         there. The fetcher has found the truncation already, and would not find it again.
         """
         with self._lock:
-            waiting = [self._taken] if self._taken is not None else []
+            waiting = [self.taken] if self.taken is not None else []
             for chunks in (self._chunks, *self._aside.values()):
                 waiting += chunks
             jumps = [chunk for chunk in waiting if chunk.position is position and chunk.jump]
@@ -256,8 +253,8 @@ class StreamQueue:
                 self._aside.pop(position, None)
             self._chunks = deque([*kept, *(chunk for chunk in self._chunks if chunk.position is not position)])
             self._recount()
-            if self._taken is not None and self._taken.position is position:
-                self._taken = None
+            if self.taken is not None and self.taken.position is position:
+                self.taken = None
         self._freed()
         self._on_room()
 
@@ -265,7 +262,7 @@ class StreamQueue:
         """Queue a chunk; returns whether the reader may take it now."""
         position = chunk.position
         with self._lock:
-            if self.closed or position.revoked:
+            if self.closed or (position.halted and position.revoked):
                 return False
             self.bytes += len(chunk.records)
             if position.paused:
@@ -297,7 +294,7 @@ class StreamQueue:
         while True:
             with self._lock:
                 if self._chunks or self.closed or self._failure is not None:
-                    was_full = self._full
+                    was_full = len(self._chunks) >= self._capacity and self._full
                     chunk = self._take()
                     break
                 self.reader_waits = True  # also if the chunk that woke the reader was revoked or paused meanwhile
@@ -320,7 +317,7 @@ class StreamQueue:
         if self._failure is not None:
             raise self._failure
         # in this order: an interrupt between the two repeats the chunk and does not lose it
-        chunk = self._taken = self._chunks[0]
+        chunk = self.taken = self._chunks[0]
         self._chunks.popleft()
         # an empty queue has no bytes, which corrects a sum that an earlier interrupt left wrong
         self.bytes = self.bytes - len(chunk.records) if self._chunks or self._aside else 0
@@ -388,8 +385,8 @@ class StreamQueue:
                 waiting.appendleft(chunk)
                 self._recount()
             # last: an interrupt before this line repeats the chunk, and nothing of it is handed out twice
-            if self._taken is chunk:
-                self._taken = None
+            if self.taken is chunk:
+                self.taken = None
         self._freed()
 
     def let_go(self) -> None:
@@ -420,8 +417,8 @@ class StreamQueue:
         self._budget, self._watcher, self._on_room = None, None, lambda: None
         self._chunks, self._aside = deque(), {}
         self._failure = error
-        if self._taken is not None:
-            self._taken.position.revoked = True
+        if self.taken is not None:
+            self.taken.position.revoked = True
 
     def close(self) -> None:
         """End the stream: waiting readers wake and end, queued chunks are dropped."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from configparser import ConfigParser
-from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -60,11 +60,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch) -> None:
             "absent": "no_such_package:X",
         }.items()
     ]
-    monkeypatch.setattr(
-        import_module("zkconsumer.assignors.assignor"),
-        "entry_points",
-        lambda group: points if group == ENTRY_POINT_GROUP else [],
-    )
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points if group == ENTRY_POINT_GROUP else [])
 
 
 def test_ours_are_announced_in_the_package_s_metadata() -> None:

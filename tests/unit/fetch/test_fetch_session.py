@@ -67,19 +67,27 @@ class AnySession(RuleBasedStateMachine):
 
     @rule(wanted=WANTED, room=st.booleans())
     def ask(self, wanted: dict[TopicPartition, FetchRange], room: bool) -> None:
-        before, self.wanted, self.fetched = self.wanted, wanted, None
+        before, self.wanted, self.fetched = self.wanted, dict(wanted), None
         told = self.session.incremental
-        said = self.session.next(wanted)
+        self.answer(self.session.next(wanted), room, before if told else {})
+
+    @precondition(lambda self: self.session.incremental)
+    @rule(changes=WANTED)
+    def ask_for_changes(self, changes: dict[TopicPartition, FetchRange]) -> None:
+        """No partition comes or goes."""
+        before, self.fetched = self.wanted, None
+        changes = {tp: place for tp, place in changes.items() if tp in before and before[tp] != place}
+        self.wanted = {**before, **changes}
+        self.answer(self.session.next_changes(changes), True, before)
+
+    def answer(self, said: SessionRequest, room: bool, before: dict[TopicPartition, FetchRange]) -> None:
         error, session_id, fetched = self.broker.asked(said, room=room)
         if error:
             assert self.session.refused()
             return
         self.session.answered(session_id)
         self.fetched = fetched
-        if told:
-            assert all(
-                before.get(TopicPartition(p.topic, p.partition)) != (p.offset, p.max_bytes) for p in said.positions
-            )
+        assert all(before.get(TopicPartition(p.topic, p.partition)) != (p.offset, p.max_bytes) for p in said.positions)
 
     @rule()
     def connection_lost(self) -> None:

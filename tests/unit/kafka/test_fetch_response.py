@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.kafka.scripted import response
+from zkconsumer.data_plane.fetch_response import FetchResponse, PartitionResponse, ResponseReader, read
 from zkconsumer.errors import BrokerError
 from zkconsumer.kafka.broker_schemas import FETCH
-from zkconsumer.kafka.fetch_response import FetchResponse, PartitionResponse, ResponseReader, read
 
 INT64 = st.integers(-1, 2**62)
 PARTITION = st.builds(

@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +16,11 @@ from tests.unit.kafka import reference
 from tests.unit.kafka.record_writer import GZIP
 from tests.unit.kafka.reference import Plain
 from tests.unit.kafka.sets import CODECS, SETS, WHERE, Batch, MessageSet, Written, read_columns, resealed
+from zkconsumer.data_plane.batch_extent import plain_extent
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.message_set_extent import NO_END, closer_extent, extent, offset_after_partial
 from zkconsumer.kafka.record_batch import DECODED_BYTES, MANY_RECORDS
 from zkconsumer.testing.partition_log import encode_batch
 
@@ -300,6 +302,32 @@ def test_an_unreadable_transaction_marker_is_named() -> None:
         next(found)
 
 
+@given(SETS, st.data())
+@settings(deadline=None)
+def test_the_short_way_to_an_extent_agrees_with_the_closer(what: MessageSet, data: st.DataObject) -> None:
+    broken = bytearray(what.data)
+    for _ in range(data.draw(st.integers(0, 3))):
+        broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    sent = bytes(broken[: data.draw(st.sampled_from([len(broken), len(broken) - 1, len(broken) // 2]))])
+    first, end = what.base + data.draw(st.integers(-1, 30)), data.draw(st.sampled_from([NO_END, what.base + 10]))
+
+    def found(way: Callable[..., Any]) -> Any:
+        try:
+            return way(sent, WHERE, max(0, first), end)
+        except CorruptRecordsError as error:
+            return str(error), error.offset, error.next_offset
+
+    assert found(extent) == found(closer_extent)
+
+
+def test_a_usual_set_needs_no_closer_look() -> None:
+    data = MessageSet([Batch(TEN), Batch(TEN)]).data
+    assert plain_extent(data, 3, -1) == (20, 17, len(data) // 2, len(data))
+    assert plain_extent(data[:-1], 0, 20) == (10, 10, 0, len(data) // 2)
+    assert plain_extent(data, 0, 19) is None, "a batch beyond the log's end"
+    assert plain_extent(MessageSet([Batch(TEN, 1)]).data, 0, -1) is None, "an older format"
+
+
 @pytest.mark.parametrize("size", [-1, -12, -13, 0, 13, -(2**31)])
 def test_a_negative_or_tiny_size_is_corrupt_and_does_not_loop(size: int) -> None:
     data = bytearray(MessageSet([Batch(TEN), Batch(TEN)]).data)
@@ -484,3 +512,43 @@ def test_nothing_is_read_beyond_the_extent(magic: int) -> None:
     with pytest.raises(CorruptRecordsError, match="a batch ends at offset 6") as raised:
         read(4)
     assert raised.value.next_offset == 4
+
+
+@pytest.mark.parametrize(("magic", "control"), [(0, False), (1, False), (2, False), (2, True)])
+def test_a_set_that_ends_beyond_all_offsets_is_corrupt(magic: int, control: bool) -> None:
+    """Bug: the offset after the message has more than 64 bits. A compiled stream raised OverflowError for ever, and
+    compiled columns left the message out without a word.
+    """
+    data = bytearray(MessageSet([Batch(TEN[:1], magic, control=control)]).data)
+    struct.pack_into(">q", data, 0, 2**63 - 1)
+    with pytest.raises(CorruptRecordsError, match="says that") as caught:
+        listed(bytes(data), 5, check_crc=False)
+    assert caught.value.next_offset == 6
+    with pytest.raises(CorruptRecordsError, match=r"t-3 at offset 5: .* says that"):
+        extent(bytes(data), WHERE, 5)
+
+
+@pytest.mark.parametrize("delta", [1, 2**31 - 1])
+def test_a_batch_that_ends_beyond_all_offsets_is_corrupt(delta: int) -> None:
+    data = bytearray(MessageSet([Batch(TEN[:1])]).data)
+    struct.pack_into(">q", data, 0, 2**63 - 2)
+    struct.pack_into(">i", data, 23, delta)
+    with pytest.raises(CorruptRecordsError, match=r"the last \d+ after the first"):
+        listed(bytes(data), 5, check_crc=False)
+
+
+def test_a_message_behind_others_is_corrupt_beyond_all_offsets() -> None:
+    beyond = bytearray(Batch(TEN[:1], 0).encode(0)[0])
+    struct.pack_into(">q", beyond, 0, 2**63 - 1)
+    data = Batch(TEN[:1], 0).encode(2**63 - 2)[0] + bytes(beyond)
+    found = batches(data, check_crc=False, where=WHERE, fetch_offset=5)
+    assert offsets([next(found)]) == [2**63 - 2]
+    with pytest.raises(CorruptRecordsError):
+        next(found)
+
+
+def test_the_end_of_an_unreadable_batch_is_a_place_to_go_on() -> None:
+    """Bug: the beginning of a batch said an end of more than 64 bits, and ``skip`` could not go there."""
+    data = bytearray(MessageSet([Batch(TEN)]).data)
+    struct.pack_into(">q", data, 0, 2**63 - 2)
+    assert offset_after_partial(bytes(data[:40]), 7) == 8

@@ -167,6 +167,16 @@ def test_a_record_is_shown_and_copied_by_its_fields() -> None:
     assert "offset=1, timestamp=2, timestamp_type=0, key=b'k', value=None, headers=[('n', b'v')]" in repr(record)
 
 
+def test_a_refused_second_call_leaves_a_reader_as_it_is() -> None:
+    """Bug: the compiled one read on in memory that it had given up."""
+    reader = RecordReader(batch([b"\0\0\0\x01\x02v\0"] * 1), 0, 10, 0)
+    with pytest.raises(BufferError):
+        reader.__init__(memoryview(bytearray(200)).cast("H"), 0, 10, 0)  # type: ignore[misc]
+    taken = [bytes([255]) * 76 for _ in range(100)]  # the memory that was given up
+    assert [record.value for record in reader.take(5)] == [b"v"]
+    assert reader.failure is None, taken
+
+
 @pytest.mark.skipif(not COMPILED, reason="the plain class is known to the garbage collector")
 def test_compiled_records_set_no_collection_off() -> None:
     assert not gc.is_tracked(Record(1, 2, 0, None, b"v"))

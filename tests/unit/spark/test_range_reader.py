@@ -91,14 +91,82 @@ def read_all(reader: RangeReader, range_: OffsetRange = RANGE) -> list[int]:
         reader.close()
 
 
-def at(offset: int, *batches: Batch) -> bytes:
-    return fetched(MessageSet(batches or (TWO,), base=offset).data)
+def at(offset: int, *batches: Batch, partition: int = 3) -> bytes:
+    return fetched(MessageSet(batches or (TWO,), base=offset).data, partition=partition)
 
 
 def test_each_fetch_goes_on_where_the_last_one_ended() -> None:
     """A range is read to its end."""
     with ScriptedBroker(answers({0: at(0), 2: at(2)})) as broker:
         assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0, 2]
+
+
+OTHER = WHERE._replace(partition=4)
+SMALL = (OffsetRange(*WHERE, 0, 2), OffsetRange(*OTHER, 6, 8))
+
+
+def requested(peer: Peer) -> tuple[int, int, int]:
+    """The correlation id of the next fetch, and the partition and offset that it asks for."""
+    asked = peer.request()
+    (partition,) = asked.values["topics"][0]["partitions"]
+    return asked.correlation_id, partition["partition"], partition["fetch_offset"]
+
+
+def read_ranges(reader: RangeReader, ranges: tuple[OffsetRange, ...]) -> list[tuple[int, int]]:
+    """The partitions and offsets of the sets, in order."""
+    try:
+        return [
+            (part.partition, asked)
+            for number, range_ in enumerate(ranges)
+            for part, asked in reader.sets(range_, ranges[number + 1 :])
+        ]
+    finally:
+        reader.close()
+
+
+def test_small_ranges_are_asked_for_together() -> None:
+    """A task of many small ranges must not wait for one answer before it asks for the next range."""
+
+    def both_first(peer: Peer) -> None:
+        peer.versions()
+        first, second = requested(peer), requested(peer)  # waits in vain for the second if an answer is awaited first
+        assert (first[1:], second[1:]) == ((3, 0), (4, 6))
+        peer.answer(first[0], at(0))
+        peer.answer(second[0], at(6, partition=4))
+        peer.until_closed()
+
+    with ScriptedBroker(both_first) as broker:
+        reader = RangeReader(options(), dict.fromkeys([WHERE, OTHER], broker.endpoint()))
+        assert read_ranges(reader, SMALL) == [(3, 0), (4, 6)]
+
+
+def test_an_answer_lost_with_its_connection_is_asked_again() -> None:
+    """The second range's first answer was on the connection that broke while the first range was read."""
+
+    def dies(peer: Peer) -> None:
+        peer.versions()
+        assert (requested(peer)[1], requested(peer)[1]) == (3, 4)
+
+    def answers_all(peer: Peer) -> None:
+        peer.versions()
+        first, second = requested(peer), requested(peer)
+        peer.answer(first[0], at(0))
+        peer.answer(second[0], at(6, partition=4))
+        peer.until_closed()
+
+    with ScriptedBroker(dies, answers_all) as broker:
+        known = Known(broker.endpoint(), existing=(WHERE, OTHER))
+        reader = RangeReader(options(), dict.fromkeys([WHERE, OTHER], broker.endpoint()), lambda: known)
+        assert read_ranges(reader, SMALL) == [(3, 0), (4, 6)]
+
+
+def test_a_range_of_another_broker_is_left_to_its_turn() -> None:
+    """A broker that is away must not hold up the ranges before its own."""
+    away = Endpoint(8, "127.0.0.1", 1, 5)
+    with ScriptedBroker(answers({0: at(0)})) as broker:
+        reader = RangeReader(options(), {WHERE: broker.endpoint(), OTHER: away})
+        assert [asked for _, asked in reader.sets(SMALL[0], SMALL[1:])] == [0]
+        reader.close()
 
 
 def test_a_transaction_marker_at_the_end_of_a_range_ends_it() -> None:

@@ -14,7 +14,8 @@ from time import monotonic
 
 import pytest
 
-from tests.streams import new_stream, only_plain
+from tests.streams import new_stream
+from tests.tiers import only_plain
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.data_plane import hand_out

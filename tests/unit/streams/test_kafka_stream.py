@@ -344,7 +344,7 @@ def test_one_budget_counts_all_streams_and_the_chunk_in_hand() -> None:
     assert not second.has_room(), "nobody reads it"
     first.take(Deadline(0))
     assert (budget.used, woken, second.has_room()) == (151, [], False), "it is still in memory"
-    first.taken = None
+    first.finish_taken()
     assert woken == [1], "they who were refused may look again"
     assert first.has_room()
     assert second.has_room()
@@ -366,7 +366,8 @@ def test_what_is_decoded_of_a_chunk_counts_as_well() -> None:
     assert budget.used == 4_262_144, "256 KiB are decoded at a time, or one message"
     small.take(Deadline(0))
     assert budget.used == 4_300_544, "or 384 messages"
-    large.taken = medium.taken = small.taken = None
+    for queue in (large, medium, small):
+        queue.finish_taken()
     assert budget.used == 0
 
 
@@ -378,7 +379,7 @@ def test_what_is_compressed_is_in_memory_as_a_whole(magic: int, codec: int) -> N
     queue.deliver(position(0), records, (0, 10), (), 10)
     queue.take(Deadline(0))
     assert budget.used == len(records) + (len(records) if codec else DECODED_BYTES)
-    queue.taken = None
+    queue.finish_taken()
 
 
 def test_a_waiting_reader_is_served_whatever_others_leave_unread() -> None:

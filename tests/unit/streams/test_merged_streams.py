@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.streams import new_stream, only_plain
+from tests.streams import new_stream
+from tests.tiers import only_plain
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
