@@ -165,3 +165,15 @@ def test_a_lease_that_ends_after_the_look_counts_nothing(
     assert position.finished(including_held=True) == 1
     lease.resume(lease.epoch)
     assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]
+
+
+def test_the_end_of_a_lease_is_told_by_the_exact_clock(stream: KafkaStream[bytes, bytes], lease: Lease) -> None:
+    """The compiled loop reads a clock that is milliseconds late while the end is far away."""
+    put(stream, PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0), 3)
+    assert stream.get(timeout=0).offset == 0
+    for _ in range(20):
+        lease.lapse()
+        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
+            stream.get(timeout=0)
+        lease.renew(monotonic(), 3600.0)
+    assert stream.get(timeout=0).offset == 1
