@@ -51,12 +51,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out single tests of higher tiers."""
-    chosen = _chosen(config)
-    higher = [item for item in items if tier_of_item(item) > chosen]
-    if higher:
-        config.hook.pytest_deselected(items=higher)
-        items[:] = [item for item in items if tier_of_item(item) <= chosen]
+    """Leave out single tests of higher tiers, and those that need no second run."""
+    chosen, second_run = _chosen(config), config.getoption("both_ways")
+    left = [item for item in items if tier_of_item(item) > chosen or (second_run and "one_way" in item.keywords)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -59,7 +59,7 @@ BOTH_WAYS = {
     "tests/unit/streams": _QUICK,
     "tests/unit/kafka": _STANDARD,
     "tests/unit/fetch": _STANDARD,
-    "tests/vectors": _STANDARD,
+    "tests/vectors/test_message_sets.py": _STANDARD,
     "tests/concurrency": _STANDARD,
     "tests/interrupts": _ALL,
     "tests/cluster/test_columns.py": _ALL,
@@ -68,6 +68,25 @@ BOTH_WAYS = {
 }
 """The tests that ``scripts/test`` runs a second time with ``ZKCONSUMER_PURE=1``, and from which tier on. The first time
 they run compiled code, if there is a C compiler.
+"""
+
+ONE_WAY = frozenset(
+    f"tests/unit/kafka/test_{name}.py"
+    for name in (
+        "broker_channel",
+        "endpoints",
+        "fetch_request",
+        "group_channel",
+        "mutated_batches",
+        "offset_client",
+        "requests",
+        "sasl_mechanisms",
+        "schema",
+        "security",
+    )
+)
+"""Files below a path of ``BOTH_WAYS`` that do not run a second time: they read no records, or run both ways themselves.
+``@pytest.mark.one_way`` says the same of a single test.
 """
 
 only_plain = pytest.mark.skipif(COMPILED, reason="compiled code reads the clock without Python: nothing can come there")
@@ -100,6 +119,8 @@ def one_way_only(path: Path, chosen: Tier) -> bool:
     if not _is_test_file(path):
         return False
     file = PurePosixPath(path.relative_to(ROOT))
+    if str(file) in ONE_WAY:
+        return True
     return all(BOTH_WAYS.get(str(folder), chosen + 1) > chosen for folder in (file, *file.parents))
 
 

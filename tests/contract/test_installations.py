@@ -98,6 +98,15 @@ def without_cython(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables of builds that do not optimize, which would take most of their time."""
+    path = tmp_path_factory.mktemp("compiler") / "cc"
+    path.write_text(f'#!/bin/sh\nexec {COMPILER} "$@" -O0\n')
+    path.chmod(0o700)
+    return {"CC": str(path)}
+
+
+@pytest.fixture(scope="module")
 def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
     program = "import build_backend, sys; build_backend.build_sdist(sys.argv[1])"
@@ -125,10 +134,10 @@ def read_in_new_environment(wheel: Path, folder: Path, environment: Mapping[str,
 
 @needs_compiler
 def test_a_wheel_of_the_source_distribution_is_compiled(
-    sdist: Path, without_cython: dict[str, str], tmp_path: Path
+    sdist: Path, without_cython: dict[str, str], quick_compiler: dict[str, str], tmp_path: Path
 ) -> None:
     """It carries the C files: a compiler is all that it needs."""
-    wheel, output = built_wheel(sdist, tmp_path / "wheel", without_cython)
+    wheel, output = built_wheel(sdist, tmp_path / "wheel", {**without_cython, **quick_compiler})
 
     assert "-cp" in wheel.name
     assert "zkconsumer: this wheel is compiled, from C files of the source distribution" in output
@@ -138,8 +147,10 @@ def test_a_wheel_of_the_source_distribution_is_compiled(
 
 @pytest.mark.tier("all")
 @needs_compiler
-def test_a_wheel_of_the_tree_is_compiled_and_can_be_pure(source: Path, tmp_path: Path) -> None:
-    wheel, output = built_wheel(source, tmp_path / "wheel", {})
+def test_a_wheel_of_the_tree_is_compiled_and_can_be_pure(
+    source: Path, quick_compiler: dict[str, str], tmp_path: Path
+) -> None:
+    wheel, output = built_wheel(source, tmp_path / "wheel", quick_compiler)
 
     assert "zkconsumer: this wheel is compiled, with Cython" in output
     read = read_in_new_environment(wheel, tmp_path / "venv", {"ZKCONSUMER_PURE": "1"})
@@ -199,11 +210,13 @@ def test_a_wheel_that_must_be_compiled_is_refused_else(source: Path, tmp_path: P
 @pytest.mark.tier("all")
 @needs_compiler
 @pytest.mark.parametrize("choice", ["", "compiled"])
-def test_an_editable_installation_is_pure_unless_asked(source: Path, choice: str, tmp_path: Path) -> None:
+def test_an_editable_installation_is_pure_unless_asked(
+    source: Path, quick_compiler: dict[str, str], choice: str, tmp_path: Path
+) -> None:
     tree = tmp_path / "tree"
     shutil.copytree(source, tree, ignore=NOT_COPIED)
     program = "import build_backend, sys; build_backend.build_editable(sys.argv[1])"
-    backend = {"PYTHONPATH": str(tree / "scripts" / "packaging"), "ZKCONSUMER_BUILD": choice}
+    backend = {**quick_compiler, "PYTHONPATH": str(tree / "scripts" / "packaging"), "ZKCONSUMER_BUILD": choice}
 
     run([sys.executable, "-c", program, str(tmp_path)], tree, backend)
 

@@ -107,6 +107,7 @@ def test_a_storm_of_signals_loses_nothing(name: str) -> None:
     assert not figures.findings
 
 
+@pytest.mark.one_way
 @pytest.mark.parametrize("python", FOUND[1:], ids=lambda python: python.version)
 def test_readers_lose_nothing_in_other_pythons(python: pythons.Python) -> None:
     """Bytecode differs from version to version, and so do the places where an interrupt can come."""
@@ -148,6 +149,7 @@ def test_a_failed_allocation_loses_nothing() -> None:
     assert int(done.stdout.split()[0]) > 100, done.stdout
 
 
+@pytest.mark.one_way
 def test_this_python_is_named_among_those_found() -> None:
     """The campaign names the versions that are not on the machine; they cannot be tested here."""
     named = [f"{major}.{minor}" for major, minor in (python.minor for python in FOUND)] + pythons.missing()
@@ -185,10 +187,12 @@ def _by(get: Any) -> Any:
     return act
 
 
+@pytest.mark.one_way
 def test_a_sweep_finds_a_message_that_is_lost_on_its_way_out() -> None:
     assert "committed unseen" in _swept(_by(_lossy_get))
 
 
+@pytest.mark.one_way
 def test_a_sweep_finds_an_interrupt_that_is_swallowed() -> None:
     def deaf_get(stream: KafkaStream[Any, Any]) -> Any:
         while True:
@@ -200,6 +204,7 @@ def test_a_sweep_finds_an_interrupt_that_is_swallowed() -> None:
     assert "swallowed" in _swept(_by(deaf_get))
 
 
+@pytest.mark.one_way
 def test_a_sweep_of_sound_code_finds_nothing() -> None:
     def plain_get(stream: KafkaStream[Any, Any]) -> Any:
         return stream.get(timeout=0)

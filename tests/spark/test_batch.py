@@ -40,6 +40,7 @@ def test_the_brokers_own_time_is_told_apart(
     assert [row.timestampType for row in reader(topic).batch().collect()] == [1]
 
 
+@pytest.mark.one_way
 def test_a_snapshot_of_a_pattern_that_matches_nothing_is_empty(reader: MakeReader) -> None:
     from zkconsumer.spark import snapshot
 
@@ -77,6 +78,7 @@ def test_a_schema_names_the_columns_to_read(
     assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(0, b"a"), (1, b"b")]
 
 
+@pytest.mark.one_way
 def test_an_empty_topic_is_an_empty_frame(reader: MakeReader, new_topic: NewTopic) -> None:
     frame = reader(new_topic(2)).batch()
     assert frame.collect() == []
@@ -118,6 +120,7 @@ def test_a_batch_reads_from_and_to_the_offsets_it_is_told(
     assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {1: 70}
 
 
+@pytest.mark.one_way
 def test_ranges_are_packed_or_split_into_spark_partitions(
     reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
 ) -> None:
@@ -138,6 +141,7 @@ def test_ranges_are_packed_or_split_into_spark_partitions(
         ({"startingOffsets": '{"TOPIC":{"0":7}}'}, "TOPIC-0: offset 7 is beyond the log's end 0"),
     ],
 )
+@pytest.mark.one_way
 def test_a_wrong_option_is_refused_with_its_name_and_value(
     reader: MakeReader, new_topic: NewTopic, options: dict[str, str], message: str
 ) -> None:
@@ -150,6 +154,7 @@ def test_a_wrong_option_is_refused_with_its_name_and_value(
     assert message.replace("TOPIC", topic) in str(refused.value)
 
 
+@pytest.mark.one_way
 def test_the_source_can_be_registered_by_hand(reader: MakeReader, new_topic: NewTopic) -> None:
     from zkconsumer.spark import register
 
@@ -158,6 +163,7 @@ def test_the_source_can_be_registered_by_hand(reader: MakeReader, new_topic: New
     assert of_topic.batch().count() == 0
 
 
+@pytest.mark.one_way
 def test_a_batch_reads_from_and_to_times(
     cluster: DevCluster, reader: MakeReader, new_topic: NewTopic, zookeeper: Any
 ) -> None:
@@ -191,6 +197,7 @@ def _pushdown(spark: Any) -> Iterator[None]:
 
 
 @pytest.mark.xfail(reason="Spark up to 4.3.0 reads the ranges of the filtered query before it", strict=True)
+@pytest.mark.one_way
 def test_a_frame_with_pushed_filters_can_be_read_without_any(
     _pushdown: None, reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
 ) -> None:
@@ -201,6 +208,7 @@ def test_a_frame_with_pushed_filters_can_be_read_without_any(
     assert frame.count() == 10
 
 
+@pytest.mark.one_way
 def test_filters_are_pushed_down_on_request(
     _pushdown: None, cluster: DevCluster, reader: MakeReader, new_topic: NewTopic
 ) -> None:
@@ -227,6 +235,7 @@ def test_filters_are_pushed_down_on_request(
         assert found.rdd.getNumPartitions() == max(1, tasks), condition
 
 
+@pytest.mark.one_way
 def test_what_is_pushed_down_exactly_is_not_looked_at_again(
     _pushdown: None, reader: MakeReader, new_topic: NewTopic
 ) -> None:
@@ -236,6 +245,7 @@ def test_what_is_pushed_down_exactly_is_not_looked_at_again(
         assert (re.search(r"\bFilter\b", plan) is not None) is again, plan
 
 
+@pytest.mark.one_way
 def test_a_snapshot_is_read_and_then_committed_for_the_group(
     reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any
 ) -> None:

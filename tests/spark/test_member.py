@@ -345,15 +345,15 @@ def test_two_queries_and_a_third_member_share_a_group(
         if round_ == 1:  # it has its share before there are messages, which the queries may read at once
             other = our_member(one.group, {topic: 1}).wait_ready()
             wait_claimed(other, topic)
-        produce(topic, values(0, 2000), partitions=4)
+        produce(topic, values(0, 1000), partitions=4)
         if round_ == 1:
             other.wait_messages(50)
         if round_ == 2:
             other.stop()
-    eventually(lambda: one.at(4, 2000), 60, "all to be read")
+    eventually(lambda: one.at(4, 1000), 60, "all to be read")
     rows = [*one.sink.places, *two.sink.places, *places(other)]
     assert_once(rows)
-    assert set(rows) == everything(4, 2000)
+    assert set(rows) == everything(4, 1000)
     assert one.sink.places
     assert two.sink.places
 

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.tiers import BOTH_WAYS, ROOT, TIERS, Tier, left_out, one_way_only, tier_of, tier_of_item
+from tests.tiers import BOTH_WAYS, ONE_WAY, ROOT, TIERS, Tier, left_out, one_way_only, tier_of, tier_of_item
 
 FILES = [PurePosixPath(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
 OTHERS = {"tests/docker", "tests/cluster", "tests/spark", "tests/contract", "tests/faults"}
@@ -30,7 +30,7 @@ def test_the_longest_path_decides() -> None:
 
 
 def test_every_path_of_the_table_exists() -> None:
-    assert [path for path in (*TIERS, *BOTH_WAYS) if not (ROOT / path).exists()] == []
+    assert [path for path in (*TIERS, *BOTH_WAYS, *ONE_WAY) if not (ROOT / path).exists()] == []
 
 
 def test_streams_run_both_ways_in_every_tier() -> None:
@@ -68,6 +68,17 @@ def test_only_test_files_are_left_out() -> None:
     assert not left_out(ROOT / "tests" / "cluster" / "conftest.py", Tier.QUICK)
     assert not left_out(Path("/elsewhere/test_mine.py"), Tier.QUICK)
     assert left_out(ROOT / "tests" / "spark" / "test_crashes.py", Tier.QUICK)
+
+
+def test_what_reads_no_records_does_not_run_again() -> None:
+    file = ROOT / "tests" / "unit" / "kafka" / "test_security.py"
+    assert all(one_way_only(file, tier) for tier in Tier)
+    assert not one_way_only(file.with_name("test_message_set.py"), Tier.STANDARD)
+
+
+@pytest.mark.one_way
+def test_a_marked_test_does_not_run_again(request: pytest.FixtureRequest) -> None:
+    assert not request.config.getoption("both_ways")
 
 
 @pytest.mark.tier("all")

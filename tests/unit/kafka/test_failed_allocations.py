@@ -24,6 +24,7 @@ MOST = 20_000
 
 
 @pytest.mark.skipif(find_spec("_testcapi") is None, reason="this Python has no _testcapi, which lets allocations fail")
+@pytest.mark.one_way
 @pytest.mark.parametrize("pure", ["", "1"], ids=["chosen", "pure"])
 def test_each_failed_allocation_is_a_memory_error(pure: str) -> None:
     command = [sys.executable, "-c", f"from {__name__} import fail_each_allocation as each; each()"]

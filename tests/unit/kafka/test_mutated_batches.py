@@ -7,7 +7,7 @@ import pytest
 from tests.unit.kafka.mutated_batches import UncompiledError, first_difference
 
 
-@pytest.mark.parametrize("cases", [2000, pytest.param(20_000, marks=pytest.mark.tier("all"))])
+@pytest.mark.parametrize("cases", [2000, pytest.param(8000, marks=pytest.mark.tier("all"))])
 def test_mutated_batches_are_read_alike_compiled_and_not(cases: int) -> None:
     try:
         different = first_difference("--cases", str(cases), "--seed", str(cases))
