@@ -18,6 +18,7 @@ MODULES: Final = (
 DECLARATIONS: Final = (
     "bounded.pxd",
     "clock.pxd",
+    "columns.pxd",
     "hand_out.pxd",
     "records.pxd",
 )
