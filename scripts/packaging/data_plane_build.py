@@ -44,6 +44,7 @@ _CIMPORT = re.compile(r"^from zkconsumer\.data_plane\.(\w+) cimport ", re.MULTIL
 _TYPES = {
     "cython.Bytes": "cython.const[cython.uchar][::1]",
     "cython.WritableBytes": "cython.uchar[::1]",
+    "cython.Start": "cython.pointer[cython.const[cython.uchar]]",
     "cython.Longs": "cython.longlong[::1]",
     "cython.Ints": "cython.int[::1]",
 }

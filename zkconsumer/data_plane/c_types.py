@@ -29,6 +29,8 @@ void: TypeAlias = None
 Bytes: TypeAlias = memoryview
 """Bytes to read, one dimension: a typed memoryview, whose indexes are checked."""
 WritableBytes: TypeAlias = memoryview
+Start: TypeAlias = Any
+"""A pointer to bytes that are only read. No index is checked."""
 Longs: TypeAlias = "memoryview[builtins.int]"
 """A vector of ``long long``."""
 Ints: TypeAlias = "memoryview[builtins.int]"

@@ -22,6 +22,7 @@ DECLARATIONS: Final = (
     "bounded.pxd",
     "checksum.pxd",
     "clock.pxd",
+    "columns.pxd",
     "fetch_response.pxd",
     "hand_out.pxd",
     "records.pxd",

@@ -11,7 +11,8 @@ same columns, byte for byte. The arrays are joined when there are enough rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -43,7 +44,8 @@ SLAB: Final = 1024
 _HEAVY = 4096  # bytes of a value
 
 
-def arrow_types() -> dict[str, Any]:
+@cache
+def arrow_types() -> Mapping[str, Any]:
     """The Arrow type of every column, by name. Raises ImportError without pyarrow."""
     import pyarrow as pa
 
@@ -96,10 +98,10 @@ class RowsOfBlocks(Protocol):
         """Return one column as an Arrow array."""
 
 
-def _reader_of_blocks() -> Callable[[Sequence[Block]], RowsOfBlocks] | None:
+def _reader_of_blocks(names: Collection[str]) -> Callable[[Sequence[Block]], RowsOfBlocks] | None:
     """Return the quickest way to read many records at once, or None if they are read one by one."""
     if scanned_columns.AVAILABLE:
-        return scanned_columns.ScannedRows
+        return partial(scanned_columns.ScannedRows, names=names)
     from zkconsumer.kafka import numpy_columns  # imported where it is used, since it imports numpy (14 MB)
 
     return numpy_columns.read_fields if numpy_columns.AVAILABLE else None
@@ -108,8 +110,8 @@ def _reader_of_blocks() -> Callable[[Sequence[Block]], RowsOfBlocks] | None:
 class ColumnBuilder:
     """Collects records and hands them out as columns.
 
-    ``rows`` and ``size`` (bytes) say how much there is. A timestamp is null if the message has none (format 0), or if
-    no number of microseconds expresses it. So are the headers of a message without any, as in Spark's source.
+    ``rows`` and ``size`` (bytes, about) say how much there is. A timestamp is null if the message has none (format 0),
+    or if no number of microseconds expresses it. So are the headers of a message without any, as in Spark's source.
 
     Arguments: ``names`` are the wanted columns, in their order; the others cost nothing.
     """
@@ -120,7 +122,7 @@ class ColumnBuilder:
         if unknown:
             raise ValueError(f"no such column: {', '.join(unknown)}")
         self._names = tuple(names)
-        self._read_blocks = None if HEADERS in names else _reader_of_blocks()
+        self._read_blocks = None if HEADERS in names else _reader_of_blocks(names)
         self._makers = {name: maker for name, maker in self._varying().items() if name in names}
         self._clear()
 
@@ -192,20 +194,18 @@ class ColumnBuilder:
     def _add_blocks(self, taken: Sequence[tuple[RecordBatch, int | None, Block]]) -> None:
         assert self._read_blocks is not None
         blocks = [made for _, _, made in taken]
-        self.rows -= sum(made.total for made in blocks)
-        self.size -= sum(len(made.data) for made in blocks)
+        self.rows -= sum([made.total for made in blocks])
         try:
             rows = self._read_blocks(blocks)
         except StrangeBytesError:
+            self.size -= sum([len(made.data) for made in blocks])
             for batch, end, _ in taken:
                 self._add_slowly(batch, end)
             return
         if not rows.row_count:
             return
         for name in self._makers:
-            array = rows.column(name)
-            self.size += array.nbytes
-            self._made[name].append(array)
+            self._made[name].append(rows.column(name))
         self._runs.append((taken[0][0].where, rows.row_count))
         self.rows += rows.row_count
 

@@ -6,11 +6,11 @@ uses memory again that users have let go of. Fresh memory from the system costs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from zkconsumer.data_plane import COMPILED
-from zkconsumer.data_plane.columns import SMALLEST_RECORD, RowScanner
+from zkconsumer.data_plane.columns import SMALLEST_RECORD, ColumnMemory, RowScanner
 from zkconsumer.kafka.column_blocks import Block, StrangeBytesError
 from zkconsumer.kafka.constant_columns import constant
 
@@ -20,101 +20,103 @@ _LARGEST = 2**31 - 1
 
 
 class ScannedRows:
-    """The rows of some blocks, with the memory of the columns that need no copy of theirs.
+    """The rows of some blocks. Arguments: ``names`` are the columns that may be asked for.
 
     Raises: StrangeBytesError, also for more than 2 GB, which binary columns cannot have.
     """
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
-        if sum(len(block.data) for block in blocks) > _LARGEST:
-            raise StrangeBytesError
+    def __init__(self, blocks: Sequence[Block], names: Collection[str]) -> None:
+        size = sum([len(block.data) for block in blocks])
         # the number of records is not believed: memory is taken for as many as the bytes can hold
-        if any(not 0 < block.total * SMALLEST_RECORD <= len(block.data) for block in blocks):
+        if size > _LARGEST or any(not 0 < one.total * SMALLEST_RECORD <= len(one.data) for one in blocks):
             raise StrangeBytesError
-        most = sum(block.total for block in blocks)
-        self._blocks = blocks
-        self._offsets, offsets = _memory(8 * most, "q")
-        self._timestamps, timestamps = _memory(8 * most, "q")
-        self._key_ends, key_ends = _memory(4 * most + 4, "i")
-        self._value_ends, value_ends = _memory(4 * most + 4, "i")
-        starts = _memory(8 * most, "i")[1]
-        self._scanner = RowScanner(offsets, timestamps, key_ends, value_ends, starts)
-        self._ends = [self._scan(block) for block in blocks]
-        self.row_count = self._ends[-1]
-
-    def _scan(self, block: Block) -> int:
-        time = block.append_time
-        if not self._scanner.scan(
-            block.data,
-            block.total,
-            block.base_offset,
-            block.last_offset,
-            block.first_timestamp,
-            time or 0,
-            time is not None,
-            block.first,
-            block.end,
-        ):
-            raise StrangeBytesError
-        return self._scanner.totals()[0]
+        most = sum([block.total for block in blocks])
+        content = size - SMALLEST_RECORD * most  # keys and values have no more bytes together
+        self._buffers = _buffers(most, content if "key" in names else 0, content if "value" in names else 0)
+        scanner = RowScanner(_views(self._buffers), "key" in names, "value" in names)
+        self._kinds = [(int(block.append_time is not None), _scanned(scanner, block)) for block in blocks]
+        self.row_count, *self._sizes = scanner.totals()
+        self._nulls = scanner.nulls()
 
     def column(self, name: str) -> Any:
-        """Return one column as an Arrow array."""
+        """Return one column as an Arrow array, once."""
         import pyarrow as pa
 
-        if name in {"key", "value"}:
-            return self._binary(name == "value")
+        if name == "key":
+            return self._binary(self._buffers.key_ends, self._buffers.keys, 0, self._buffers.valid_keys)
+        if name == "value":
+            return self._binary(self._buffers.value_ends, self._buffers.values, 1, self._buffers.valid_values)
         if name == "timestampType":
             return self._timestamp_types()
         if name == "offset":
-            return pa.Array.from_buffers(pa.int64(), self.row_count, [None, self._offsets])
-        nulls = self._scanner.nulls()[2]
-        valid = None
-        if nulls:
-            valid, bits = _bits(self.row_count)
-            self._scanner.valid_timestamps(bits)
-        stamp = pa.timestamp("us", tz="UTC")
-        return pa.Array.from_buffers(stamp, self.row_count, [valid, self._timestamps], nulls)
+            return pa.Array.from_buffers(pa.int64(), self.row_count, [None, self._buffers.offsets])
+        nulls = self._nulls[2]
+        buffers = [self._buffers.valid_timestamps if nulls else None, self._buffers.timestamps]
+        return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), self.row_count, buffers, nulls)
 
-    def _binary(self, values: bool) -> Any:
+    def _binary(self, ends: Any, content: Any, which: int, valid: Any) -> Any:
         import pyarrow as pa
 
-        nulls = self._scanner.nulls()[values]
+        nulls = self._nulls[which]
         if nulls == self.row_count:
             return pa.nulls(nulls, pa.binary())
-        valid = None
-        if nulls:
-            valid, bits = _bits(self.row_count)
-            self._scanner.valid_fields(values, bits)
-        content, target = _memory(self._scanner.totals()[1 + values], "B")
-        begin = 0
-        for block, end in zip(self._blocks, self._ends, strict=True):
-            self._scanner.gather(block.data, begin, end, values, target)
-            begin = end
-        ends = self._value_ends if values else self._key_ends
-        return pa.Array.from_buffers(pa.binary(), self.row_count, [valid, ends, content], nulls)
+        content.resize(self._sizes[which], shrink_to_fit=True)  # there are no views of it any more
+        return pa.Array.from_buffers(pa.binary(), self.row_count, [valid if nulls else None, ends, content], nulls)
 
     def _timestamp_types(self) -> Any:
         """A batch has one kind of timestamp."""
         import pyarrow as pa
 
-        kinds = [int(block.append_time is not None) for block in self._blocks]
+        kinds = [kind for kind, _ in self._kinds]
         if kinds.count(kinds[0]) == len(kinds):
             return constant(kinds[0], self.row_count)
-        counts = [end - begin for begin, end in zip([0, *self._ends], self._ends, strict=False)]
-        runs = zip(kinds, counts, strict=True)
-        return pa.concat_arrays([constant(kind, count) for kind, count in runs])
+        return pa.concat_arrays([constant(kind, count) for kind, count in self._kinds])
 
 
-def _memory(size: int, kind: str) -> tuple[Any, memoryview]:
-    """Return memory for a column, and a view of it as numbers of a kind that ``struct`` names."""
+def _scanned(scanner: RowScanner, block: Block) -> int:
+    """Return the number of rows that a block adds. Raises: StrangeBytesError."""
+    before = scanner.totals()[0]
+    time = block.append_time
+    if not scanner.scan(
+        block.data,
+        block.total,
+        block.base_offset,
+        block.last_offset,
+        block.first_timestamp,
+        time or 0,
+        time is not None,
+        block.first,
+        block.end,
+    ):
+        raise StrangeBytesError
+    return scanner.totals()[0] - before
+
+
+def _buffers(rows: int, keys: int, values: int) -> ColumnMemory:
+    """Return memory for so many rows and bytes; that of keys and values can be made smaller."""
     import pyarrow as pa
 
-    buffer = pa.allocate_buffer(size)
-    return buffer, memoryview(buffer).cast("B").cast(kind)  # type: ignore[call-overload]
+    allocate, bits = pa.allocate_buffer, -(-rows // 8)
+    return ColumnMemory(
+        allocate(8 * rows),
+        allocate(8 * rows),
+        allocate(4 * rows + 4),
+        allocate(4 * rows + 4),
+        allocate(keys, resizable=True),
+        allocate(values, resizable=True),
+        allocate(bits),
+        allocate(bits),
+        allocate(bits),
+    )
 
 
-def _bits(count: int) -> tuple[Any, memoryview]:
-    buffer, view = _memory(-(-count // 8), "B")
-    view[:] = bytes(len(view))
-    return buffer, view
+def _views(buffers: ColumnMemory) -> ColumnMemory:
+    """Return the buffers as numbers of their kinds, with all bits set."""
+    found = ColumnMemory(*(_view(buffer, kind) for buffer, kind in zip(buffers, "qqiiBBBBB", strict=True)))
+    for bits in found[6:]:
+        bits[:] = b"\xff" * len(bits)
+    return found
+
+
+def _view(buffer: Any, kind: str) -> memoryview:
+    return memoryview(buffer).cast("B").cast(kind)  # type: ignore[call-overload, no-any-return]

@@ -100,7 +100,7 @@ class ChunkDecoder:
         if self._rest is None:
             self._rest, self._rest_end = self._decoded(first, limits)
         rows, self._rest, end = self._rest, None, self._rest_end
-        if rows is not None and (rows.num_rows > limits.rows or rows.nbytes > limits.size):
+        if rows is not None and (rows.num_rows > limits.rows or _content(rows) > limits.size):
             count = _fitting(rows, limits)
             if count < rows.num_rows:
                 self._rest = rows.slice(count)
@@ -162,6 +162,11 @@ class ChunkDecoder:
 
 
 _OFFSET = NAMES.index("offset")
+
+
+def _content(rows: pa.RecordBatch) -> int:
+    """Return the bytes of keys and values, or a little more. Those of all columns take four times as long to count."""
+    return sum([rows.column(name).nbytes for name in ("key", "value")])
 
 
 def _fitting(rows: pa.RecordBatch, limits: BatchLimits) -> int:

@@ -11,7 +11,8 @@ import pytest
 from tests.timing import scaled
 from tests.unit.kafka.column_ways import choose
 from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, read_columns
-from zkconsumer.data_plane.columns import RowScanner
+from zkconsumer.data_plane.columns import ColumnMemory, RowScanner
+from zkconsumer.kafka.arrow_columns import NAMES
 from zkconsumer.kafka.column_blocks import FROM_ANYWHERE, NO_END, Block, StrangeBytesError
 from zkconsumer.kafka.constant_columns import constant
 from zkconsumer.kafka.message_set import batches
@@ -26,7 +27,7 @@ def a_block(data: bytes, total: int = 1, oldest: int = 1000) -> Block:
 
 
 def test_one_record_is_one_row() -> None:
-    rows = ScannedRows([a_block(RECORD)])
+    rows = ScannedRows([a_block(RECORD)], NAMES)
 
     assert rows.row_count == 1
     assert [rows.column(name).to_pylist()[0] for name in ("key", "value", "offset")] == [None, b"v", 5]
@@ -67,35 +68,59 @@ def test_one_record_is_one_row() -> None:
 )
 def test_strange_bytes_are_left_to_the_reader_of_records(data: bytes, total: int) -> None:
     with pytest.raises(StrangeBytesError):
-        ScannedRows([a_block(data, total)])
+        ScannedRows([a_block(data, total)], NAMES)
 
 
 def test_timestamps_beyond_64_bits_are_left_to_it_as_well() -> None:
     later = RECORD[:2] + b"\x02" + RECORD[3:]
 
     with pytest.raises(StrangeBytesError):
-        ScannedRows([a_block(later, oldest=2**63 - 1)])
+        ScannedRows([a_block(later, oldest=2**63 - 1)], NAMES)
 
 
-def test_too_little_memory_for_the_rows_is_never_overrun() -> None:
+def memory(**sizes: int) -> ColumnMemory:
+    """Memory for two rows, or as many bytes as ``sizes`` says, between bytes that must not change."""
+    kinds = dict(zip(ColumnMemory._fields, "qqiiBBBBB", strict=True))
+    enough = {"q": 16, "i": 12, "B": 2}
+    wanted = {name: sizes.get(name, enough[kind]) for name, kind in kinds.items()}
+    return ColumnMemory(*(memoryview(bytearray(wanted[name])).cast(kind) for name, kind in kinds.items()))  # type: ignore[call-overload]
+
+
+SECOND = RECORD[:3] + b"\x02" + RECORD[4:6] + b"w" + RECORD[7:]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"offsets": 8}, {"timestamps": 8}, {"key_ends": 8}, {"value_ends": 8}, {"values": 1}, {"valid_keys": 0}],
+    ids=lambda sizes: next(iter(sizes)),
+)
+def test_too_little_memory_for_the_rows_is_never_overrun(sizes: dict[str, int]) -> None:
     """The second row does not fit: an error, and nothing is written behind the end."""
-    longs, ints = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("i")
-    scanner = RowScanner(longs, longs, ints, ints, ints)
-    second = RECORD[:3] + b"\x02" + RECORD[4:]
+    scanner = RowScanner(memory(**sizes), True, True)
 
-    assert not scanner.scan(memoryview(RECORD + second), 2, 5, 6, 0, 0, False, FROM_ANYWHERE, NO_END)
+    assert not scanner.scan(memoryview(RECORD + SECOND), 2, 5, 6, 0, 0, False, FROM_ANYWHERE, NO_END)
 
 
-def test_a_gather_beyond_its_memory_is_refused() -> None:
-    longs, ints = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("i")
-    scanner = RowScanner(longs, longs, memoryview(bytearray(8)).cast("i"), ints, memoryview(bytearray(8)).cast("i"))
-    data = memoryview(RECORD)
-    assert scanner.scan(data, 1, 5, 5, 0, 0, False, FROM_ANYWHERE, NO_END)
-    room = memoryview(bytearray(1))
+def test_enough_memory_is_filled() -> None:
+    room = memory()
+    scanner = RowScanner(room, True, True)
 
-    for wrong in ((data, 0, 1, True, room[:0]), (data[:6], 0, 1, True, room), (data, 0, 2, True, room)):
-        with pytest.raises(IndexError):
-            scanner.gather(*wrong)
+    assert scanner.scan(memoryview(RECORD + SECOND), 2, 5, 6, 1, 0, False, FROM_ANYWHERE, NO_END)
+
+    assert (room.values.tobytes(), room.offsets.tolist(), room.value_ends.tolist()) == (b"vw", [5, 6], [0, 1, 2])
+    assert (scanner.totals(), scanner.nulls()) == ((2, 0, 2), (2, 0, 0))
+
+
+def test_an_unwanted_column_takes_no_memory() -> None:
+    rows = ScannedRows([a_block(RECORD)], ["offset"])
+
+    assert rows.row_count == 1
+    assert rows._buffers.values.size == 0
+
+
+def test_a_view_that_skips_bytes_is_refused() -> None:
+    with pytest.raises(BufferError):
+        RowScanner(memory(), True, True).scan(memoryview(RECORD)[::2], 1, 5, 5, 0, 0, False, FROM_ANYWHERE, NO_END)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 1024, 65_536, 70_000])
