@@ -284,7 +284,7 @@ class Fetcher:
         """Keep the partitions for a while. Otherwise the leader finder would send them here again at once."""
         if self._stopping:
             return
-        self._wake_readers()  # of what came before the refusal
+        self._wake_readers()  # messages that came before the refusal can be read meanwhile
         pause = self._logins.refused(self, error)
         with self._lock:
             self._changed.wait_for(lambda: self._stopping, pause)
