@@ -157,6 +157,11 @@ class FetchConnection:
         self.connected = True
         return True
 
+    @property
+    def prompt(self) -> bool:
+        """Whether the next request goes out at once: it waits for no connection and no login."""
+        return self.connected and not self._channel.login_is_due
+
     def lost(self) -> None:
         """Note that the connection is unusable; :meth:`connect` makes a new one."""
         self.connected = False

@@ -196,7 +196,8 @@ class Fetcher:
         welcome = self._welcome() or self._welcome()
         if not welcome:
             return False
-        if not self._broker.connected:
+        if not self._broker.prompt:
+            self._wake_readers()  # a broker, or the source of a login's token, may take long
             self._connect()
         full_for = 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
         self._broker.send(welcome, full_for, quiet=now - self._stirred_at > QUIET_AFTER)
@@ -283,6 +284,7 @@ class Fetcher:
         """Keep the partitions for a while. Otherwise the leader finder would send them here again at once."""
         if self._stopping:
             return
+        self._wake_readers()  # messages that came before the refusal can be read meanwhile
         pause = self._logins.refused(self, error)
         with self._lock:
             self._changed.wait_for(lambda: self._stopping, pause)

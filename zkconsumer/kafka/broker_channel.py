@@ -121,6 +121,11 @@ class BrokerChannel:
         """The version of each request on this connection, by its name; empty while not connected."""
         return {api.name: version for api, version in (self._versions or {}).items()}
 
+    @property
+    def login_is_due(self) -> bool:
+        """Whether the next request logs in again first, which may take long."""
+        return self.login_until.at is not None and self.login_until.expired
+
     def connect(self, deadline: Deadline) -> None:
         """Connect, log in, and agree on versions; drops an older connection first.
 
@@ -364,7 +369,7 @@ class BrokerChannel:
 
     def _next(self, deadline: Deadline) -> int:
         """Return the correlation id of the next request; logs in again first if that is due."""
-        if self.login_until.at is not None and self.login_until.expired:
+        if self.login_is_due:
             self._log_in(deadline)
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         return self._next_id

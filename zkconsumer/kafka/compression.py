@@ -73,13 +73,15 @@ def decompress(codec: int, data: Bytes, magic: int, limit: int, head: Bytes = b"
     if codec == LZ4 and magic == 0:
         data = with_right_lz4_checksum(bytes(data))
     if len(data) <= _SMALL and limit >= _SCRATCH:
-        room = _scratch.room
+        room = _scratch.take()
         begin = len(head)
         room[:begin] = head
         try:
             return memoryview(bytearray(room[: begin + library.decompress_into(data, room[begin:])]))
         except Exception:  # noqa: BLE001, S110 - the content may only be larger
             pass
+        finally:
+            _scratch.room = room
     guess = _guess(codec, data)
     for size, compressed in ((guess, len(data)), (limit, 0)) if guess < limit else ((limit, 0),):
         room = _room(head, size, compressed)
@@ -95,7 +97,14 @@ class _Scratch(threading.local):
     """A buffer for each thread: a new one for each small content costs more than decompressing it."""
 
     def __init__(self) -> None:
-        self.room = memoryview(bytearray(_SCRATCH))
+        self.room: memoryview | None = None
+
+    def take(self) -> memoryview:
+        """Return the buffer, which is put back into ``room`` after its use. Meanwhile a signal handler that
+        decompresses gets another one; otherwise it would put its own content into an interrupted batch.
+        """
+        room, self.room = self.room, None
+        return memoryview(bytearray(_SCRATCH)) if room is None else room
 
 
 _scratch = _Scratch()
@@ -191,7 +200,7 @@ def _snappy(data: Bytes, limit: int, head: Bytes) -> memoryview:
         raise _too_large(limit)
     begin = at = len(head)
     small = begin + size <= _SCRATCH
-    room = _scratch.room if small else _room(head, size, len(view))
+    room = _scratch.take() if small else _room(head, size, len(view))
     room[:begin] = head
     try:
         for block, length in zip(blocks, sizes, strict=True):
@@ -199,7 +208,11 @@ def _snappy(data: Bytes, limit: int, head: Bytes) -> memoryview:
     except Exception as failure:
         del room
         raise _unreadable(failure) from failure
-    return memoryview(bytearray(room[:at])) if small else room[:at]
+    if not small:
+        return room[:at]
+    found = memoryview(bytearray(room[:at]))
+    _scratch.room = room
+    return found
 
 
 def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:

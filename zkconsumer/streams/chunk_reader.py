@@ -361,7 +361,7 @@ class ChunkReader:
                 time_left = self._wait_before(deadline, wait_for_token)
                 open_now = self.may_hand_out()
             if open_now:
-                now = monotonic()  # no call after it, as in KafkaStream._hand_out
+                now = monotonic()  # no call after it, as in data_plane.hand_out
                 position.held_until = until
                 if not position.halted and now < lease.until:
                     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +16,11 @@ from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.scripted import Peer, ScriptedBroker
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerAuthenticationError
 from zkconsumer.fetch import fetcher as fetcher_module
 from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
+from zkconsumer.kafka import BrokerChannel
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import StreamQueue
 
@@ -188,3 +192,45 @@ def test_a_partition_that_left_unnoticed_is_not_asked_for_again() -> None:
         rounds.step(3)
         assert len(rounds.queue) == 1, "what came for it is dropped"
     assert [request.named for request in rounds.requests[1:]] == [[], [(1, 1, 1000)]]
+
+
+class ShortLogin:
+    """A login that is due again with each request. ``began`` holds what ``look`` returned as each of them began."""
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        self.began: list[bool] = []
+        self._look = look
+
+    def wrap(self, sock: socket.socket, host: str) -> socket.socket:
+        return sock
+
+    def authenticate(self, channel: BrokerChannel, deadline: Deadline) -> float | None:
+        self.began.append(self._look())
+        return 0.0
+
+
+def test_no_reader_waits_for_a_login() -> None:
+    """Bug: the reader of a fetched chunk was woken after the next request, and so after the login before it."""
+    woken = threading.Event()
+    login = ShortLogin(woken.is_set)
+    one = OnePartition(security=login)
+    one.queue.watch(woken.set)
+    with one.fetching(lambda offset, _: Batch().encode(offset)[0]) as fetcher:
+        fetcher.step()
+        assert len(one.queue) == 1
+        fetcher.step()
+    assert login.began[-1], login.began
+
+
+def test_no_reader_waits_while_a_login_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came before a refusal is read while the fetcher pauses."""
+    woken = threading.Event()
+    one = OnePartition()
+    one.queue.watch(woken.set)
+    with one.fetching(lambda offset, _: Batch().encode(offset)[0]) as fetcher:
+        fetcher.step()
+        monkeypatch.setattr(fetcher, "step", lambda: (_ for _ in ()).throw(BrokerAuthenticationError("refused")))
+        fetcher.start()
+        assert woken.wait(scaled(10))
+        fetcher.stop()
+        assert fetcher.join(Deadline(scaled(10)))

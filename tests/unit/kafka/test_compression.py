@@ -107,3 +107,22 @@ def test_usual_data_are_decompressed_once(writer: str, monkeypatch: pytest.Monke
         calls.clear()
         assert bytes(decompress(codec, write(content[:size]), 2, compression.DEFAULT_LIMIT)) == content[:size]
         assert len(calls) == 1
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_signal_handler_may_decompress_as_well(writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: it used the same memory of the thread, and the interrupted batch had its content."""
+    codec, write = WRITERS[writer]
+    module, name = (
+        (cramjam.snappy, "decompress_raw_into") if codec == SNAPPY else (compression.CODECS[codec], "decompress_into")
+    )
+    real = getattr(module, name)
+
+    def interrupted(data: memoryview, room: memoryview) -> int:
+        size = int(real(data, room))
+        monkeypatch.undo()
+        assert bytes(decompress(codec, write(b"other" * 100), 2, LIMIT)) == b"other" * 100
+        return size
+
+    monkeypatch.setattr(module, name, interrupted)
+    assert bytes(decompress(codec, write(b"own" * 100), 2, LIMIT)) == b"own" * 100
