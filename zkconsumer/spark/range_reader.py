@@ -48,7 +48,9 @@ BATCH_BYTES: Final = 32 * 1024 * 1024
 _SMALLEST_FETCH: Final = 64 * 1024
 _GUESSED_RECORD: Final = 1024
 _RANGES_AHEAD: Final = 16
-"""Ranges of which the first fetch is sent before their turn. Early answers are kept until then, 1 MB at most each."""
+"""Ranges of which the first fetch is sent before their turn."""
+_AHEAD_BYTES: Final = 1024 * 1024
+"""Bytes that such a fetch asks for at most: its answer may come early, and is kept until then."""
 ADVICE: Final = "set failOnDataLoss=false to go on without what is missing"
 FROM_BEGINNING: Final = "its topic was made anew, or its log was cut: it is read from its beginning,"
 
@@ -193,7 +195,8 @@ class RangeReader:
             known = self._sent_ahead.get((where, range_.start))
             if leader is None or self._channels.get(leader) is not channel or (known and known.channel is channel):
                 continue
-            pending = self._send(channel, where, range_.start, self._guessed_size(range_.size))
+            size = min(self._guessed_size(range_.size), _AHEAD_BYTES)
+            pending = self._send(channel, where, range_.start, size)
             self._sent_ahead[where, range_.start] = _Fetch(channel, pending)
 
     def _send(self, channel: BrokerChannel, where: TopicPartition, position: int, size: int) -> int:
