@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -85,12 +86,19 @@ class RangeReader:
         self._timeout = options.config.socket_timeout_ms / 1000
         self._leaders = dict(leaders)
         self._channels: dict[Endpoint, BrokerChannel] = {}
+        self._used_at: dict[Endpoint, float] = {}
         self._sent_ahead: dict[tuple[TopicPartition, int], _Fetch] = {}
         self._pause = Event()
 
     def follow(self, leaders: Mapping[TopicPartition, Endpoint]) -> None:
         """Ask these brokers first from now on."""
         self._leaders.update(leaders)
+
+    def close_unused(self, seconds: float) -> None:
+        """Close the connections that no range was read from for so long. The other end may have forgotten them."""
+        for endpoint, used_at in self._used_at.items():
+            if monotonic() - used_at > seconds and (channel := self._channels.pop(endpoint, None)) is not None:
+                channel.close()
 
     def close(self) -> None:
         """Close the connections."""
@@ -273,6 +281,7 @@ class RangeReader:
         channel = self._channels.get(endpoint)
         if channel is None:
             channel = self._channels[endpoint] = open_channel(self._config, endpoint, Deadline(self._timeout))
+        self._used_at[endpoint] = monotonic()
         return channel
 
     def _forget(self, where: TopicPartition) -> None:
