@@ -80,7 +80,7 @@ def test_timestamps_beyond_64_bits_are_left_to_it_as_well() -> None:
 
 def memory(**sizes: int) -> ColumnMemory:
     """Memory for two rows, or as many bytes as ``sizes`` says, between bytes that must not change."""
-    kinds = dict(zip(ColumnMemory._fields, "qqiiBBBBB", strict=True))
+    kinds = dict(zip(ColumnMemory.__annotations__, "qqiiBBBBB", strict=True))
     enough = {"q": 16, "i": 12, "B": 2}
     wanted = {name: sizes.get(name, enough[kind]) for name, kind in kinds.items()}
     return ColumnMemory(*(memoryview(bytearray(wanted[name])).cast(kind) for name, kind in kinds.items()))  # type: ignore[call-overload]
