@@ -85,7 +85,7 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
             if _choice() == "compiled":
                 raise SystemExit(f"the modules of {PACKAGE} cannot be compiled: {failure}") from failure
             say(f"THIS WHEEL IS PURE PYTHON: {failure}")
-            say("It does everything, several times slower: zkconsumer/docs/speed.md has the figures.")
+            say("It does everything, several times slower: zkconsumer/docs/compiled.md has the figures.")
     else:
         say(f"this wheel is pure Python: {VARIABLE} is pure")
     return str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))
