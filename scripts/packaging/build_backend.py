@@ -72,7 +72,8 @@ def get_requires_for_build_editable(config_settings: Settings = None) -> list[st
 
 def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
     """Return the requirements of :func:`build_sdist`, which carries the C files."""
-    return [*build_meta.get_requires_for_build_sdist(config_settings), _CYTHON]
+    needed = [_CYTHON] if carried() is None else []
+    return [*build_meta.get_requires_for_build_sdist(config_settings), *needed]
 
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
@@ -84,7 +85,7 @@ def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata
             if _choice() == "compiled":
                 raise SystemExit(f"the modules of {PACKAGE} cannot be compiled: {failure}") from failure
             say(f"THIS WHEEL IS PURE PYTHON: {failure}")
-            say("It does everything, several times slower: zkconsumer/docs/speed.md has the figures.")
+            say("It does everything, several times slower: zkconsumer/docs/compiled.md has the figures.")
     else:
         say(f"this wheel is pure Python: {VARIABLE} is pure")
     return str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))
@@ -135,16 +136,22 @@ def build_editable(
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
     """Build a source distribution that carries the C files and this folder, so that a compiler is all it needs."""
+    if carried() is not None:  # this tree is a source distribution itself, and stays one
+        return _sdist(sdist_directory)
     shutil.rmtree(ROOT / CARRIED, ignore_errors=True)
     try:
         write_c(ROOT / CARRIED / digest())
-        beside = [str(path.relative_to(ROOT)) for path in sorted((ROOT / _HERE).glob("*.py"))]
-        declarations = [str(PACKAGE / name) for name in DECLARATIONS]
-        with tempfile.TemporaryDirectory(prefix="zkconsumer-sdist-") as name:
-            modules = extensions(CARRIED / digest(), [*beside, *declarations])
-            run_setuptools(["sdist", "--formats=gztar", "--dist-dir", name], modules)
-            (archive,) = Path(name).iterdir()
-            shutil.copy(archive, sdist_directory)
-            return archive.name
+        return _sdist(sdist_directory)
     finally:
         shutil.rmtree(ROOT / CARRIED, ignore_errors=True)
+
+
+def _sdist(target: str) -> str:
+    beside = [str(path.relative_to(ROOT)) for path in sorted((ROOT / _HERE).glob("*.py"))]
+    declarations = [str(PACKAGE / name) for name in DECLARATIONS]
+    with tempfile.TemporaryDirectory(prefix="zkconsumer-sdist-") as name:
+        modules = extensions(CARRIED / digest(), [*beside, *declarations])
+        run_setuptools(["sdist", "--formats=gztar", "--dist-dir", name], modules)
+        (archive,) = Path(name).iterdir()
+        shutil.copy(archive, target)
+        return archive.name

@@ -146,6 +146,23 @@ def test_a_wheel_of_the_source_distribution_is_compiled(
 
 
 @pytest.mark.tier("all")
+def test_a_source_distribution_makes_another_one(sdist: Path, without_cython: dict[str, str], tmp_path: Path) -> None:
+    """Bug: that needed Cython, and took the C files away from the tree, so that its next wheel needed Cython, too."""
+    shutil.unpack_archive(sdist, tmp_path)
+    (tree,) = tmp_path.iterdir()
+    before = sorted(tree.glob("scripts/packaging/generated/*/*.c"))
+    program = "import build_backend, sys; build_backend.build_sdist(sys.argv[1])"
+    packaging = str(tree / "scripts" / "packaging")
+
+    path = os.pathsep.join([packaging, without_cython["PYTHONPATH"]])
+    run([sys.executable, "-c", program, str(tmp_path)], tree, {"PYTHONPATH": path})
+
+    assert sorted(tree.glob("scripts/packaging/generated/*/*.c")) == before != []
+    shutil.unpack_archive(tmp_path / sdist.name, tmp_path / "again")
+    assert len(list((tmp_path / "again").glob("*/scripts/packaging/generated/*/*.c"))) == len(before)
+
+
+@pytest.mark.tier("all")
 @needs_compiler
 def test_a_wheel_of_the_tree_is_compiled_and_can_be_pure(
     source: Path, quick_compiler: dict[str, str], tmp_path: Path

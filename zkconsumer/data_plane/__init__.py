@@ -33,8 +33,12 @@ def _source(name: str) -> bytes:
 
 
 def _use(name: str, module: ModuleType) -> None:
-    """Give a module a source's name. An import of that name finds it, and never loads the source beside it."""
-    sys.modules[f"{__name__}.{name}"] = module
+    """Give a module both names. An import of one finds it, and never loads the other module beside it.
+
+    Pickled classes of compiled code have the compiled module's name, also where they are read by plain code.
+    """
+    for known in (name, f"compiled_{name}"):
+        sys.modules[f"{__name__}.{known}"] = module
     globals()[name] = module
 
 

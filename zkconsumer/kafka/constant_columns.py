@@ -1,7 +1,7 @@
 """Arrow columns of one value: a batch's topic, partition and kind of timestamp. Pure; any thread.
 
-Such columns are slices of arrays that are kept for a while. Filling new memory for each batch would cost as much as
-copying a short value for each row.
+Such columns are slices of arrays that are kept for a while, at most 12 MB in all. Filling new memory for each batch
+would cost as much as copying a short value for each row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
-_KEPT_ROWS = 65_536
+_KEPT_ARRAYS = 12
+_KEPT_BYTES = 1024 * 1024  # of each array: many long names must not stay in memory
 _INT = Struct("=i").pack
 _ENDS = Struct("=ii").pack
 
@@ -19,12 +20,14 @@ def constant(value: int | str, count: int) -> Any:
     """Return ``count`` times the same text, or number of 32 bits, as an Arrow array."""
     import pyarrow as pa
 
-    if not 0 < count <= _KEPT_ROWS:
+    rows = 1 << max(0, count - 1).bit_length()
+    width = 4 + len(value) if isinstance(value, str) else 4
+    if count == 0 or rows * width > _KEPT_BYTES:
         return pa.repeat(_scalar(value), count)
-    return _kept(value, 1 << (count - 1).bit_length()).slice(0, count)
+    return _kept(value, rows).slice(0, count)
 
 
-@lru_cache(maxsize=12)
+@lru_cache(_KEPT_ARRAYS)
 def _kept(value: int | str, count: int) -> Any:
     """Arguments: ``count`` is a power of two. So a read of many sizes keeps few arrays of a value."""
     import pyarrow as pa

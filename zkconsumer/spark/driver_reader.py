@@ -10,7 +10,6 @@ Everything else is the stream's: the group, the offsets, and the ranges that the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from time import monotonic
 from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition, SimpleDataSourceStreamReader
@@ -25,9 +24,8 @@ from zkconsumer.spark.stream_reader import StreamReader
 DRIVER_BYTES: Final = 256 * 1024 * 1024
 """The columns of a batch take at most so many bytes: the query's process and Spark's driver hold all of them."""
 
-
 KEPT_FOR: Final = 30.0
-"""Seconds for which connections without use are believed to be open."""
+"""Seconds for which a connection without use is believed to be open."""
 
 
 class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -36,7 +34,6 @@ class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, stream: StreamReader) -> None:
         self._stream = stream
         self._reader: RangeReader | None = None
-        self._until = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return a constant, as the stream does."""
@@ -56,9 +53,8 @@ class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _batches(self, partitions: Sequence[InputPartition]) -> list[Any]:
         """Return the messages of a batch. The connections stay open for the next one, which may come soon."""
-        if monotonic() > self._until:
-            self.close()  # a broker may have closed its end meanwhile, which would cost a search for the leaders
         reader = self._reader = self._reader or self._stream.range_reader()
+        reader.close_unused(KEPT_FOR)
         batches, size = [], 0
         try:
             for partition in partitions:
@@ -71,7 +67,6 @@ class DriverReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         except BaseException:
             self.close()
             raise
-        self._until = monotonic() + KEPT_FOR
         return batches
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802

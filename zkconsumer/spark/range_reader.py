@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -48,7 +49,9 @@ BATCH_BYTES: Final = 32 * 1024 * 1024
 _SMALLEST_FETCH: Final = 64 * 1024
 _GUESSED_RECORD: Final = 1024
 _RANGES_AHEAD: Final = 16
-"""Ranges of which the first fetch is sent before their turn. Early answers are kept until then, 1 MB at most each."""
+"""Ranges of which the first fetch is sent before their turn."""
+_AHEAD_BYTES: Final = 1024 * 1024
+"""Bytes that such a fetch asks for at most: its answer may come early, and is kept until then."""
 ADVICE: Final = "set failOnDataLoss=false to go on without what is missing"
 FROM_BEGINNING: Final = "its topic was made anew, or its log was cut: it is read from its beginning,"
 
@@ -83,12 +86,19 @@ class RangeReader:
         self._timeout = options.config.socket_timeout_ms / 1000
         self._leaders = dict(leaders)
         self._channels: dict[Endpoint, BrokerChannel] = {}
+        self._used_at: dict[Endpoint, float] = {}
         self._sent_ahead: dict[tuple[TopicPartition, int], _Fetch] = {}
         self._pause = Event()
 
     def follow(self, leaders: Mapping[TopicPartition, Endpoint]) -> None:
         """Ask these brokers first from now on."""
         self._leaders.update(leaders)
+
+    def close_unused(self, seconds: float) -> None:
+        """Close the connections that no range was read from for so long. The other end may have forgotten them."""
+        for endpoint, used_at in self._used_at.items():
+            if monotonic() - used_at > seconds and (channel := self._channels.pop(endpoint, None)) is not None:
+                channel.close()
 
     def close(self) -> None:
         """Close the connections."""
@@ -193,7 +203,8 @@ class RangeReader:
             known = self._sent_ahead.get((where, range_.start))
             if leader is None or self._channels.get(leader) is not channel or (known and known.channel is channel):
                 continue
-            pending = self._send(channel, where, range_.start, self._guessed_size(range_.size))
+            size = min(self._guessed_size(range_.size), _AHEAD_BYTES)
+            pending = self._send(channel, where, range_.start, size)
             self._sent_ahead[where, range_.start] = _Fetch(channel, pending)
 
     def _send(self, channel: BrokerChannel, where: TopicPartition, position: int, size: int) -> int:
@@ -270,6 +281,7 @@ class RangeReader:
         channel = self._channels.get(endpoint)
         if channel is None:
             channel = self._channels[endpoint] = open_channel(self._config, endpoint, Deadline(self._timeout))
+        self._used_at[endpoint] = monotonic()
         return channel
 
     def _forget(self, where: TopicPartition) -> None:

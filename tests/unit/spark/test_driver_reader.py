@@ -31,6 +31,8 @@ OPTIONS = {
     "maxOffsetsPerTrigger": "2",
     "readOnDriver": "true",
 }
+OTHER = WHERE._replace(partition=4)
+THREE = MessageSet([Batch([Written(value=value) for value in (b"a", b"b", b"c")])], base=0).data
 END = {"v": 1, "topics": {"t": {"3": {"from": 0, "to": 2}}}}
 
 
@@ -68,12 +70,13 @@ def reader_of(cluster: FakeCluster) -> DriverReader:
 
 
 def three_messages(peer: Peer) -> None:
-    """The log of partition 3, which is sent whole for each fetch."""
+    """The log of a partition, which is sent whole for each fetch."""
     peer.versions()
-    data = MessageSet([Batch([Written(value=value) for value in (b"a", b"b", b"c")])], base=0).data
     while True:
         try:
-            peer.answer(peer.request().correlation_id, fetched(data))
+            asked = peer.request()
+            (partition,) = asked.values["topics"][0]["partitions"]
+            peer.answer(asked.correlation_id, fetched(THREE, partition=partition["partition"]))
         except ConnectionError:
             return
 
@@ -105,6 +108,46 @@ def test_a_connection_without_use_is_not_believed_in(monkeypatch: pytest.MonkeyP
         reader = reader_of(OneBroker(broker.endpoint()))
         _, end = reader.read({})
         assert values(reader.read(end)[0]) == [b"c"]
+        reader.close()
+
+
+class OfTwoBrokers(OneBroker):
+    """A cluster with another partition, which another broker leads."""
+
+    def __init__(self, leader: Endpoint, other: Endpoint) -> None:
+        super().__init__(leader)
+        self.logs = {WHERE: (0, 1), OTHER: (0, 1)}
+        self.led = {WHERE: leader, OTHER: other}
+
+    def leaders(self, partitions: Any) -> dict[TopicPartition, Endpoint]:
+        return {tp: self.led[tp] for tp in partitions}
+
+    seen_leaders = leaders
+
+
+def test_a_connection_is_not_believed_for_anothers_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a busy broker kept the connections to all others. A firewall that had forgotten one ended the query: nothing
+    came on it for ``socket.timeout.ms``.
+    """
+    clock = 100.0
+    monkeypatch.setattr(range_reader, "monotonic", lambda: clock)
+
+    def one_answer(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id, fetched(THREE))
+        peer.until_closed()
+
+    with ScriptedBroker(three_messages) as busy, ScriptedBroker(one_answer, one_answer) as idle:
+        other = Endpoint(8, "127.0.0.1", idle.port, 5)
+        cluster = OfTwoBrokers(other, busy.endpoint())
+        reader = reader_of(cluster)
+        end = reader.read({})[1]
+        clock += 20
+        cluster.logs[OTHER] = (0, 2)
+        end = reader.read(end)[1]
+        clock += 20
+        cluster.logs[WHERE] = (0, 3)
+        assert values(reader.read(end)[0]) == [b"b", b"c"]
         reader.close()
 
 

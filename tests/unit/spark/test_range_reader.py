@@ -140,6 +140,32 @@ def test_small_ranges_are_asked_for_together() -> None:
         assert read_ranges(reader, SMALL) == [(3, 0), (4, 6)]
 
 
+def test_an_early_answer_is_small_whatever_its_range() -> None:
+    """Early answers wait in memory, up to 16 of them, also those of the large batch that a restart repeats.
+
+    Bug: each might have ``fetch.message.max.bytes``.
+    """
+    sizes: dict[int, int] = {}
+
+    def notes_sizes(peer: Peer) -> None:
+        peer.versions()
+        for answer in (at(0), at(6, partition=4)):
+            asked = peer.request()
+            (partition,) = asked.values["topics"][0]["partitions"]
+            sizes[partition["partition"]] = partition["partition_max_bytes"]
+            peer.answer(asked.correlation_id, answer)
+        peer.until_closed()
+
+    large = OffsetRange(*OTHER, 6, 1_000_000)
+    with ScriptedBroker(notes_sizes) as broker:
+        given = options(**{"fetch.message.max.bytes": str(64 * 1024 * 1024)})
+        reader = RangeReader(given, dict.fromkeys([WHERE, OTHER], broker.endpoint()))
+        assert [asked for _, asked in reader.sets(SMALL[0], [large])] == [0]
+        assert next(reader.sets(large))[1] == 6
+        reader.close()
+    assert sizes == {3: 64 * 1024, 4: 1024 * 1024}
+
+
 def test_an_answer_lost_with_its_connection_is_asked_again() -> None:
     """The second range's first answer was on the connection that broke while the first range was read."""
 

@@ -87,3 +87,22 @@ def test_a_message_is_unpickled_by_plain_code(value_decoder: Any) -> None:
     )
     assert done.stdout.decode() == repr(list(message))
     assert pickle.loads(pickle.dumps(message)) == message
+
+
+def test_the_class_of_messages_is_known_to_plain_code() -> None:
+    """A function that names it in an annotation is sent to workers with a reference to it. Bug: that named the compiled
+    module, which other installations lack.
+    """
+    program = (
+        "import pickle, sys; from zkconsumer.streams.message import MessageAndMetadata; "
+        "print(pickle.load(sys.stdin.buffer) is MessageAndMetadata)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(MessageAndMetadata),
+        capture_output=True,
+        env=os.environ | {PURE_VARIABLE: "1"},
+        timeout=scaled(30),
+        check=True,
+    )
+    assert done.stdout == b"True\n"
