@@ -315,10 +315,13 @@ def test_a_signal_handler_in_the_reading_thread_may_shut_down(
 
 
 class Tripwire:
-    """A lease that calls a function in the middle of the n-th hand-out, as a signal handler does."""
+    """A lease that calls a function in the middle of the n-th hand-out, as a signal handler does.
+
+    Each hand-out looks at the lease's end twice: for the clock, and after the message is announced.
+    """
 
     def __init__(self, lease: Any, number: int, call: Callable[[], None]) -> None:
-        self._lease, self._left, self._call = lease, number, call
+        self._lease, self._left, self._call = lease, 2 * number, call
 
     @property
     def until(self) -> float:

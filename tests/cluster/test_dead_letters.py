@@ -147,6 +147,8 @@ def consumed(cluster: DevCluster, topic: str, partition: int) -> Any:
 def test_dead_letters_reach_a_topic(group: Group, connector: Connect, cluster: DevCluster, new_topic: NewTopic) -> None:
     letters = new_topic(2)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    # to a topic that its broker does not name yet, the producer would write by the key, and not by the partition
+    eventually(lambda: letters in producer.list_topics(timeout=10).topics, 60, "the topic of dead letters")
     group.decide = lambda message: Reject("no such account") if message.offset == 10 else None
     with group.running(connector, Retry(), dead_letter=DeadLetterTopic(producer, letters)):
         eventually(lambda: group.committed() == MESSAGES, 60, "the base")
