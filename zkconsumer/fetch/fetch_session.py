@@ -75,10 +75,8 @@ class FetchSession:
         """
         self._told.update(changes)
         positions = []
-        for (
-            tp,
-            want,
-        ) in changes.items():  # no comprehension, which is a function of its own: nearly always one partition
+        # No comprehension: it is a function of its own, for nearly always one partition.
+        for tp, want in changes.items():
             positions.append(new_tuple(FetchPosition, tp + want))
         return new_tuple(SessionRequest, (positions, [], self.id, self.epoch))  # type: ignore[no-any-return]
 

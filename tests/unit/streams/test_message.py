@@ -69,23 +69,28 @@ def test_a_subclass_may_add_fields() -> None:
     assert made == new_message()
 
 
-@pytest.mark.parametrize("value_decoder", [None, bytes.decode])
-def test_a_message_is_unpickled_by_plain_code(value_decoder: Any) -> None:
-    """A worker of Spark, or another machine, may have no compiled copy."""
-    message = new_message(message_class(None, value_decoder))
-    program = (
-        "import pickle, sys; from zkconsumer import data_plane; assert not data_plane.COMPILED; "
-        "sys.stdout.write(repr(list(pickle.load(sys.stdin.buffer))))"
-    )
+def printed_by_plain_code(program: str, pickled: bytes) -> str:
+    """Return what a program without compiled modules prints, with ``pickled`` as its standard input."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        input=pickle.dumps(message),
+        [sys.executable, "-c", "import pickle, sys; " + program],
+        input=pickled,
         capture_output=True,
         env=os.environ | {PURE_VARIABLE: "1"},
         timeout=scaled(30),
         check=True,
     )
-    assert done.stdout.decode() == repr(list(message))
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize("value_decoder", [None, bytes.decode])
+def test_a_message_is_unpickled_by_plain_code(value_decoder: Any) -> None:
+    """A worker of Spark, or another machine, may have no compiled copy."""
+    message = new_message(message_class(None, value_decoder))
+    program = (
+        "from zkconsumer import data_plane; assert not data_plane.COMPILED; "
+        "sys.stdout.write(repr(list(pickle.load(sys.stdin.buffer))))"
+    )
+    assert printed_by_plain_code(program, pickle.dumps(message)) == repr(list(message))
     assert pickle.loads(pickle.dumps(message)) == message
 
 
@@ -94,15 +99,7 @@ def test_the_class_of_messages_is_known_to_plain_code() -> None:
     module, which other installations lack.
     """
     program = (
-        "import pickle, sys; from zkconsumer.streams.message import MessageAndMetadata; "
+        "from zkconsumer.streams.message import MessageAndMetadata; "
         "print(pickle.load(sys.stdin.buffer) is MessageAndMetadata)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        input=pickle.dumps(MessageAndMetadata),
-        capture_output=True,
-        env=os.environ | {PURE_VARIABLE: "1"},
-        timeout=scaled(30),
-        check=True,
-    )
-    assert done.stdout == b"True\n"
+    assert printed_by_plain_code(program, pickle.dumps(MessageAndMetadata)) == "True\n"
