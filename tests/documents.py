@@ -25,21 +25,32 @@ PAGES = [README, *sorted((ROOT / "zkconsumer").glob("*.md")), *sorted(DOCS.glob(
 EXAMPLES = {
     "produce": "NewTopic(",
     "first read": "for message in stream:\n            print(message.topic",
-    "dataframe": "SparkSession",
+    "dataframe": 'master("local[2]")',
     "many streams": "workers=4",
     "balance": "concurrency=64",
     "columns": "stream.batches()",
+    "topics": "connector.read(",
+    "asyncio": "asyncio.run(main())",
     "shutdown": "shutdown_on_signal",
     "commit": "connector.commit_offsets()",
+    "service": "report_health(connector, os",
     "strategy": "OnlyAssignor",
+    "placement": '"billing-0"',
+    "sqlite": "store.record(database, message)",
+    "postgres": "store.record(database, *messages)",
     "brokers": 'group_coordination="kafka"',
     "test kit": "FakeCluster",
     "health": "Collector(connector)",
     "snapshot": "spark.snapshot(",
-    "query": "spark.readStream",
+    "query": "spark-live",
+    "reports": "spark.source_reports(",
+    "pipeline": "def write(batch",
+    "cluster": "cluster-readers",
     "explain": "explained_partitions(",
 }
 """A text by which to find each Python example in README and the docs. Tests run every one of them."""
+
+SERVICES = DOCS / "services.md"
 
 _EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _GENERATED = re.compile(r"(<!-- (properties|states|checks)(?:: (\w+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)
@@ -48,6 +59,12 @@ _GENERATED = re.compile(r"(<!-- (properties|states|checks)(?:: (\w+))? -->\n).*?
 def examples(page: Path) -> list[str]:
     """Return the Python examples of one page."""
     return _EXAMPLE.findall(page.read_text(encoding="utf-8"))
+
+
+def fenced(page: Path, language: str) -> str:
+    """Return the one block of a page in this language: ``ini``, ``yaml``."""
+    (found,) = re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return str(found)
 
 
 def example(name: str) -> str:

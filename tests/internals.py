@@ -6,15 +6,17 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer import AsyncZookeeperConsumerConnector, ZookeeperConsumerConnector
 
 
-def find_member(connector: ZookeeperConsumerConnector) -> Any:
+def find_member(connector: ZookeeperConsumerConnector | AsyncZookeeperConsumerConnector) -> Any:
     """Return the connector's member; None before the first streams and after the shutdown."""
+    if isinstance(connector, AsyncZookeeperConsumerConnector):
+        connector = connector._connector
     return connector._member
 
 
-def member_of(connector: ZookeeperConsumerConnector) -> Any:
+def member_of(connector: ZookeeperConsumerConnector | AsyncZookeeperConsumerConnector) -> Any:
     """Return the connector's member, which it must have."""
     member = find_member(connector)
     assert member is not None

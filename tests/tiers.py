@@ -48,6 +48,7 @@ TIERS = {
     "tests/cluster/test_legacy_member.py": _STANDARD,
     "tests/cluster/test_live.py": _STANDARD,
     "tests/cluster/test_mixed_group.py": _STANDARD,
+    "tests/databases": _STANDARD,
     "tests/docker": _ALL,
     "tests/docker/test_compose.py": _STANDARD,
     "tests/spark": _ALL,

@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+from typing import TYPE_CHECKING, Any
 
 from zkconsumer.balance.balance_state import BalanceState
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic
@@ -25,19 +27,30 @@ from zkconsumer.errors import (
     ConsumerRebalanceFailedException,
     ConsumerTimeoutException,
     DecodeError,
+    FencedRecordError,
     MessageStreamsExistException,
     OffsetCommitError,
+    OffsetStoreConflictError,
     PartitionNotOwnedError,
+    RecordRefusedError,
+    RepeatedRecordError,
+    SkippedRecordError,
     ZkConsumerError,
 )
 from zkconsumer.health import Health
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import OffsetRange, TopicPartition
+from zkconsumer.offsets.database_store import DatabaseOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.version import VERSION, refuse_free_threaded_builds
+from zkconsumer.wiring.partition_stream import PartitionStream
+
+if TYPE_CHECKING:
+    from zkconsumer.async_connector import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector
+    from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream
 
 refuse_free_threaded_builds()
 
@@ -45,6 +58,10 @@ __version__ = VERSION
 
 __all__ = [
     "PENDING",
+    "AsyncConsumerRebalanceListener",
+    "AsyncMessages",
+    "AsyncStream",
+    "AsyncZookeeperConsumerConnector",
     "BalanceState",
     "Blacklist",
     "ConnectorClosedException",
@@ -53,9 +70,11 @@ __all__ = [
     "ConsumerRebalanceFailedException",
     "ConsumerRebalanceListener",
     "ConsumerTimeoutException",
+    "DatabaseOffsets",
     "DeadLetterTopic",
     "DecodeError",
     "FailureLimit",
+    "FencedRecordError",
     "Health",
     "IntDecoder",
     "KafkaStream",
@@ -67,10 +86,15 @@ __all__ = [
     "OffsetCommitError",
     "OffsetRange",
     "OffsetStore",
+    "OffsetStoreConflictError",
     "PartitionNotOwnedError",
+    "PartitionStream",
     "Phase",
+    "RecordRefusedError",
     "Reject",
+    "RepeatedRecordError",
     "Retry",
+    "SkippedRecordError",
     "StringDecoder",
     "TopicFilter",
     "TopicPartition",
@@ -83,3 +107,24 @@ __all__ = [
 
 # a library is silent unless its application says otherwise
 logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+# Loaded at the first use: a program that reads in threads has no use for asyncio.
+_MODULES_OF_ASYNCIO = {
+    "AsyncConsumerRebalanceListener": "zkconsumer.async_connector",
+    "AsyncMessages": "zkconsumer.streams.async_stream",
+    "AsyncStream": "zkconsumer.streams.async_stream",
+    "AsyncZookeeperConsumerConnector": "zkconsumer.async_connector",
+}
+
+
+if not TYPE_CHECKING:  # else a type checker would believe in every name
+
+    def __getattr__(name: str) -> Any:
+        module = _MODULES_OF_ASYNCIO.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

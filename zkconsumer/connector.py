@@ -22,12 +22,14 @@ from inspect import currentframe
 from threading import Lock, Thread, current_thread, get_native_id, main_thread
 from types import TracebackType
 from typing import Any, Self
-from weakref import ref
+from weakref import WeakSet, ref
 
 from zkconsumer import fork_guard
 from zkconsumer.balance.balance_state import BalanceState, ShowsBalance
 from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.balance.lanes import Order
+from zkconsumer.balance.until import RunEndRequest, requested_end, stop_streams_at
+from zkconsumer.cluster_queries import ClusterQueries
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
@@ -49,7 +51,7 @@ from zkconsumer.handler_loop import RunLoop
 from zkconsumer.health import Health, health_of
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.model import ConsumerId
+from zkconsumer.model import PLACEMENTS, ConsumerId
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.partition_control import PartitionControl
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing, check_seconds
@@ -58,6 +60,7 @@ from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MessageAndMetadata
 from zkconsumer.streams.message_iterator import public_names
 from zkconsumer.wiring import GroupMember, build_member
+from zkconsumer.wiring.partition_stream import PartitionReading
 
 __all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "consumer_id"]
 
@@ -65,15 +68,19 @@ __all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "con
 def consumer_id(config: ConsumerConfig) -> ConsumerId:
     """Return the member's name: ``<group>_<consumer.id>``, or a generated one in the original's form.
 
+    With a strategy that follows a plan, ``group.instance.id`` takes the place of ``consumer.id``.
+
     The eight hexadecimal digits of a generated name are the first ones of the unpadded upper half of a random UUID.
     """
-    if config.consumer_id is not None:
-        return ConsumerId(f"{config.group_id}_{config.consumer_id}")
+    lasts = not config.coordinated_by_brokers and config.partition_assignment_strategy in PLACEMENTS
+    name = config.group_instance_id if lasts and config.group_instance_id is not None else config.consumer_id
+    if name is not None:
+        return ConsumerId(f"{config.group_id}_{name}")
     digits = format(uuid.uuid4().int >> 64, "x")[:8]
     return ConsumerId(f"{config.group_id}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{digits}")
 
 
-class ZookeeperConsumerConnector(PartitionControl, RunLoop):
+class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
     """One member of a consumer group: coordinated through ZooKeeper, or by the brokers (``group.coordination=kafka``).
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).
@@ -106,6 +113,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
         self._restorers: list[Callable[[], None]] = []
         self._member: GroupMember | None = None
         self._offset_store = offset_store
+        self._readings: WeakSet[PartitionReading] = WeakSet()
         self._listener: ConsumerRebalanceListener | None = None
         self._registration = Registration(STATIC, {})
         self._advertised: dict[str, object] = {}
@@ -127,24 +135,29 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
         topics: Mapping[str, int],
         key_decoder: Decoder[K] | None = None,
         value_decoder: Decoder[V] | None = None,
+        until: Any = None,
     ) -> dict[str, list[KafkaStream[K | None, V | None]]]:
         """Join the group and return streams, for each topic as many as asked for, in thread order.
 
         Arguments: ``topics`` maps each topic to its number of streams (at least 1). A topic that does not exist yet
         is waited for. An empty mapping makes a member that owns nothing. ``key_decoder`` and ``value_decoder`` make of
         bytes what ``message.key`` and ``message.value`` give (``zkconsumer.StringDecoder()``, or any callable).
+        With ``until`` a stream ends, as at a shutdown, when all before an end is finished in each of its partitions. It
+        is given as for :meth:`run`; streams of topics that are added later do not stop there.
         Returns when the first rebalance has run; partitions that another member has not released yet come later by
         themselves.
         Raises: :class:`MessageStreamsExistException` when streams were created before;
         :class:`RegistryUnavailableError`, :class:`ChrootMissingError`, :class:`ConsumerIdInUseError`,
-        :class:`MessageModelConflictError`, :class:`ConsumerRebalanceFailedException` (the connector is shut down then);
-        ValueError for a bad topic or number.
+        :class:`MessageModelConflictError`, :class:`OffsetStoreConflictError`,
+        :class:`ConsumerRebalanceFailedException`, :class:`BrokerUnavailableError` if ends cannot be looked up (the
+        connector is shut down then); ValueError and TypeError for a bad topic, number or end.
         """
         _check_topics(topics)
+        end = None if until is None else requested_end(until, time.time_ns() // 1_000_000)
         registration = Registration(STATIC, dict(topics))
         member = self._create_once("message streams")
         streams = self._make_streams(member, topics, message_class(key_decoder, value_decoder))
-        self._join_group(member, registration)
+        self._join_group(member, registration, end)
         return streams
 
     def add_topics(
@@ -259,12 +272,14 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
         ended = self._end.await_stream_end
         return {topic: member.parts.streams(topic, count, message, ended) for topic, count in topics.items()}
 
-    def _join_group(self, member: GroupMember, registration: Registration) -> None:
+    def _join_group(self, member: GroupMember, registration: Registration, end: RunEndRequest | None = None) -> None:
         self._registration = registration = replace(registration, extra={**registration.extra, **self._advertised})
         try:
             if self._end.begun:
                 raise ConnectorClosedException("the connector was shut down before it joined the group")
             member.open(registration)
+            if end is not None:
+                stop_streams_at(end, member)
         except BaseException as e:
             interrupted = self._end.begun
             self._shut_down(finished=False)
@@ -393,6 +408,7 @@ class ZookeeperConsumerConnector(PartitionControl, RunLoop):
     def _close(self, finished: bool, deadline: Deadline | None = None) -> None:
         failure, complete = None, False
         try:
+            self._close_readings()
             if self._member is not None:
                 if isinstance(self._running, BalancedRun):
                     self._running.give_back()  # while the session still lives

@@ -40,6 +40,11 @@
     ├── OffsetOutOfRangeError               an offset is not in the log (any more); never guessed around
     ├── OffsetCommitError                   offsets could not be written
     ├── OffsetConflictError                 somebody else wrote the offset of a partition we own (offset.conflict=raise)
+    ├── OffsetStoreConflictError            members of the group do not keep their offsets in our database
+    ├── RecordRefusedError                  this member is not to write a message: roll back, and read on
+    │   ├── FencedRecordError               another member has claimed the partition
+    │   └── RepeatedRecordError             the message is recorded already
+    ├── SkippedRecordError                  messages before the one to record are not recorded
     ├── LogTruncatedError                   a partition's log lost what was read of it (log.truncation.policy=raise)
     └── UnreadableMessageError              a place in a partition, which it names; KafkaStream.skip() goes on after it
         ├── InvalidMessageException         corrupt data
@@ -346,6 +351,56 @@ class OffsetConflictError(ZkConsumerError):
         self.ours = ours
         self.theirs = theirs
         self.offset = (ours or 0) if theirs is None else theirs
+
+
+class OffsetStoreConflictError(ZkConsumerError):
+    """The group has members that do not keep their offsets in the database of this member.
+
+    Nothing is handed out while such members are in the group. This member keeps the partitions that it owns.
+    """
+
+
+class RecordRefusedError(ZkConsumerError):
+    """``DatabaseOffsets.record`` refused a message that this member is not to write: roll back, and read on.
+
+    ``partition`` is the message's partition. Messages before ``until`` are not to be written either.
+    """
+
+    def __init__(self, partition: TopicPartition, reason: str, until: float = float("inf")) -> None:
+        super().__init__(f"{partition}: {reason}")
+        self.partition = partition
+        self.until = until
+
+    def covers(self, topic: str, partition: int, offset: int) -> bool:
+        """Return whether this member is not to write the message at this place."""
+        return (topic, partition) == self.partition and offset < self.until
+
+
+class FencedRecordError(RecordRefusedError):
+    """The member does not own the partition any more, or another member has claimed it in the database.
+
+    That member consumes the message.
+    """
+
+
+class RepeatedRecordError(RecordRefusedError):
+    """The message is recorded already, with the rows of its transaction.
+
+    That transaction was committed without an answer, or by this member before it lost its session and claimed the
+    partition again.
+    """
+
+
+class SkippedRecordError(ZkConsumerError):
+    """Messages between the recorded offset and the one to record are not recorded: the application left them out.
+
+    ``partition`` is the message's partition. Nothing of it can be recorded before they are: let the process end, and
+    restart it. It begins at the recorded offset.
+    """
+
+    def __init__(self, partition: TopicPartition, reason: str) -> None:
+        super().__init__(f"{partition}: {reason}")
+        self.partition = partition
 
 
 class LogTruncatedError(ZkConsumerError):

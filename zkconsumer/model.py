@@ -110,3 +110,8 @@ def utf16_key(text: str) -> bytes:
 
 Assignment = Mapping[TopicPartition, ThreadId]
 """Who shall own what, for the whole group."""
+
+STICKY = "sticky"
+LAG_AWARE = "lag-aware"
+PLACEMENTS = (STICKY, LAG_AWARE)
+"""The strategies of groups in ZooKeeper whose assignment is a plan that one member writes."""

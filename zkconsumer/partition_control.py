@@ -8,18 +8,29 @@ The original has nothing of this but ``commitOffsets``; names and meanings follo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from threading import get_native_id
 from typing import Literal
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConnectorClosedException, ForkedProcessError, OffsetCommitError, PartitionNotOwnedError
+from zkconsumer.errors import (
+    ConnectorClosedException,
+    ForkedProcessError,
+    OffsetCommitError,
+    PartitionNotOwnedError,
+    RegistryError,
+    RegistryUnavailableError,
+)
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
 from zkconsumer.shutdown import Closing
 from zkconsumer.wiring import GroupMember
+
+log = logging.getLogger(__name__)
 
 _PLACES = {"earliest": EARLIEST, "smallest": EARLIEST, "latest": LATEST, "largest": LATEST}
 
@@ -61,13 +72,27 @@ class PartitionControl:
         """
         return self._position(partition_of(partition)).finished(including_held=True)
 
-    def committed(self, partition: PartitionLike) -> int | None:
-        """Return the offset that was last read from, or written to, the store of offsets; None if nothing is stored
-        yet.
+    def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
+        """Return the committed offset of the group for a partition; None if nothing is stored yet.
 
-        Raises: :class:`PartitionNotOwnedError`.
+        For an owned partition it is the offset that this member last read or wrote. For any other one the store of
+        offsets is asked, for at most ``timeout`` seconds (by default the session timeout, at least 5).
+        Raises: :class:`PartitionNotOwnedError` before streams are created; :class:`RegistryUnavailableError` if the
+        store did not answer in time, and its own errors.
         """
-        return self._position(partition_of(partition)).committed
+        tp = partition_of(partition)
+        position = self._positions().get(tp)
+        if position is not None:
+            return position.committed
+        deadline = self._deadline(timeout)
+        committer = self._live().committer
+        if committer is None:
+            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
+        try:
+            stored = committer.of_group([tp]).result(deadline.remaining()).get(tp, -1)
+        except TimeoutError:
+            raise RegistryUnavailableError(f"the offset of {tp} could not be read in time") from None
+        return stored if stored >= 0 else None
 
     def lag(self) -> dict[TopicPartition, int | None]:
         """Return for each owned partition how many messages follow those that are finished.
@@ -222,7 +247,7 @@ class PartitionControl:
         Raises: :class:`OffsetCommitError` naming the offsets that could not be written, and why;
         :class:`ConnectorClosedException`; ValueError or TypeError for a value that is no offset.
         """
-        given = None if offsets is None else _checked_offsets(offsets)
+        given = None if offsets is None else checked_offsets(offsets)
         member = self._member
         if self._end.begun and not (member is not None and member.in_listener):
             self._commit_while_closing(member, given)
@@ -238,6 +263,63 @@ class PartitionControl:
         thread = get_native_id()
         member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
 
+    def commit_offsets_async(
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None,
+        callback: Callable[[BaseException | None], object] | None = None,
+        timeout: float | None = None,
+    ) -> Future[None]:
+        """Begin what :meth:`commit_offsets` does, and return at once.
+
+        What the calling thread holds at this moment counts as finished, and no message that it takes later.
+
+        Arguments: as for :meth:`commit_offsets`; ``callback`` is called at the end with the error, or None. It runs on
+        the thread that does all commits: return soon, and wait there for no other commit and no shutdown. What it
+        raises is logged.
+        Returns: a future, which raises as :meth:`commit_offsets` does. Raises at once: ConnectorClosedException;
+        ValueError or TypeError for a value that is no offset.
+        """
+        given = None if offsets is None else checked_offsets(offsets)
+        member = self._member
+        held = () if member is None else member.in_hand(get_native_id())
+        ends = {position: position.finished(including_held=True) for position in held}
+        done, _ = self._begin_commit(given, ends, timeout)
+        if callback is not None:
+            done.add_done_callback(lambda done: _tell(callback, done.exception()))
+        return done
+
+    def _begin_commit(
+        self,
+        given: Mapping[TopicPartition, int] | None,
+        ends: Mapping[PartitionPosition, int | None],
+        timeout: float | None,
+        *,
+        in_listener: bool = False,
+    ) -> tuple[Future[None], float]:
+        """Begin a commit. Arguments: the messages before ``ends`` count as finished, also if they are in hand.
+
+        Returns: its future, and the seconds that it may take.
+        """
+        member = self._member
+        closing = self._end.begun and not (in_listener or (member is not None and member.in_listener))
+        if closing and not ends:
+            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
+        done: Future[None] = Future()
+        if member is None or member.committer is None:
+            if given:
+                raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
+            done.set_result(None)
+            return done, 0.0
+        limit = member.request_timeout if timeout is None else timeout
+        seconds = self._end.remaining if closing else limit
+        deadline = Deadline(seconds)
+        if given is None:
+            asked = member.committer.begin_commit(lambda position: ends.get(position) or False, deadline)
+        else:
+            asked = member.committer.begin_commit_given(given, deadline)
+        asked.add_done_callback(lambda asked: _hand_on(asked, done, ends if closing and given is None else {}))
+        return done, seconds
+
     def _commit_while_closing(self, member: GroupMember | None, offsets: Mapping[TopicPartition, int] | None) -> None:
         """Commit what the calling thread has in its hands, while that is still waited for."""
         held = {} if member is None else {p: p.finished(including_held=True) for p in member.in_hand(get_native_id())}
@@ -248,13 +330,7 @@ class PartitionControl:
             member.committer.commit_given(offsets, deadline)
             return
         member.committer.commit(lambda position: position in held, deadline)
-        # the last commit may have come first: then nothing was written here
-        late = [f"{position.tp} at {position.consumed}" for position, end in held.items() if position.committed != end]
-        if late:
-            raise ConnectorClosedException(
-                f"the connector was shut down, and its last commit was done without {', '.join(late)}: it is consumed"
-                " again"
-            )
+        _check_committed(held)
 
     # ---- inside ----
 
@@ -281,9 +357,10 @@ class PartitionControl:
         return position
 
 
-def _checked_offsets(
+def checked_offsets(
     offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
 ) -> dict[TopicPartition, int]:
+    """Return the offsets that a caller gave. Raises ValueError or TypeError for a value that is no offset."""
     if not isinstance(offsets, Mapping):
         raise TypeError(f"a mapping from partitions to offsets is wanted, not {offsets!r}")
     found = {partition_of(tp): offset for tp, offset in offsets.items()}
@@ -292,3 +369,43 @@ def _checked_offsets(
             kind = TypeError if isinstance(offset, bool) or not isinstance(offset, int) else ValueError
             raise kind(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
     return found
+
+
+def _check_committed(held: Mapping[PartitionPosition, int | None]) -> None:
+    """Raise ConnectorClosedException if the last commit came before this one, which then wrote nothing."""
+    late = [f"{position.tp} at {position.consumed}" for position, end in held.items() if position.committed != end]
+    if late:
+        raise ConnectorClosedException(
+            f"the connector was shut down, and its last commit was done without {', '.join(late)}: it is consumed again"
+        )
+
+
+def _hand_on(asked: Future[None], done: Future[None], held: Mapping[PartitionPosition, int | None]) -> None:
+    """Give the end of a commit to its caller, who may have cancelled its future."""
+    if not done.set_running_or_notify_cancel():
+        return
+    error = asked.exception()
+    if error is None:
+        try:
+            _check_committed(held)
+        except ConnectorClosedException as late:
+            error = late
+    elif isinstance(error, RegistryError):
+        refused = OffsetCommitError(f"the commit failed: {error}")
+        refused.__cause__ = error
+        error = refused
+    try:
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+    except BaseException:  # SystemExit of a callback, say, would end the thread that all commits need
+        log.exception("a callback of a commit failed")
+
+
+def _tell(callback: Callable[[BaseException | None], object], error: BaseException | None) -> None:
+    """Call the callback of a commit."""
+    try:
+        callback(error)
+    except BaseException:  # as in _hand_on
+        log.exception("the callback of a commit failed")

@@ -23,6 +23,7 @@ _SCENARIOS = {
     "iterate": "iterate",
     "columns": "columns",
     "streams": "streams",
+    "asyncio": "event_loop",
     "latency": "latency",
     "many-partitions": "partitions",
     "memory": "memory",

@@ -7,6 +7,7 @@ would write, and all of them read the value and add up its length.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import sys
@@ -215,6 +216,82 @@ def batches(
         return count, size, clock.seconds
 
 
+def async_for(**task: Any) -> Result:
+    """Our connector on asyncio, one stream, ``async for``."""
+    return asyncio.run(_on_a_loop(_iterate, **task))
+
+
+def async_many(**task: Any) -> Result:
+    """Our connector on asyncio, one stream, ``getmany``."""
+    return asyncio.run(_on_a_loop(_get_many, **task))
+
+
+async def _on_a_loop(
+    read: Callable[..., Any], zookeeper: str, group: str, topic: str, total: int, properties: dict[str, Any], **_: Any
+) -> Result:
+    from zkconsumer import AsyncZookeeperConsumerConnector
+
+    options = {"zookeeper.connect": zookeeper, "group.id": group, **properties}
+    async with AsyncZookeeperConsumerConnector(options) as connector:
+        stream = (await connector.create_message_streams({topic: 1}))[topic][0]
+        _say("ready")
+        clock = _Clock(total)
+        count, size = await read(stream, clock, total)
+        return count, size, clock.seconds
+
+
+async def _iterate(consumer: Any, clock: _Clock, total: int) -> tuple[int, int]:
+    size = count = 0
+    due = 1
+    async for message in consumer:
+        size += len(message.value or b"")
+        count += 1
+        if count == due:
+            due = clock.mark(count)
+            if count == total:
+                break
+    return count, size
+
+
+async def _get_many(consumer: Any, clock: _Clock, total: int) -> tuple[int, int]:
+    size = count = 0
+    due = 1
+    while count < total:
+        for messages in (await consumer.getmany(timeout_ms=1000)).values():
+            for message in messages:
+                size += len(message.value or b"")
+            count += len(messages)
+        if count >= due:
+            due = clock.mark(count)
+    return count, size
+
+
+def aiokafka_for(**task: Any) -> Result:
+    """aiokafka, ``async for``."""
+    return asyncio.run(_aiokafka(_iterate, **task))
+
+
+def aiokafka_many(**task: Any) -> Result:
+    """aiokafka, ``getmany``."""
+    return asyncio.run(_aiokafka(_get_many, **task))
+
+
+async def _aiokafka(
+    read: Callable[..., Any], bootstrap: str, group: str, topic: str, total: int, properties: dict[str, Any], **_: Any
+) -> Result:
+    from aiokafka import AIOKafkaConsumer
+
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, **properties)
+    await consumer.start()
+    try:
+        _say("ready")
+        clock = _Clock(total)
+        count, size = await read(consumer, clock, total)
+        return count, size, clock.seconds
+    finally:
+        await consumer.stop()
+
+
 def confluent_poll(total: int, **task: Any) -> Result:
     """confluent-kafka, one message a call."""
     consumer = _confluent(**task)
@@ -357,6 +434,10 @@ _KINDS: dict[str, Callable[..., Result]] = {
     "merged": merged,
     "run": run,
     "batches": batches,
+    "async_for": async_for,
+    "async_many": async_many,
+    "aiokafka_for": aiokafka_for,
+    "aiokafka_many": aiokafka_many,
     "latency": latency,
     "idle": idle,
     "confluent_poll": confluent_poll,

@@ -79,7 +79,7 @@ def test_the_list_names_every_scenario() -> None:
 
     assert listed == {
         "profile", "iterate", "columns", "streams", "latency", "many-partitions", "memory", "rebalance", "snapshot",
-        "spark", "balance",
+        "spark", "balance", "asyncio",
     }  # fmt: skip
 
 

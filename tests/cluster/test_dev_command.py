@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -38,17 +39,18 @@ class CommandLine:
         (cache / "ivy").symlink_to(cache_directory() / "ivy")
         self.environment = {**os.environ, "ZKCONSUMER_CACHE": str(cache)}
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, folder: Path | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "zkconsumer", "dev", *arguments],
             env=self.environment,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        with self.start(*arguments) as process:
+    def __call__(self, *arguments: str, code: int = 0, folder: Path | None = None) -> str:
+        with self.start(*arguments, folder=folder) as process:
             out, error = process.communicate(timeout=scaled(120))
         assert process.returncode == code, out + error
         return out + error
@@ -97,6 +99,53 @@ def test_a_cluster_is_kept_up_until_it_is_taken_down(dev: CommandLine, tmp_path:
     eventually(lambda: not exists(_pids(broken)[2]), 10, "the broker's end")
     assert "broken: kafka 0 ended" in dev("status", code=1)
     assert "zkconsumer dev down" in dev("up", code=1)
+
+
+def _is_up(cluster: dict[str, object]) -> bool:
+    return cluster["health"] == "up" and all(map(exists, _pids(cluster)))
+
+
+def test_an_up_with_options_that_the_running_one_lacks_fails(dev: CommandLine, tmp_path: Path) -> None:
+    """Before, it said that the cluster was up, and clients found nothing on the ports."""
+    dev("up", "--directory", "data", folder=tmp_path)
+    state = dev.state()
+    assert state["directory"] == str(tmp_path / "data")
+    ports = {name: str(state[name]).rpartition(":")[2] for name in ("zookeeper_connect", "bootstrap_servers")}
+    same = ["--zookeeper-port", ports["zookeeper_connect"], "--kafka-port", ports["bootstrap_servers"]]
+    version = str(state["kafka_version"])
+    assert "was up already" in dev("up", *same, "--kafka-version", version, "--directory", "data", folder=tmp_path)
+    other = str(free_port())
+    wrong = {"--zookeeper-port": other, "--kafka-port": other, "--kafka-version": "2.8.2", "--directory": "elsewhere"}
+    for option, value in wrong.items():
+        said = dev("up", option, value, code=1, folder=tmp_path)
+        asked = str(tmp_path / value) if option == "--directory" else value
+        assert f"another cluster is up, without {option} {asked} (it has " in said
+        assert all(str(state[name]) in said for name in (*ports, "directory", "pid"))
+        assert "zkconsumer dev down" in said
+    assert dev.state() == state
+    assert _is_up(state)
+
+
+def test_an_up_on_a_port_of_another_program_fails(dev: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for option in ("--zookeeper-port", "--kafka-port"):
+            assert f"cannot have port {port}, which another program uses" in dev("up", option, port, code=1)
+    assert "not up" in dev("status", code=3)
+    assert "cannot both have port 2181" in dev("up", "--zookeeper-port", "2181", "--kafka-port", "2181", code=2)
+
+
+def test_a_cluster_that_died_does_not_prevent_the_next_one(dev: CommandLine, tmp_path: Path) -> None:
+    """Its state file is there still, with ports that nobody serves."""
+    dev("up", "--directory", str(tmp_path / "data"))
+    dead = dev.state()
+    os.kill(_pids(dead)[0], signal.SIGKILL)
+    eventually(lambda: not exists(_pids(dead)[0]), 20, "the supervisor's end")
+    ports = [str(dead[name]).rpartition(":")[2] for name in ("zookeeper_connect", "bootstrap_servers")]
+    up = dev("up", "--zookeeper-port", ports[0], "--kafka-port", ports[1], "--directory", str(tmp_path / "data"))
+    assert "The cluster is up." in up
+    assert _is_up(dev.state())
+    assert _pids(dev.state()) != _pids(dead)
 
 
 def test_what_it_tells_to_try_works(dev: CommandLine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,22 @@ def test_columns(cluster: DevCluster, events: str) -> None:
     assert {line[4] for line in words} == {"0", "1", "2", "3"}
 
 
+def test_a_topic_without_a_group(cluster: DevCluster, events: str, zookeeper: KazooClient) -> None:
+    printed = run(example("topics"), cluster, events).splitlines()
+    assert events in printed[0]
+    assert {line.split()[-1] for line in printed[2:-1]} >= {repr(b"%d" % n) for n in range(100)}
+    assert 0 < int(printed[-1]) <= 40
+    assert zookeeper.exists("/consumers/notebook") is None
+
+
+def test_an_event_loop(cluster: DevCluster, events: str) -> None:
+    printed = run(example("asyncio"), cluster, events).splitlines()
+    many = sum(int(line.split()[-1]) for line in printed if " has " in line)
+    values = {line.split()[-1] for line in printed if " has " not in line}
+    assert 0 < many <= 20
+    assert len(values & {repr(b"%d" % n) for n in range(100)}) == 100 - many
+
+
 def test_one_loop_over_many_streams(cluster: DevCluster, events: str, produce: Callable[..., int]) -> None:
     produce(events, [b"%d" % n for n in range(1000, 1100)])
     printed = run(example("many streams"), cluster, events).splitlines()
@@ -122,7 +139,9 @@ print("once", spark.read.parquet("events-once").count(), "live", spark.read.parq
 
 @pytest.mark.spark
 def test_a_snapshot_and_a_query_that_is_a_member(cluster: DevCluster, events: str, tmp_path: Path) -> None:
-    blocks = [example("dataframe"), example("snapshot"), example("query"), WAIT]
+    blocks = [example("dataframe"), example("snapshot"), example("query"), example("reports"), WAIT]
     printed = run("\n".join(blocks), cluster, events, tmp_path)
+    assert re.search(r"^batch 0 read \d{3,} offsets: .*; 0 more are there$", printed, re.MULTILINE)
+    assert "'maxOffsetsBehindLatest': '0'" in printed
     once, live = (int(word) for word in printed.splitlines()[-1].split() if word.isdigit())
     assert once == live >= 100

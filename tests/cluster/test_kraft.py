@@ -35,7 +35,7 @@ def broker() -> Iterator[KraftBroker]:
 
 @pytest.fixture
 def topic(broker: KraftBroker) -> str:
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+    from confluent_kafka.admin import AdminClient, NewTopic
 
     name = unique("kraft")
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})

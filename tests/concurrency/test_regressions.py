@@ -282,3 +282,19 @@ def test_an_endless_expression_costs_its_time_limit_once(
         settle([member], rounds=3)
     assert len(member.owned) == 7
     assert asked.count("a" * 60) == 1
+
+
+def test_a_node_wanted_but_not_claimed_is_deleted_later(server: FakeZooKeeper) -> None:
+    """An operator overwrote our owner node. The round that noticed wanted to claim the partition again, and newer
+    events ended it before that. The next round gave the partition to another member. By then nobody remembered our
+    node, so that member waited for it as long as our session lived.
+    """
+    member = SteppedMember(server, "a")
+    settle([member])
+    nodes = member.coordinator.rounds.owner_nodes
+    server.put(paths.owner(GROUP, tp(0)), b"garbage")
+    nodes.doubt([tp(0)])
+    nodes.sweep({tp(0)}, Deadline(1))
+    assert server.node(paths.owner(GROUP, tp(0))) is not None
+    nodes.sweep((), Deadline(1))
+    assert server.node(paths.owner(GROUP, tp(0))) is None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import docker
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.docker.engine import COMPOSE_FILE, Compose, UnavailableError, compose_command, compose_up, need_image
 from tests.timing import scaled

@@ -21,6 +21,8 @@ ROUNDING_NS = 1_500_000
 """ZooKeeper tells the making of a node in whole milliseconds."""
 SEEN_NS = SECOND // 4
 """How late the watcher may see that a node is gone."""
+LEFT_NS = SECOND
+"""The same of a node whose member has closed. It is below every session timeout, after which any node is gone."""
 SETTLING_NS = 6 * SECOND
 CALL_SLACK_S = 1.0
 CLEAN = "clean"
@@ -324,7 +326,7 @@ def all_leaves(found: History) -> list[str]:
         for ownership in all_of_it:
             at = closed.get(ownership.process) if ownership.process is not None else None
             connected = phases.get(ownership.process) in ("owning", "waiting") if ownership.process else False
-            if at is not None and connected and ownership.end > at + SEEN_NS and not _disturbed(found, ownership, at):
+            if at is not None and connected and ownership.end > at + LEFT_NS and not _disturbed(found, ownership, at):
                 wrong.append(f"I7: {ownership.thread} left its owner node of {ownership.tp} behind")
     return wrong
 

@@ -18,6 +18,7 @@ from tests.interrupts.world import (
     by_messages_get,
     by_messages_next,
     by_next,
+    by_take,
     by_to_arrow,
     by_turns,
 )
@@ -124,6 +125,7 @@ OPERATIONS = (
     Operation("next(messages())", filled(merged=True), by_messages_next),
     Operation("stream.batches", filled(), by_batches, ROWS),
     Operation("stream.to_arrow", filled(), by_to_arrow, TABLE),
+    Operation("stream.take", filled(), by_take, TABLE),
     Operation("messages and columns by turns", filled(), by_turns, ROWS),
     Operation("for, with decoders", filled(message_class=message_class(None, bytes.decode)), by_for, columns=False),
     Operation("for, with corrupt.message.policy=skip", filled(skip_corrupt=True), by_for),

@@ -239,8 +239,15 @@ class World:
             self._took_rows(rows)
 
     def _took_rows(self, rows: Any) -> None:
+        self._took_offsets(rows.column("partition").to_pylist(), rows.column("offset").to_pylist())
+
+    def took_list(self, messages: list[Any]) -> None:
+        """A list of messages was returned to its caller."""
+        with untraced():
+            self._took_offsets([message.partition for message in messages], [message.offset for message in messages])
+
+    def _took_offsets(self, numbers: list[int], offsets: list[int]) -> None:
         self.forget_hands()
-        numbers, offsets = rows.column("partition").to_pylist(), rows.column("offset").to_pylist()
         for number in dict.fromkeys(numbers):
             mine = [offset for which, offset in zip(numbers, offsets, strict=True) if which == number]
             if mine != sorted(set(mine)):
@@ -395,6 +402,12 @@ def by_to_arrow(world: World) -> None:
         if not table.num_rows:
             return
         world.took_rows(table)
+
+
+def by_take(world: World) -> None:
+    """``stream.take(4, timeout=0)``."""
+    while taken := world.stream.take(TABLE, timeout=0):
+        world.took_list(taken)
 
 
 def by_turns(world: World) -> None:

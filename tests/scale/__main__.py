@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from tests.bench import machine
 from tests.scale import report
 from tests.scale.changes import CHANGES, ORIGINAL, OURS, Cost, simulate
+from tests.scale.rolling import rolling_restart
 
 _ROOT = Path(__file__).resolve().parents[2]
 SIZES = ((10, 100), (100, 10), (250, 25), (500, 50), (1000, 100))
@@ -28,6 +30,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--real", action="store_true", help="measure real processes instead (minutes)")
+    parser.add_argument("--rolling", action="store_true", help="what a rolling restart moves; with --real for real")
+    parser.add_argument("--skewed", action="store_true", help="what lag-aware moves; with --real for real (minutes)")
     parser.add_argument("--turns", type=int, default=3, metavar="N", help="with --real (default: %(default)s)")
     parser.add_argument("--partitions", type=int, default=500, metavar="N", help="with --real (default: %(default)s)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the simulation's figures there")
@@ -46,13 +50,47 @@ def simulated(sizes: Sequence[tuple[int, int]]) -> list[Cost]:
     return costs
 
 
+def rolling_restarts(*, real: bool, partitions: int) -> list[dict[str, Any]]:
+    """Restart ten members one after the other, with each strategy; print and return what moved."""
+    ways = (("sticky", True), ("sticky", False), ("range", False))
+    if real:
+        from tests.scale import real_rolling
+
+        found = real_rolling.measure(ways, partitions)
+    else:
+        more = (("lag-aware", True), ("consistent-hash", False))
+        found = [asdict(rolling_restart(name, lasting=lasts, partitions=partitions)) for name, lasts in (*ways, *more)]
+    for one in found:
+        print(f"  {one['strategy']}{', names that last' if one['lasting'] else ''}: {one['moves']} moves")
+    return found
+
+
+def skewed_loads(*, real: bool) -> list[dict[str, Any]]:
+    """Let groups with ``lag-aware`` read under skewed loads; print and return what moved."""
+    if real:
+        from tests.scale import real_skewed
+
+        found = [real_skewed.measure()]
+    else:
+        from tests.scale.skewed import CASES, skewed_load
+
+        found = [asdict(skewed_load(case, noise=noise)) for case in CASES for noise in (0.0, 0.5)]
+    for one in found:
+        print("  " + ", ".join(f"{key} {value}" for key, value in one.items()))
+    return found
+
+
 def main() -> int:
     """Returns: the exit code."""
     arguments = _arguments()
     # members run in other directories
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     results: dict[str, Any] = {"machine": machine.describe(), "load_average_at_start": machine.load()}
-    if arguments.real:
+    if arguments.rolling:
+        results["rolling"] = rolling_restarts(real=arguments.real, partitions=arguments.partitions)
+    elif arguments.skewed:
+        results["skewed"] = skewed_loads(real=arguments.real)
+    elif arguments.real:
         from tests.scale import real
 
         results["real"] = real.measure(arguments.turns, arguments.partitions)

@@ -4,6 +4,7 @@ instead of a thread, with its defaults. Only fetching is left out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -23,6 +24,7 @@ from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 
 REQUEST_TIMEOUT = 6.0
 NEVER = 1e6
+NOTHING: Mapping[str, str | int] = {}
 
 COSTS = Costs(client=0.00002)
 """Kazoo, pipelined, takes 10 ms for 500 reads on the machine on which this was written."""
@@ -47,14 +49,23 @@ class _Events(Mailbox[Event]):
 class OurMember:
     """One member, from its start."""
 
-    def __init__(self, server: CountedServer, group: str, name: str, topic: str, *, interval: float = NEVER) -> None:
+    def __init__(
+        self,
+        server: CountedServer,
+        group: str,
+        name: str,
+        topic: str,
+        *,
+        interval: float = NEVER,
+        properties: Mapping[str, str | int] = NOTHING,
+    ) -> None:
         """``interval`` in seconds between two reconciliations; by default none adds to the cost of a change."""
         self.consumer = f"{group}_{name}"
         self._topic = topic
         self._simulation = server.simulation
         delivery = RecordingDelivery()
         self._member = build_member(
-            ConsumerConfig({"zookeeper.connect": "fake:2181", "group.id": group}),
+            ConsumerConfig({"zookeeper.connect": "fake:2181", "group.id": group, **properties}),
             ConsumerId(self.consumer),
             outside=Outside(
                 session=lambda _, told: server.connect(told, COSTS),

@@ -81,6 +81,8 @@ class CountedServer(FakeZooKeeper):
         self.traffic = Traffic()
         self.free = simulation.now
         self.owners_changed = simulation.now
+        self.created: Callable[[str, bytes], None] = lambda path, data: None
+        """Called with each node that is made."""
 
     def connect(self, on_change: Callable[[SessionChanged], None], costs: Costs) -> CountedSession:
         """A session, not yet open."""
@@ -93,6 +95,7 @@ class CountedServer(FakeZooKeeper):
     def _create(self, path: str, data: bytes, owner: int) -> None:
         super()._create(path, data, owner)
         self._note(path)
+        self.created(path, data)
 
     def _delete(self, path: str, version: int) -> None:
         super()._delete(path, version)

@@ -161,7 +161,7 @@ class Sink:
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        return sorted(row for rows in self.batches.values() for row in rows)
+        return sorted(row for rows in list(self.batches.values()) for row in rows)  # Spark's thread adds to them
 
     @property
     def places(self) -> list[tuple[int, int]]:

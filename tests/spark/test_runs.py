@@ -97,6 +97,39 @@ def test_a_longer_topic_made_anew_is_read_whole(
     assert query.trigger() == []
 
 
+@pytest.mark.one_way
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+def test_waiting_messages_are_read_by_the_member_that_wins_them(
+    coordination: str,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    new_query: NewQuery,
+) -> None:
+    """They are too few for a batch, and the delay is a day: without the rule for won partitions nobody read them."""
+    topic, group = new_topic(2), new_group()
+    waiting = {"minOffsetsPerTrigger": "1000", "maxTriggerDelay": "1d"}
+    if coordination == "kafka":
+        # The second query opens on the thread that triggers the first. So the first can't end its batch, and
+        # lets go of a partition only in time for the next poll: after 4.5 minutes by default.
+        waiting["max.poll.interval.ms"] = "15000"
+
+    def places(query: Query) -> set[int]:
+        """How far the query has read its partitions."""
+        query.trigger()
+        return {place["to"] for place in query.done.get("topics", {}).get(topic, {}).values()}
+
+    produce(topic, messages(4), partitions=2)
+    first = new_query(group, topic, coordination, **waiting)
+    eventually(lambda: places(first) == {2}, 40, "the first batch, which does not wait")
+    produce(topic, messages(6), partitions=2)
+    second = new_query(group, topic, coordination, **waiting)
+    eventually(lambda: places(first) and places(second) == {5}, 60, "the messages of a won partition")
+    produce(topic, messages(2), partitions=2)
+    second.run.close()
+    eventually(lambda: places(first) == {6}, 60, "the messages of the partition that came back")
+
+
 def test_a_real_broker_tells_the_end_of_what_is_written(
     cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:

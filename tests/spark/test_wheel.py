@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -15,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import NewTopic
+from tests.spark.installing import pure_wheel
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster, java_home_for_spark
-
-ROOT = Path(__file__).resolve().parents[2]
 
 _QUERY = """
 import importlib.util, json, sys
@@ -40,22 +38,9 @@ spark.stop()
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the contents of the wheel, which is built from a copy of the tree."""
     folder = tmp_path_factory.mktemp("wheel")
-    source, out, installed = folder / "source", folder / "out", folder / "installed"
-    products = shutil.ignore_patterns("__pycache__", "compiled_*", "generated")
-    for name in ("zkconsumer", "scripts"):
-        shutil.copytree(ROOT / name, source / name, ignore=products)
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        if (ROOT / name).exists():
-            shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(source)]
-    pure = {**os.environ, "ZKCONSUMER_BUILD": "pure"}  # compiled ones: tests/contract/test_installations.py
-    built = subprocess.run(command, env=pure, capture_output=True, text=True, timeout=scaled(120), check=False)
-    assert built.returncode == 0, built.stderr
-    assert not list((source / "zkconsumer").rglob("*.egg-info"))
-    (wheel,) = out.iterdir()
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(installed)
-    return installed
+    with zipfile.ZipFile(pure_wheel(folder)) as archive:
+        archive.extractall(folder / "installed")
+    return folder / "installed"
 
 
 def test_a_wheel_has_the_module_that_spark_looks_for(installed: Path) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from signal import SIGINT, SIGTERM
 from typing import assert_type
 
 from zkconsumer import (
+    AsyncConsumerRebalanceListener,
+    AsyncStream,
+    AsyncZookeeperConsumerConnector,
     BalanceState,
     ConsumerConfig,
     ConsumerRebalanceListener,
@@ -18,6 +22,7 @@ from zkconsumer import (
     Later,
     LongDecoder,
     MessageAndMetadata,
+    PartitionStream,
     Phase,
     Reject,
     Retry,
@@ -39,10 +44,46 @@ def without_decoders(connector: ZookeeperConsumerConnector) -> None:
         assert_type(message.headers, list[tuple[str, bytes | None]])
 
 
+def up_to_an_end(connector: ZookeeperConsumerConnector) -> None:
+    for streams in connector.create_message_streams({"t": 1}, until="end").values():
+        assert_type(streams, list[KafkaStream[bytes | None, bytes | None]])
+
+
+def without_a_group(connector: ZookeeperConsumerConnector) -> None:
+    with connector.read("t", value_decoder=StringDecoder()) as stream:
+        assert_type(stream, PartitionStream[bytes | None, str | None])
+        assert_type([message.value for message in stream], list[str | None])
+    assert_type(connector.read([("t", 0)], {("t", 0): 5}, None).take(1)[0].value, bytes | None)
+
+
+class AsyncListener(AsyncConsumerRebalanceListener):
+    async def before_starting_fetchers(
+        self, consumer_id: str, assignment: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, int]:
+        return dict.fromkeys(assignment, 0)
+
+
+async def on_a_loop() -> None:
+    async with AsyncZookeeperConsumerConnector(zookeeper_connect="z", group_id="g") as connector:
+        connector.set_consumer_rebalance_listener(AsyncListener())
+        streams = await connector.create_message_streams({"t": 1}, value_decoder=StringDecoder())
+        stream = streams["t"][0]
+        assert_type(stream, AsyncStream[bytes | None, str | None])
+        async for message in stream:
+            assert_type(message, MessageAndMetadata[bytes | None, str | None])
+        assert_type((await stream.getone()).value, str | None)
+        many = await stream.getmany(timeout_ms=100, max_records=5)
+        assert_type(many, dict[TopicPartition, list[MessageAndMetadata[bytes | None, str | None]]])
+        await connector.commit({("t", 0): 5})
+        await connector.seek(("t", 0), "earliest")
+        assert_type(await connector.committed(("t", 0)), int | None)
+
+
 def with_decoders(connector: ZookeeperConsumerConnector) -> None:
     streams = connector.create_message_streams({"t": 1}, StringDecoder(), LongDecoder())
     assert_type(streams, dict[str, list[KafkaStream[str | None, int | None]]])
     assert_type(streams["t"][0].get(timeout=1).key, str | None)
+    assert_type(streams["t"][0].take(5, timeout=1), list[MessageAndMetadata[str | None, int | None]])
     assert_type(connector.add_topics({"u": 1}, value_decoder=IntDecoder())["u"][0].get().value, int | None)
     assert_type(connector.add_topics({"u": 1}, value_decoder=IntDecoder())["u"][0].get().key, bytes | None)
     by_filter = connector.create_message_streams_by_filter(Whitelist("a.*"), 2, value_decoder=bytes.decode)
@@ -100,6 +141,10 @@ def control() -> None:
         assert_type(connector.assignment(), frozenset[TopicPartition])
         assert_type(connector.position(tp), int | None)
         assert_type(connector.committed(tp), int | None)
+        assert_type(connector.topics(), frozenset[str])
+        assert_type(connector.partitions_for("t"), list[TopicPartition])
+        assert_type(connector.beginning_offsets([tp, ("t", 1)]), dict[TopicPartition, int])
+        assert_type(connector.end_offsets(connector.assignment()), dict[TopicPartition, int])
         assert_type(connector.lag(), dict[TopicPartition, int | None])
         assert_type(connector.offsets_for_times({tp: 0}), dict[TopicPartition, int | None])
         connector.pause([tp])
@@ -114,6 +159,7 @@ def control() -> None:
         connector.resume("t")  # type: ignore[arg-type]
         connector.commit_offsets({pair: 5})
         connector.commit_offsets({tp: 5})
+        assert_type(connector.commit_offsets_async({tp: 5}, lambda error: print(error)), Future[None])
         connector.commit_offsets({tp: 5.0})  # type: ignore[arg-type]
         assert_type(connector.position(pair), int | None)
         assert_type(connector.seek_to_timestamp(0, [pair]), dict[TopicPartition, int])

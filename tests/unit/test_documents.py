@@ -134,6 +134,14 @@ def test_the_example_of_commits_runs() -> None:
         }
 
 
+def test_the_example_of_placement_runs() -> None:
+    """A second run is the same member again."""
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("events", partitions=8)
+        code = example("placement").replace("127.0.0.1:2181", cluster.zookeeper_connect)
+        assert [run(code) for _ in range(2)] == ["billing_billing-0 owns 8 partitions\n"] * 2
+
+
 def test_the_example_of_message_balance_runs() -> None:
     """The empty message becomes a dead letter, and the offset passes it."""
     with FakeCluster(zookeeper=True) as cluster:

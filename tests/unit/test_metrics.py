@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from threading import Thread
 from time import monotonic
 
@@ -202,7 +203,9 @@ def test_a_signal_handler_may_look_while_its_thread_counts() -> None:
     meter, histogram = metrics.meter(NAME), metrics.histogram(NAME._replace(name="Sizes"))
 
     def interrupted() -> None:
-        with metrics._lock, meter._lock, histogram._lock:
+        with ExitStack() as locked:
+            for one in (metrics, meter, histogram):
+                locked.enter_context(one._lock)
             metrics.snapshot()
 
     thread = Thread(target=interrupted, name="interrupted", daemon=True)

@@ -95,7 +95,7 @@ def test_what_is_no_partition_raises_at_once(reading: tuple[Any, Any], call: str
 
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_not_ours_is_named(reading: tuple[Any, Any], call: str) -> None:
-    if call in ("offsets_for_times", "commit_offsets"):
+    if call in ("offsets_for_times", "commit_offsets", "committed"):
         return  # of any partition
     with pytest.raises(PartitionNotOwnedError, match="u-7"):
         CALLS[call](reading[0], ("u", 7))
@@ -261,26 +261,31 @@ def test_completion_shows_the_public_interface_only(cluster: FakeCluster) -> Non
             "topic",
             "value",
         }
-        assert shown(made) == {"batches", "get", "name", "queue", "skip", "to_arrow", "to_dataframe"}
+        assert shown(made) == {"batches", "get", "name", "queue", "skip", "take", "to_arrow", "to_dataframe"}
         assert shown(connector.messages()) == {"get", "skip", "stop"}
         assert shown(connector) == {
             "add_topics",
             "assignment",
             "balance",
+            "beginning_offsets",
             "commit_offsets",
+            "commit_offsets_async",
             "committed",
             "config",
             "consumer_id",
             "create_message_streams",
             "create_message_streams_by_filter",
+            "end_offsets",
             "health",
             "lag",
             "messages",
             "metrics",
             "offsets_for_times",
+            "partitions_for",
             "pause",
             "paused",
             "position",
+            "read",
             "resume",
             "run",
             "seek",
@@ -288,6 +293,7 @@ def test_completion_shows_the_public_interface_only(cluster: FakeCluster) -> Non
             "set_consumer_rebalance_listener",
             "shutdown",
             "state",
+            "topics",
             "unsubscribe",
         }
 

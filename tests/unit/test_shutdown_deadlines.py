@@ -101,6 +101,7 @@ def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
         "Stores",
         (),
         {
+            "copies": False,
             "interrupt": staticmethod(lambda: interrupted.append(clock.now)),
             "close": staticmethod(standing.step("committer")),
         },

@@ -18,8 +18,8 @@ from typing import Protocol
 from zkconsumer.assignors.assignor import AssignmentError, Assignor, Member, Racks, assignor
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.core.name_lists import first_of
-from zkconsumer.core.registration import Registration
-from zkconsumer.model import Assignment, ConsumerId, ThreadId
+from zkconsumer.core.registration import INSTANCE_KEY, PLAN_KEY, PLAN_VERSION, Registration
+from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId
 
 ADVERTISED = ("host", "address", "room", "strategy", "zkconsumer")
 """The extra keys of a registration that become fields of a Member, in their order. ``zkconsumer`` is the version."""
@@ -49,6 +49,11 @@ class StrategyView(Protocol):
     @property
     def racks(self) -> Racks:
         """The racks of the partitions' leaders, if the strategy wants them."""
+        ...  # pragma: no cover
+
+    @property
+    def placement(self) -> Assignment | None:
+        """The assignment of the group's plan, for a strategy that needs one. None: no plan is in effect."""
         ...  # pragma: no cover
 
 
@@ -84,6 +89,9 @@ def advertisement(
     known = dict(zip(ADVERTISED, (host, address, room, name, version), strict=True))
     if name == "roundrobin":
         known[RELEASE_KEY] = getattr(config, "scala_compat_version", None)
+    if name in PLACEMENTS:
+        known[PLAN_KEY] = str(PLAN_VERSION)
+        known[INSTANCE_KEY] = getattr(config, "group_instance_id", None)
     return {key: value for key, value in known.items() if value}
 
 
@@ -95,8 +103,9 @@ def strategy_conflict(config: StrategyConfig, members: Mapping[ConsumerId, Regis
     * any other strategy: members that do not advertise the same one; then it is not in effect
     """
     name = config.partition_assignment_strategy
-    other = [c for c, registration in members.items() if registration.extra.get("strategy") not in (name, None)]
-    silent = [c for c, registration in members.items() if registration.extra.get("strategy") is None]
+    advertised = {c: advertised_strategy(registration) for c, registration in members.items()}
+    other = [c for c, strategy in advertised.items() if strategy not in (name, None)]
+    silent = [c for c, strategy in advertised.items() if strategy is None]
     if name == "range":
         return f"{first_of(other, 3)} advertise another strategy than range" if other else None
     if name != "roundrobin":
@@ -119,6 +128,12 @@ def strategy_conflict(config: StrategyConfig, members: Mapping[ConsumerId, Regis
             "(KAFKA-5822), we will contend for partitions; see scala.compat.version"
         )
     return None
+
+
+def advertised_strategy(registration: Registration) -> str | None:
+    """Return the strategy that a member advertises. One that cannot read our plans advertises none of these."""
+    name = _text(registration.extra.get("strategy"))
+    return None if name in PLACEMENTS and registration.extra.get(PLAN_KEY) != str(PLAN_VERSION) else name
 
 
 def _hashed_text(release: str | None) -> str | None:
@@ -145,13 +160,25 @@ class GroupStrategy:
         """Whether the strategy wants the racks of the partitions' leaders."""
         return bool(getattr(self._chosen, "wants_racks", False))
 
+    @property
+    def places(self) -> bool:
+        """Whether the assignment is a plan that one member writes."""
+        return self.name in PLACEMENTS
+
+    def is_of_all(self, members: Mapping[ConsumerId, Registration]) -> bool:
+        """Return whether all these members advertise the strategy."""
+        return all(advertised_strategy(registration) == self.name for registration in members.values())
+
     def __call__(self, view: StrategyView, threads: Threads) -> Assignment:
         """Return the assignment.
 
         Raises AssignmentError in a mixed group if ``assignment.mixed.group`` is ``refuse``, and the strategy's errors.
         """
         members = {consumer: advertised_member(view.members[consumer], wanted) for consumer, wanted in threads.items()}
-        if self.name in SCALA_STRATEGIES or all(one.strategy == self.name for one in members.values()):
+        if self.places and self.is_of_all(view.members):
+            planned = view.placement
+            return RangeAssignor().assign(members, view.partitions) if planned is None else planned
+        if self.name in SCALA_STRATEGIES or (not self.places and self.is_of_all(view.members)):
             return self._chosen.assign(members, view.partitions, view.racks)
         if self._refuses:
             raise AssignmentError(self.concern(view.members) or self.name)

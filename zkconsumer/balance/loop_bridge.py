@@ -1,8 +1,9 @@
-"""One event loop in a thread of ours, and the way between it and other threads.
+"""The way between an event loop and other threads, and one event loop in a thread of ours.
 
-The bridge knows nothing of messages. An asyncio interface of the connector can use it as well.
+The bridge knows nothing of messages. ``run(executor="asyncio")`` has a loop of its own. The asyncio interface of the
+connector works on the application's loop.
 
-Threads: the loop's own runs everything that is given to the loop. :meth:`LoopBridge.call`, :meth:`LoopBridge.submit`,
+Threads: the loop's own runs everything that is given to the loop. :meth:`LoopAccess.call`, :meth:`LoopAccess.submit`,
 :meth:`LoopBridge.stop` and :attr:`LoopBridge.lag` are for any thread.
 """
 
@@ -32,39 +33,22 @@ _CANCELLED_WITHIN = 1.0
 """Seconds that cancelled coroutines get to return."""
 
 
-class LoopBridge:
-    """An event loop that runs in a thread from :meth:`start` until :meth:`stop`.
+class LoopAccess:
+    """The way from any thread to an event loop. Coroutines run in copies of the context of the thread that made this.
 
-    Arguments: ``name`` is the thread's.
+    Arguments: ``name`` is for errors; ``loop`` is None until it is known.
     """
 
-    def __init__(self, name: str) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._name = name
+        self._loop = loop
         self._context = copy_context()
-        self._stopping = False
         self._begun: set[asyncio.Task[Any]] = set()
-        self._beaten = monotonic()
-        self._lag = 0.0
-        self.cancelling = False
-        """Whether the coroutines that have not returned are being cancelled, because the loop ends."""
-
-    def start(self) -> None:
-        """Start the thread. Coroutines run in copies of the caller's context, so that they have its variables."""
-        self._context = copy_context()
-        self._loop = asyncio.new_event_loop()
-        self._beaten = monotonic()
-        self._thread.start()
 
     @property
     def context(self) -> Context:
-        """A new copy of the context of the thread that called :meth:`start`."""
+        """A new copy of the context."""
         return self._context.copy()
-
-    @property
-    def lag(self) -> float:
-        """How many seconds the loop is behind: while something blocks it, this grows."""
-        return max(self._lag, monotonic() - self._beaten - BEAT, 0.0)
 
     def call(self, function: Callable[..., object], *arguments: object) -> bool:
         """Have the loop call a function soon. Returns False if the loop has ended."""
@@ -93,7 +77,7 @@ class LoopBridge:
 
         if not self.call(begin):
             coroutine.close()
-            raise RuntimeError(f"{self._thread.name}: the event loop has ended")
+            raise RuntimeError(f"{self._name}: the event loop has ended")
         return future
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -103,6 +87,34 @@ class LoopBridge:
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
         return task
+
+
+class LoopBridge(LoopAccess):
+    """An event loop that runs in a thread from :meth:`start` until :meth:`stop`.
+
+    Arguments: ``name`` is the thread's.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._stopping = False
+        self._beaten = monotonic()
+        self._lag = 0.0
+        self.cancelling = False
+        """Whether the coroutines that have not returned are being cancelled, because the loop ends."""
+
+    def start(self) -> None:
+        """Start the thread. Coroutines run in copies of the caller's context, so that they have its variables."""
+        self._context = copy_context()
+        self._loop = asyncio.new_event_loop()
+        self._beaten = monotonic()
+        self._thread.start()
+
+    @property
+    def lag(self) -> float:
+        """How many seconds the loop is behind: while something blocks it, this grows."""
+        return max(self._lag, monotonic() - self._beaten - BEAT, 0.0)
 
     def stop(self, deadline: Deadline) -> bool:
         """End the loop: wait for coroutines until the deadline, then cancel them. Not on the loop's own thread.

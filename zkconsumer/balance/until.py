@@ -1,4 +1,4 @@
-"""Where a run ends: ``until=`` of ``connector.run``.
+"""Where a run or streams end: ``until=`` of ``connector.run`` and ``create_message_streams``.
 
 The ends are looked up once, when the run begins, for every partition of its topics, so that a partition that comes with
 a later rebalance has its end as well. A partition that is created later has none of its messages handled.
@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from zkconsumer.stream_delivery import ANY_TOPIC
 
 if TYPE_CHECKING:
     from zkconsumer.fetch.offset_lookup import OffsetLookup
+    from zkconsumer.streams import KafkaStream
     from zkconsumer.wiring import GroupMember
 
 END = "end"
@@ -101,6 +103,44 @@ class RunEndWatch:
         return answer.exception() is None and self._end.reached_by_group(answer.result())
 
 
+class StreamEnd:
+    """The end of one stream: the :class:`~zkconsumer.streams.read_end.ReadEnd` of its queue.
+
+    It is that of the stream's own partitions. Without any it is that of the member's partitions, or of the group's, as
+    for a run: a rebalance may bring partitions until then. Threads: any; ``lock`` guards the watch.
+    """
+
+    def __init__(self, watch: RunEndWatch, lock: Lock, member: GroupMember, stream: KafkaStream[Any, Any]) -> None:
+        self._watch = watch
+        self._lock = lock
+        self._member = member
+        self._stream = stream
+
+    def limit(self, tp: TopicPartition) -> int:
+        """Return the offset before which a partition is read."""
+        return self._watch.limit(tp)
+
+    def reached(self, ahead: Mapping[PartitionPosition, int]) -> bool:
+        """Return whether everything before the end is finished, or before the offsets of ``ahead``."""
+        if self._own():
+            return not self.left(ahead)
+        with self._lock:
+            return self._watch.reached(list(self._member.positions().values()))
+
+    def left(self, ahead: Mapping[PartitionPosition, int]) -> int:
+        """Return the number of offsets that are left of the stream's own partitions."""
+        return sum(max(0, self.limit(one.tp) - max(_base_of(one), ahead.get(one, -1))) for one in self._own())
+
+    def _own(self) -> list[PartitionPosition]:
+        return [position for position in self._member.positions().values() if self._is_own(position)]
+
+    def _is_own(self, position: PartitionPosition) -> bool:
+        try:
+            return self._member.delivery.stream_of(position) is self._stream
+        except KeyError:
+            return False  # its stream has just been retired
+
+
 @dataclass(frozen=True, slots=True)
 class RunEndRequest:
     """The checked argument ``until``: either ``offsets``, or a ``time`` in ms since 1970 (-1: the log ends)."""
@@ -165,15 +205,21 @@ def _offset_of(partition: Any, offset: Any) -> tuple[TopicPartition, int]:
 
 
 def find_ends(request: RunEndRequest, topics: Collection[str], lookup: OffsetLookup, deadline: Deadline) -> RunEnd:
-    """Return the ends of all partitions of these topics.
+    """Return the ends of all partitions of these topics. Raises: as :func:`ends_of`."""
+    return ends_of(request, lookup.partitions(topics, deadline), lookup, deadline)
+
+
+def ends_of(
+    request: RunEndRequest, partitions: Collection[TopicPartition], lookup: OffsetLookup, deadline: Deadline
+) -> RunEnd:
+    """Return the ends of these partitions.
 
     A time stands for the first message that is not older, or for the log's end if there is none. Raises:
     BrokerUnavailableError if a partition has no answer in time, BrokerAuthenticationError; ValueError if the request
     names a partition that is not there, or does not name one that is.
     """
-    partitions = lookup.partitions(topics, deadline)
     if request.offsets is not None:
-        missing, strange = partitions - request.offsets.keys(), request.offsets.keys() - partitions
+        missing, strange = set(partitions) - request.offsets.keys(), request.offsets.keys() - set(partitions)
         if missing or strange:
             names = ", ".join(map(str, sorted(missing or strange)))
             raise ValueError(
@@ -200,3 +246,10 @@ def watch_end(request: RunEndRequest, member: GroupMember) -> RunEndWatch:
 
 def _earlier(found: int | None, end: int) -> int:
     return end if found is None else min(found, end)
+
+
+def stop_streams_at(request: RunEndRequest, member: GroupMember) -> None:
+    """Have all streams of this member stop at an end. Raises: as :func:`watch_end`."""
+    watch, lock = watch_end(request, member), Lock()
+    for _, _, stream in member.delivery.streams():
+        stream.queue.stop_at(StreamEnd(watch, lock, member, stream))

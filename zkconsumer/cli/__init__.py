@@ -18,7 +18,22 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Protocol
 
-from zkconsumer.cli import dead, demo, dev, doctor, explain, groups, migrate, offsets, plan, serve, snapshot, timeline
+from zkconsumer.cli import (
+    cat,
+    dead,
+    demo,
+    dev,
+    doctor,
+    explain,
+    groups,
+    migrate,
+    offsets,
+    plan,
+    serve,
+    snapshot,
+    timeline,
+)
+from zkconsumer.cli.cat import UnwritableOutputError
 from zkconsumer.cli.tables import printable
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.version import DATA_PLANE
@@ -41,6 +56,7 @@ class Command(Protocol):
 
 
 _COMMANDS: tuple[Command, ...] = (
+    cat,
     dead,
     demo,
     dev,
@@ -95,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = arguments.run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is closed otherwise
+            sys.stdout.flush()
         return int(code)
     except ZkConsumerError as error:
         # an error may quote a node
@@ -104,5 +121,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of the output, such as head, has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except UnwritableOutputError as error:
+        _drop_output()
+        print(f"zkconsumer: {error}", file=sys.stderr)
+        return 1
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go: Python would write it at its exit, and fail again."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

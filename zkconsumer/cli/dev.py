@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 from time import time
 
 from zkconsumer.devcluster import background_cluster
@@ -55,13 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up = actions.add_parser(
         "up",
         help="start it and wait until it serves",
-        description="Starts the cluster and waits until it serves. Changes nothing if it is up already.",
+        description="Starts the cluster and waits until it serves. Changes nothing if one is up already, and fails if "
+        "that one lacks a port, a version or a directory that is asked for.",
     )
     up.add_argument(
         "--kafka-version",
-        default=DEFAULT_KAFKA,
         metavar="V",
-        help="any release from 0.8.2 to 3.9 (default: %(default)s)",
+        help=f"any release from 0.8.2 to 3.9 (default: {DEFAULT_KAFKA})",
     )
     up.add_argument("--zookeeper-port", type=_port, default=0, metavar="N", help="default: a free one")
     up.add_argument("--kafka-port", type=_port, default=0, metavar="N", help="default: a free one")
@@ -98,13 +99,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _up(arguments: argparse.Namespace) -> int:
     try:
-        kafka_coordinates(arguments.kafka_version)
+        kafka_coordinates(arguments.kafka_version or DEFAULT_KAFKA)
+        if arguments.zookeeper_port == arguments.kafka_port != 0:
+            raise ValueError(f"ZooKeeper and Kafka cannot both have port {arguments.kafka_port}")
     except ValueError as error:
         print(f"zkconsumer: {error}", file=sys.stderr)
         return 2
-    options = ClusterOptions(
-        arguments.kafka_version, arguments.zookeeper_port, arguments.kafka_port, arguments.directory
-    )
+    # The supervisor has another working directory.
+    directory = None if arguments.directory is None else str(Path(arguments.directory).absolute())
+    options = ClusterOptions(arguments.kafka_version, arguments.zookeeper_port, arguments.kafka_port, directory)
     state, started = background_cluster.up(options, arguments.timeout)
     print("The cluster is up." if started else "The cluster was up already; nothing was changed.")
     _print_state(state)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from time import time
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.cluster_connection import ClusterConnection, command_config, read_properties
@@ -14,6 +17,8 @@ from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
 _LONGEST_MS = 24 * 3600 * 1000
+_AGO = re.compile(r"([0-9]{1,9})(s|m|h|d)", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +53,18 @@ def _milliseconds(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 12 and 0 < int(text) <= _LONGEST_MS):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of milliseconds from 1 to {_LONGEST_MS}")
     return int(text)
+
+
+def moment_argument(text: str) -> int:
+    """Return a time in milliseconds since 1970: an age such as ``10m``, or a moment in UTC or with a zone."""
+    if ago := _AGO.fullmatch(text):
+        return int((time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000)
+    try:
+        at = datetime.fromisoformat(text)
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 10m, 2h, or 2026-11-22T17:00:00Z (UTC)") from None
 
 
 @contextmanager

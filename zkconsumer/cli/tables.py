@@ -7,6 +7,7 @@ writes them as escapes. Pure; any thread.
 from __future__ import annotations
 
 import argparse
+import base64
 import csv
 import io
 import json
@@ -97,6 +98,18 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def data_field(name: str, data: bytes | None, as_base64: bool = False) -> dict[str, str | None]:
+    """Return a JSON field: as text if it is UTF-8, else as base64 under another name."""
+    if data is None:
+        return {name: None}
+    if not as_base64:
+        try:
+            return {name: bytes(data).decode()}
+        except UnicodeDecodeError:
+            pass
+    return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
 
 
 def add_format_argument(parser: argparse._ActionsContainer) -> None:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from time import monotonic, time
+from time import monotonic
 
-from zkconsumer.cli.source_arguments import add_source_arguments, open_connection, open_source
+from zkconsumer.cli.source_arguments import add_source_arguments, moment_argument, open_connection, open_source
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.group_lookup import require_group
@@ -45,9 +43,7 @@ Exit codes: 0 done; 1 there is no such group, or it cannot be read; 2 wrong usag
 after Ctrl-C or SIGTERM, which are the usual ends of --follow.
 """
 
-_AGO = re.compile(r"([0-9]{1,9})(s|m|h|d)", re.ASCII)
 _MOST_WARNINGS = 5
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,24 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("--follow", action="store_true", help="print further changes as they happen, until Ctrl-C")
     parser.add_argument(
-        "--since", type=_since, metavar="WHEN", help="only from this time on: 90s, 10m, 2h, 3d, or 2026-11-22T17:00:00Z"
+        "--since",
+        type=moment_argument,
+        metavar="WHEN",
+        help="only from this time on: 90s, 10m, 2h, 3d, or 2026-11-22T17:00:00Z",
     )
     parser.add_argument("--commits", action="store_true", help="also show the last commit of each partition")
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="print text, or one JSON object a line"
     )
-
-
-def _since(text: str) -> int:
-    """Return a time in milliseconds since 1970."""
-    if ago := _AGO.fullmatch(text):
-        return int((time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000)
-    try:
-        at = datetime.fromisoformat(text)
-        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 10m, 2h, or 2026-11-22T17:00:00Z (UTC)") from None
 
 
 def run(arguments: argparse.Namespace) -> int:

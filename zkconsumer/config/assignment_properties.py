@@ -5,10 +5,13 @@ The original has none of them. Those of the strategies hold the arguments of Roc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from zkconsumer.config.property_keys import choice, integer, not_empty, text
-from zkconsumer.model import TopicPartition
+from zkconsumer.config.property_keys import choice, integer, node_name, not_empty, text
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import LAG_AWARE, PLACEMENTS, TopicPartition
 
 
 def parse_rooms(value: str) -> tuple[str, ...]:
@@ -53,6 +56,26 @@ def _table(value: str) -> str:
     return value
 
 
+def check_placement(values: Mapping[str, Any]) -> None:
+    """Check the properties of strategies that need a plan. Raises :class:`ConfigException`."""
+    by_brokers = values["group.coordination"] == "kafka"
+    strategy, instance = values["partition.assignment.strategy"], values["group.instance.id"]
+    if by_brokers:
+        if LAG_AWARE in (name.strip() for name in strategy.split(",")):
+            reason = f"{LAG_AWARE!r} follows a plan in ZooKeeper; with group.coordination=kafka take another strategy"
+            raise ConfigException("partition.assignment.strategy", reason)
+        return
+    if strategy not in PLACEMENTS or instance is None:
+        return
+    if values["consumer.id"] not in (None, instance):
+        reason = f"{instance!r} names the member, and so does consumer.id={values['consumer.id']!r}; leave that out"
+        raise ConfigException("group.instance.id", reason)
+    try:
+        node_name(instance)
+    except ValueError as error:
+        raise ConfigException("group.instance.id", str(error)) from error
+
+
 @dataclass(frozen=True, init=False, repr=False)
 class AssignmentConfig:
     """The part of :class:`~zkconsumer.config.ConsumerConfig` for strategies, the rebalance listener and streams."""
@@ -70,6 +93,12 @@ class AssignmentConfig:
         "for the strategy `configured`: `member=topic:0,topic:1; member=...`, with consumer or thread ids",
         check=_table,
         default_text="none",
+    )
+    group_instance_grace_ms: int = integer(
+        "for `sticky` and `lag-aware` in ZooKeeper: how long the partitions of a member with a `group.instance.id` are"
+        " kept for it after it has left or died; 0: not at all. The same in the whole group",
+        least=0,
+        default=60_000,
     )
     machine_room: str | None = text(
         "the room (rack, zone) this member advertises to strategies", check=not_empty, default_text="none"

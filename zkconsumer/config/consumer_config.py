@@ -21,7 +21,7 @@ from zkconsumer.config.addresses import (
     parse_connect,
     parse_servers,
 )
-from zkconsumer.config.assignment_properties import AssignmentConfig
+from zkconsumer.config.assignment_properties import AssignmentConfig, check_placement
 from zkconsumer.config.coordination_properties import (
     BY_BROKERS,
     CoordinationConfig,
@@ -134,7 +134,7 @@ class OriginalConfig:
         "pause before leaders are asked for again, and after a failed fetch", least=0, default=200
     )
     partition_assignment_strategy: str = text(
-        "`range`, `roundrobin`, or a strategy of a plug-in; the same in the whole group. With"
+        "`range`, `roundrobin`, `sticky`, `lag-aware`, or a strategy of a plug-in; the same in the whole group. With"
         " `group.coordination=kafka` one or several of `range`, `roundrobin`, `sticky`, `cooperative-sticky` and"
         " `zkconsumer`, the preferred one first: `a,b`",
         check=not_empty,
@@ -439,6 +439,7 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise ConfigException("socket.timeout.ms", reason)
     if values["message.model"] == "broadcasting":
         _check_broadcasting(values)
+    check_placement(values)
     if values["share.partitions"]:
         _check_sharing(values)
 

@@ -17,6 +17,7 @@ from typing import Any
 from zkconsumer.config.addresses import parse_servers
 from zkconsumer.config.property_keys import boolean, choice, integer, keys_of, not_empty, text
 from zkconsumer.errors import ConfigException
+from zkconsumer.model import PLACEMENTS
 
 BY_BROKERS = "kafka"
 _ONLY_BY_BROKERS = {
@@ -24,7 +25,7 @@ _ONLY_BY_BROKERS = {
     "session.timeout.ms": "zookeeper.session.timeout.ms",
     "heartbeat.interval.ms": None,
     "max.poll.interval.ms": None,
-    "group.instance.id": "consumer.id",
+    "group.instance.id": "partition.assignment.strategy=sticky",
 }
 """The properties of brokers' groups, each with the nearest one of groups in ZooKeeper."""
 
@@ -77,7 +78,8 @@ class CoordinationConfig:
     )
     group_instance_id: str | None = text(
         "a name that stays the same over restarts. The member's partitions are kept for it for"
-        " `session.timeout.ms`, also when it shuts down. Brokers from 2.3 on",
+        " `session.timeout.ms`, also when it shuts down. Brokers from 2.3 on. In ZooKeeper, with `sticky` or"
+        " `lag-aware`, they are kept for `group.instance.grace.ms`",
         check=not_empty,
         default_text="none",
     )
@@ -141,6 +143,8 @@ def ineffective_properties(given: Mapping[str, object], values: Mapping[str, Any
         return
     keys = keys_of(CoordinationConfig)
     for name, meant in _ONLY_BY_BROKERS.items():
+        if name == "group.instance.id" and values["partition.assignment.strategy"] in PLACEMENTS:
+            continue
         if given.get(name) is not None and values[name] != keys[name].default:
             advice = f"; did you mean {meant!r}?" if meant else ""
             yield f"property {name!r} has no effect with group.coordination=zookeeper{advice}"

@@ -165,7 +165,7 @@ class SecurityConfig:
         "for `GSSAPI`: the servers' service", check=not_empty, default="zookeeper"
     )
     zookeeper_set_acl: bool = boolean(
-        "only members with the same login may change this group's owner and offset nodes; others can read them",
+        "only members with the same login may change this group's owners, offsets and plan; others can read them",
         default=False,
     )
 

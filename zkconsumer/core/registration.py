@@ -31,6 +31,14 @@ READER_KEY = "reader"
 SPARK_QUERY = "spark"
 SHARE_KEY = "share"
 """The extra key of members that share their partitions: their order and number of handlers, as in ``key:10``."""
+PLAN_KEY = "plan"
+"""The extra key with the format of plans that a member reads, as text; of members whose strategy needs a plan."""
+PLAN_VERSION = 1
+"""Our format of plans. Members advertise it, because a member that cannot read a plan would not follow it."""
+INSTANCE_KEY = "instance"
+"""The extra key with ``group.instance.id``: a plan reserves the partitions of such a member after it has left."""
+STORE_KEY = "offsets"
+"""The extra key with the database in which a member records its offsets. All members must use the same one."""
 _MOST_HANDLERS = 1_000_000
 
 

@@ -1,18 +1,19 @@
-# The clock of time.monotonic(), read by the same function of CPython where the end of a lease is near. Before that, the
-# kernel's time of its last tick is enough: it takes a third of the time to read, and is late by milliseconds.
+# The clock of time.monotonic(), read exactly where the end of a lease is near. Before that, the kernel's time of its last
+# tick is enough: it takes a third of the time to read, and is late by milliseconds.
 cdef extern from *:
     """
     #include <time.h>
 
-    #if PY_VERSION_HEX >= 0x030D0000
+    /* the time line of CPython's time.monotonic() on these systems */
     static inline double zk_monotonic(void) {
-        PyTime_t now;
-        (void) PyTime_MonotonicRaw(&now);
-        return (double) now * 1e-9;
-    }
+    #if defined(__APPLE__)
+        return (double) clock_gettime_nsec_np(CLOCK_UPTIME_RAW) * 1e-9;
     #else
-    static inline double zk_monotonic(void) { return (double) _PyTime_GetMonotonicClock() * 1e-9; }
+        struct timespec now;
+        (void) clock_gettime(CLOCK_MONOTONIC, &now);
+        return (double) now.tv_sec + (double) now.tv_nsec * 1e-9;
     #endif
+    }
 
     static inline double zk_time_before(double until) {
     #if defined(__linux__) && defined(CLOCK_MONOTONIC_COARSE)

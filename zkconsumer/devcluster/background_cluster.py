@@ -28,7 +28,7 @@ from time import sleep, time
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.dev_cluster import DevCluster
 from zkconsumer.devcluster.download_cache import cache_directory, locked, write_atomically
-from zkconsumer.devcluster.errors import DevClusterError, ServerStartError, ServerStopError
+from zkconsumer.devcluster.errors import DevClusterError, OtherClusterError, ServerStartError, ServerStopError
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
 from zkconsumer.devcluster.server_process import as_deadline, tail
 from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
@@ -78,9 +78,13 @@ class ClusterStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of a background cluster. A port of 0 means a free one, ``directory`` None a temporary one."""
+    """The options of a background cluster.
 
-    kafka_version: str = DEFAULT_KAFKA
+    Defaults: the version ``DEFAULT_KAFKA``, free ports, a temporary directory. A cluster that is up already suits an
+    option with its default, whatever it has.
+    """
+
+    kafka_version: str | None = None
     zookeeper_port: int = 0
     kafka_port: int = 0
     directory: str | None = None
@@ -148,17 +152,19 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
     """Start the background cluster unless it is up, and return once it serves.
 
     Returns: its state, and whether this call started it. ``deadline`` (seconds) does not include the first download of
-    the jars. Raises: ServerStartError, JavaNotFoundError, JarResolutionError, MissingExtraError.
+    the jars. Raises: OtherClusterError, ServerStartError, JavaNotFoundError, JarResolutionError, MissingExtraError.
     """
     options = options or ClusterOptions()
     present = status()
     if present.health is Health.UP and present.state is not None:
-        return present.state, False
+        return _suitable(present.state, options), False
     if present.health is Health.BROKEN:
         raise DevClusterError(f"the cluster is broken ({', '.join(present.ended)} ended): zkconsumer dev down, then up")
     zookeeper_jars(None)
-    kafka_jars(options.kafka_version)
+    kafka_jars(options.kafka_version or DEFAULT_KAFKA)
     deadline = as_deadline(deadline)
+    if present.stale:  # the servers of a dead supervisor may still have the ports and the directory
+        _wait_for_old_servers()
     supervisor = _start_supervisor(options)
     try:
         while True:
@@ -167,7 +173,7 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
             if now.state is not None and now.health is not Health.DOWN:
                 if now.state.pid != supervisor.pid:
                     _end(supervisor)  # another supervisor came first, and ours must not become the next
-                    return now.state, False
+                    return _suitable(now.state, options), False
                 supervisor.returncode = 0  # it outlives this process, so Popen must not wait for it
                 return now.state, True
             if code is not None and not (code == _ALREADY_UP and now.health is Health.STARTING):
@@ -178,6 +184,37 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
     except BaseException:  # also after Ctrl-C, a cluster that is not ready must not stay behind
         _end(supervisor)
         raise
+
+
+def _suitable(state: ClusterState, options: ClusterOptions) -> ClusterState:
+    """Return the state of the running cluster if it has all that the options ask for. Raises: OtherClusterError."""
+    asked = {
+        "--zookeeper-port": (options.zookeeper_port, _port(state.zookeeper_connect)),
+        "--kafka-port": (options.kafka_port, _port(state.bootstrap_servers)),
+        "--kafka-version": (options.kafka_version, state.kafka_version),
+        "--directory": (options.directory and _real(options.directory), _real(state.directory)),
+    }
+    missing = [
+        f"{name} {wanted} (it has {present})"
+        for name, (wanted, present) in asked.items()
+        if wanted and wanted != present
+    ]
+    if missing:
+        raise OtherClusterError(
+            f"another cluster is up, without {', '.join(missing)}. Nothing was started or changed.\n"
+            f"It serves zookeeper.connect={state.zookeeper_connect} and bootstrap.servers={state.bootstrap_servers}"
+            f" (Kafka {state.kafka_version}, process {state.pid}, data in {state.directory}).\n"
+            "To end it: zkconsumer dev down"
+        )
+    return state
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _real(directory: str) -> str:
+    return str(Path(directory).resolve())
 
 
 def _end(supervisor: subprocess.Popen[bytes]) -> None:
@@ -220,13 +257,18 @@ def down(deadline: Deadline | float = DOWN_TIMEOUT_S) -> bool:
             sleep(_POLL_S)
     if _supervised():
         raise ServerStopError(f"the cluster's supervisor does not end (process {_supervisor_pid()})")
+    _wait_for_old_servers()
+    return there
+
+
+def _wait_for_old_servers() -> None:
+    """Wait a moment until the servers of a killed supervisor end too, and remove its state file."""
     state = _read_state()
-    if state is not None:  # the supervisor was killed, and its servers are ending too
+    if state is not None:
         gone = Deadline(_LOCK_PATIENCE_S)
         while any(map(_exists, state.servers.values())) and not gone.expired:
             sleep(_POLL_S)
         _state_file().unlink(missing_ok=True)
-    return there
 
 
 def _supervisor_pid() -> int | None:
@@ -240,9 +282,10 @@ def _supervise(options: ClusterOptions, ended: Event) -> None:
     """Run the cluster until ``ended`` is set. Runs in the supervisor process, under its lock."""
     _state_file().unlink(missing_ok=True)
     _lock_file().write_text(str(os.getpid()))
+    version = options.kafka_version or DEFAULT_KAFKA
     with DevCluster(
         directory=options.directory,
-        kafka_version=options.kafka_version,
+        kafka_version=version,
         zookeeper_port=options.zookeeper_port or None,
         broker_port=options.kafka_port or None,
         broker_properties={"auto.create.topics.enable": "true"},  # as in a broker with default settings
@@ -254,7 +297,7 @@ def _supervise(options: ClusterOptions, ended: Event) -> None:
             bootstrap_servers=cluster.bootstrap_servers,
             servers={name: server.pid or 0 for name, server in servers.items()},
             directory=str(cluster.directory),
-            kafka_version=options.kafka_version,
+            kafka_version=version,
             started=time(),
         )
         write_atomically(_state_file(), json.dumps(asdict(state), indent=2))

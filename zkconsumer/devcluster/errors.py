@@ -20,6 +20,10 @@ class JarResolutionError(DevClusterError):
     """The jars could not be fetched. The message quotes the last lines of the resolver."""
 
 
+class OtherClusterError(DevClusterError):
+    """A background cluster is up that lacks what was asked for. The message says where it serves and how to end it."""
+
+
 class ServerStartError(DevClusterError):
     """A server did not become ready. The message quotes the end of its log."""
 

@@ -19,12 +19,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import sleep
-from typing import Self
+from typing import Literal, Self
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import launcher
 from zkconsumer.devcluster.errors import ServerStartError, ServerStopError
-from zkconsumer.devcluster.ports import free_port
+from zkconsumer.devcluster.ports import free_port, is_free
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
@@ -235,6 +235,8 @@ class ServerProcess:
 
     def _start_once(self, port: int, deadline: Deadline) -> bool:
         """Start the server on a port. Return False if another process took the port first."""
+        if not is_free(port):  # a broker registers before it listens, and the other program would seem to be it
+            return self._give_port_up(port)
         command = self._configure(self.directory, port)
         written = self.log.stat().st_size if self.log.exists() else 0
         doomed = self.removed_after_crash or (None if self._keep else self.directory)
@@ -244,14 +246,8 @@ class ServerProcess:
             while not self._is_ready(deadline):
                 if not self._process.running:
                     if _BIND_FAILED.search(self._log_from(written)):
-                        if self._port_is_fixed:
-                            raise ServerStartError(
-                                f"the {self.kind} cannot have port {port}, which another program uses (Address already"
-                                " in use): end that one, or choose another port"
-                            )
-                        self._port = None
                         self._ended()
-                        return False
+                        return self._give_port_up(port)
                     raise ServerStartError(f"the {self.kind} ended while starting:\n{self.log_tail()}")
                 if deadline.expired:
                     raise ServerStartError(f"the {self.kind} was not ready in time:\n{self.log_tail()}")
@@ -260,6 +256,16 @@ class ServerProcess:
             self.kill()
             raise
         return True
+
+    def _give_port_up(self, port: int) -> Literal[False]:
+        """Let the next try take another port. Raises: ServerStartError if the port was given."""
+        if self._port_is_fixed:
+            raise ServerStartError(
+                f"the {self.kind} cannot have port {port}, which another program uses (Address already in use):"
+                " end that one, or choose another port"
+            )
+        self._port = None
+        return False
 
     def _log_from(self, position: int) -> str:
         with self.log.open(errors="replace") as file:

@@ -27,6 +27,10 @@ from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.model import Endpoint, TopicPartition
 
+GONE = "compaction removed it, or its transaction was aborted"
+"""The problem of an offset at which the log has no message and never will."""
+SLICE = 10_000
+"""Offsets that are asked for at once, so that a large gap takes little memory."""
 BYTES = 64 * 1024
 """Bytes of a first fetch. A larger batch comes whole from brokers since 0.10.1, and with a second fetch from others."""
 
@@ -114,6 +118,20 @@ class MessageLookup:
             size += sum(_size(one.record) for one in seen)
             left = [offset for offset in left if offset not in found]
         return found
+
+    def first_between(self, tp: TopicPartition, start: int, end: int, deadline: Deadline) -> MessageAt | None:
+        """Return the first message from offset ``start`` on and before ``end``, None if the log has none there.
+
+        An offset about which the log tells nothing, for it was deleted by retention or is damaged, counts as a message.
+        Raises: as :meth:`read`.
+        """
+        while start < end:
+            found = self.read(tp, range(start, min(start + SLICE, end)), deadline)
+            for offset in sorted(found):
+                if found[offset].problem != GONE:
+                    return found[offset]
+            start = max(found) + 1  # it may have ended early
+        return None
 
     def retention(self, tp: TopicPartition, deadline: Deadline) -> Retention:
         """Return what may delete messages of a partition. It is asked once. Raises: BrokerError, RegistryError."""
@@ -216,9 +234,8 @@ class MessageLookup:
                 return [MessageAt(first, problem=f"it cannot be read: {error.reason}")], BYTES
         if reached <= first:
             raise BrokerError(f"{tp}: no message came from offset {first} on")
-        gone = "compaction removed it, or its transaction was aborted"
         passed = (offset for offset in wanted if first <= offset < reached)
-        return [found.get(offset) or MessageAt(offset, problem=gone) for offset in passed], BYTES
+        return [found.get(offset) or MessageAt(offset, problem=GONE) for offset in passed], BYTES
 
     def _larger(self, tp: TopicPartition, offset: int, size: int, wanted: int) -> tuple[list[MessageAt], int]:
         limit = max(self._settings.largest_batch, self._settings.partition_bytes, BYTES)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from threading import Event
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
@@ -23,7 +23,10 @@ from zkconsumer.errors import (
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.kafka import BrokerChannel, ClusterMetadata
 from zkconsumer.kafka import error_codes as codes
+from zkconsumer.kafka.cluster_metadata import topics_of
 from zkconsumer.model import Endpoint, TopicPartition
+
+T = TypeVar("T")
 
 
 class OffsetLookup:
@@ -47,32 +50,56 @@ class OffsetLookup:
         A failed request is repeated until the deadline. Raises: BrokerUnavailableError if no broker has told of the
         partitions of some topic by then, for instance because there is no such topic; BrokerAuthenticationError.
         """
+
+        def look() -> tuple[frozenset[TopicPartition] | None, str]:
+            told = self._metadata(sorted(topics), list(self._directory(deadline)), deadline)
+            found = {*told.leaders, *(tp for tp in told.errors if isinstance(tp, TopicPartition))}
+            missing = sorted(set(topics) - {tp.topic for tp in found})
+            return None if missing else frozenset(found), ", ".join(
+                f"{topic}: {codes.name(told.errors.get(topic, codes.UNKNOWN_TOPIC_OR_PARTITION))}" for topic in missing
+            )
+
+        return self._repeated(look, "the partitions of topics", deadline)
+
+    def topics(self, deadline: Deadline) -> frozenset[str]:
+        """Return the names of all topics.
+
+        A failed request is repeated until the deadline. Raises: BrokerUnavailableError, BrokerAuthenticationError.
+        """
+
+        def look() -> tuple[frozenset[str], str]:
+            brokers = list(self._directory(deadline))
+            seen = self._of_some_broker(brokers, deadline, lambda channel: topics_of(channel, None, deadline))
+            return seen.unsure.union(seen.partitions), ""
+
+        return self._repeated(look, "the topics", deadline)
+
+    def _repeated(self, look: Callable[[], tuple[T | None, str]], what: str, deadline: Deadline) -> T:
+        """Return the first answer that is not None; ``look`` returns it with the reason why there is none."""
         trouble = ""
         while True:
             try:
-                told = self._metadata(sorted(topics), list(self._directory(deadline)), deadline)
-                found = {*told.leaders, *(tp for tp in told.errors if isinstance(tp, TopicPartition))}
-                missing = sorted(set(topics) - {tp.topic for tp in found})
-                if not missing:
-                    return frozenset(found)
-                trouble = ", ".join(
-                    f"{topic}: {codes.name(told.errors.get(topic, codes.UNKNOWN_TOPIC_OR_PARTITION))}"
-                    for topic in missing
-                )
+                found, trouble = look()
+                if found is not None:
+                    return found
             except BrokerAuthenticationError:
                 raise
             except (BrokerError, RegistryError) as e:
                 trouble = trouble or str(e)
             if deadline.expired or self._closing.wait(deadline.bounded(max(0.05, self._settings.backoff))):
-                raise BrokerUnavailableError(f"the partitions of topics could not be looked up: {trouble}")
+                raise BrokerUnavailableError(f"{what} could not be looked up: {trouble}")
 
-    def find(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, int | None]:
+    def find(
+        self, wanted: Mapping[TopicPartition, int], deadline: Deadline, isolation_level: int | None = None
+    ) -> dict[TopicPartition, int | None]:
         """Return the offset at a time for each partition, None if there is no such message.
 
         A time is in ms since 1970 and stands for the first message that is not older; -1 is the log's end, -2 its
-        beginning. A failed request is repeated until the deadline. Raises: BrokerUnavailableError if a partition has no
-        answer in time, BrokerAuthenticationError.
+        beginning. These two are never None. ``isolation_level`` as for :meth:`BrokerChannel.list_offsets`, by default
+        the configured one. A failed request is repeated until the deadline. Raises: BrokerUnavailableError if a
+        partition has no answer in time, BrokerAuthenticationError.
         """
+        isolation_level = self._settings.isolation_level if isolation_level is None else isolation_level
         found: dict[TopicPartition, int | None] = {}
         trouble = ""
         while True:
@@ -80,7 +107,7 @@ class OffsetLookup:
             if not left:
                 return found
             try:
-                trouble = self._ask(left, found, deadline) or trouble
+                trouble = self._ask(left, found, deadline, isolation_level) or trouble
             except BrokerAuthenticationError:
                 raise
             except (BrokerError, RegistryError) as e:
@@ -91,7 +118,13 @@ class OffsetLookup:
                 missing = ", ".join(str(tp) for tp in sorted(wanted) if tp not in found)
                 raise BrokerUnavailableError(f"no offset could be looked up for {missing}: {trouble or 'no leader'}")
 
-    def _ask(self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int | None], end: Deadline) -> str:
+    def _ask(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, int | None],
+        end: Deadline,
+        isolation_level: int,
+    ) -> str:
         """Try once, and put the answers into ``found``. Return the last error text."""
         brokers, leaders = self.leaders(sorted({tp.topic for tp in wanted}), end)
         by_leader: dict[int, dict[TopicPartition, int]] = {}
@@ -103,12 +136,14 @@ class OffsetLookup:
                 trouble = f"no leader for {', '.join(map(str, sorted(asked)))}"
                 continue
             with self._connected(brokers[leader], end) as channel:
-                answers = channel.list_offsets(asked, end, isolation_level=self._settings.isolation_level)
+                answers = channel.list_offsets(asked, end, isolation_level=isolation_level)
             for tp, answer in answers.items():
-                if answer.error == codes.NONE:
-                    found[tp] = answer.offset if answer.offset >= 0 else None
-                else:
+                if answer.error != codes.NONE:
                     trouble = f"{tp}: broker {leader} answered {codes.name(answer.error)}"
+                elif answer.offset < 0 and asked.get(tp, 0) < 0:
+                    trouble = f"{tp}: broker {leader} answered no offset"  # each log has a beginning and an end
+                else:
+                    found[tp] = answer.offset if answer.offset >= 0 else None
         return trouble
 
     def leaders(
@@ -122,11 +157,14 @@ class OffsetLookup:
 
     def _metadata(self, topics: Sequence[str], brokers: Sequence[Endpoint], end: Deadline) -> ClusterMetadata:
         """Return what the first broker that answers tells of the topics. Raises: BrokerError if none does."""
+        return self._of_some_broker(brokers, end, lambda channel: channel.metadata(topics, end))
+
+    def _of_some_broker(self, brokers: Sequence[Endpoint], end: Deadline, ask: Callable[[BrokerChannel], T]) -> T:
         failure: BrokerError | None = None
         for endpoint in random.sample(brokers, len(brokers)):
             try:
                 with self._connected(endpoint, end) as channel:
-                    return channel.metadata(topics, end)
+                    return ask(channel)
             except BrokerError as e:
                 failure = e
         raise failure or BrokerError("no broker could be asked")

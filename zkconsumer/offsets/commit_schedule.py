@@ -115,14 +115,19 @@ class CommitSchedule:
         return now - self._refresh
 
 
-def due_offset(position: PartitionPosition, *, counting_held: bool, ahead: bool) -> int | None:
+def due_offset(position: PartitionPosition, *, counting_held: bool | int, ahead: bool) -> int | None:
     """Return the offset to write, None if nothing is new: an unchanged offset is not written again (KAFKA-987).
 
-    ``counting_held`` counts the message in hand as finished. ``ahead`` says that a commit of this position counted it
+    ``counting_held`` counts the message in hand as finished; a number is the end of what was in hand when the commit
+    was asked for, since another message may be in hand by now. ``ahead`` says that a commit of this position counted it
     before. An offset that an earlier position committed, or somebody else wrote, says nothing of this position: after a
     seek back a crash would skip from the sought place to there.
     """
-    held, committed = position.held, position.committed
+    held, committed, consumed = position.held, position.committed, position.consumed
+    if counting_held is not True and counting_held is not False:
+        if consumed is not None and consumed < counting_held:
+            return counting_held if counting_held != committed else None
+        counting_held = False  # the reader has passed it
     offset = position.finished(including_held=counting_held)
     if offset is None or offset == committed:
         return None

@@ -25,7 +25,7 @@ from zkconsumer.zookeeper.lease import Lease
 
 log = logging.getLogger(__name__)
 
-CountHeld = Callable[[PartitionPosition], bool]
+CountHeld = Callable[[PartitionPosition], bool | int]
 """Says whether the message in the user's hands counts as finished."""
 Refused = Callable[[Mapping[PartitionPosition, Outcome]], None]
 """Told, on the committer's thread, of the partitions whose commit ZooKeeper refused."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -71,6 +71,7 @@ class Committer:
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._failing = self._failure = ""
         self._closing: Thread | None = None
+        self._ended = False
         self.thread = Thread(target=self._run, name=f"{name}-committer", daemon=True)
 
     def open(self) -> None:
@@ -81,11 +82,11 @@ class Committer:
     def close(self, deadline: Deadline) -> None:
         """End the thread after the requests made before; commit nothing. Never waits beyond the deadline."""
         self._requests.put(None)
-        if self.thread.is_alive():
+        if self.thread.is_alive() and self.thread is not current_thread():  # a callback of a commit may shut down
             self.thread.join(deadline.bounded(TO_DRAIN))
         self.interrupt()
         for thread in (self._closing, self.thread):
-            if thread is not None and thread.is_alive():
+            if thread is not None and thread.is_alive() and thread is not current_thread():
                 thread.join(deadline.remaining())
 
     def interrupt(self) -> None:
@@ -140,6 +141,11 @@ class Committer:
         return self._store.in_zookeeper
 
     @property
+    def copies(self) -> bool:
+        """Whether commits are copies only, so that one that fails makes no message come again."""
+        return self._store.copies
+
+    @property
     def trouble(self) -> str:
         """Why partitions wait for their start, or why the timer's commit fails; empty if nothing is wrong."""
         return "; ".join(filter(None, (self.tracker.starts.trouble, self._failure if self._failing else "")))
@@ -159,11 +165,11 @@ class Committer:
         Arguments: ``count_held`` says for which partitions the message in hand counts as finished.
         Raises :class:`OffsetCommitError` with the partitions that were not written, and the reasons.
         """
-        self._wait(
-            self.submit(lambda: self.tracker.commit(count_held, deadline, patient=True), Answer()),
-            deadline,
-            "commit",
-        )
+        self._wait(self.begin_commit(count_held, deadline), deadline, "commit")
+
+    def begin_commit(self, count_held: CountHeld, deadline: Deadline) -> Future[None]:
+        """Begin what :meth:`commit` does, and return at once."""
+        return self.submit(lambda: self.tracker.commit(count_held, deadline, patient=True), Answer())
 
     def counted_in_hand(self, position: PartitionPosition) -> int | None:
         """Return the committed offset if it counts the message in the user's hands as finished, else None."""
@@ -175,7 +181,11 @@ class Committer:
         A partition of ours is written as its owner; a partition without an owner is written as well.
         Raises :class:`OffsetCommitError` with the partitions that were not written, and the reasons.
         """
-        self._wait(self.submit(lambda: self.tracker.commit_given(offsets, deadline), Answer()), deadline, "commit")
+        self._wait(self.begin_commit_given(offsets, deadline), deadline, "commit")
+
+    def begin_commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Future[None]:
+        """Begin what :meth:`commit_given` does, and return at once."""
+        return self.submit(lambda: self.tracker.commit_given(offsets, deadline), Answer())
 
     def of_group(self, partitions: Collection[TopicPartition]) -> Future[Mapping[TopicPartition, int]]:
         """Ask for the stored offsets of any partitions of the group. Returns at once.
@@ -238,6 +248,8 @@ class Committer:
         """Let the committer's thread call ``request``. A waiting thread of the application passes an ``Answer``."""
         future = Future[T]() if answer is None else answer
         self._requests.put((request, future))
+        if self._ended:
+            self._refuse_rest()
         return future
 
     @staticmethod
@@ -254,6 +266,18 @@ class Committer:
     def _run(self) -> None:
         while self.step():
             pass
+        self._ended = True
+        self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        """Refuse the requests that came after the end: nobody would answer them."""
+        while True:
+            try:
+                request = self._requests.get_nowait()
+            except Empty:
+                return
+            if request is not None:
+                request[1].set_exception(OffsetCommitError("the connector was shut down"))
 
     def step(self, *, waiting: bool = True) -> bool:
         """Serve one request, and the timers that are due; returns False at the end."""

@@ -35,7 +35,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.ack_store import NO_POINTS, Points, ReadPointers
-from zkconsumer.offsets.store import CommitRefusedError, Failures, NotingStore, OffsetStore
+from zkconsumer.offsets.store import CommitRefusedError, Failures, FencedStore, NotingStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
@@ -123,6 +123,8 @@ class DualStore:
         """Whether the last commit can release the partition as well: ZooKeeper alone keeps its offset and owner."""
         self.keeps_refused = elsewhere is not None and not zookeeper_first
         """Whether offsets that ZooKeeper refuses were written elsewhere before."""
+        self.copies = isinstance(elsewhere, FencedStore)
+        """Whether commits are copies for monitors, because the user's own transactions record what is consumed."""
         self.forgets = expires
         self._backoff = backoff
         self._max_retries = max_retries
@@ -176,17 +178,26 @@ class DualStore:
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, MergedStart]:
         """Return where tracked partitions begin. Raises the error of the store if one is unknown."""
-        stored = self._fetch_starts(partitions, deadline.bounded(ONE_TRY))
+        stored = self._fetch_starts(partitions, deadline)
         found = {}
         self._stored.update((tp, offset) for tp, offset in stored.items() if offset >= 0)
         for tp in partitions:
             held = [stored.get(tp)] if self._elsewhere is not None else []
-            if self._nodes is not None:
-                held.append(self._nodes.known(tp))
+            copy = None if self._nodes is None else self._nodes.known(tp)
+            if self._nodes is not None and not isinstance(self._elsewhere, FencedStore):
+                held.append(copy)
             found[tp] = merged_start(held)
+            if isinstance(self._elsewhere, FencedStore):
+                # the node is a copy that may be ahead of the rows of the user, so it never decides
+                found[tp] = MergedStart(found[tp].offset, stores_agree=copy == found[tp].offset)
         return found
 
-    def _fetch_starts(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+    def _fetch_starts(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, int]:
+        if isinstance(self._elsewhere, FencedStore):
+            assert self._nodes is not None, "a fenced store has its copy there"
+            epochs = self._nodes.epochs(partitions, deadline)
+            return self._elsewhere.claim(epochs, deadline.bounded(ONE_TRY))
+        timeout = deadline.bounded(ONE_TRY)
         if isinstance(self._elsewhere, NotingStore):
             stored, notes = self._elsewhere.fetch_noted(partitions, timeout)
             self._notes.update(notes)

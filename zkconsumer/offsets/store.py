@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, Protocol
 
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.errors import OffsetCommitError
-from zkconsumer.model import TopicPartition
+from zkconsumer.errors import OffsetCommitError, OffsetStoreConflictError
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
 Failures = Mapping[TopicPartition, Exception]
@@ -90,6 +90,55 @@ class OffsetStore(Protocol):
 
     def close(self) -> None:
         """Close connections, and make a waiting call raise."""
+
+
+class StoreMember(NamedTuple):
+    """The member that uses a :class:`FencedStore`.
+
+    ``missing(partition, start, end)`` reads the log and says in words why messages between these offsets are missing in
+    the store. It returns an empty text if the log has none there. It raises BrokerError. Any thread.
+    """
+
+    group: str
+    consumer: ConsumerId
+    missing: Callable[[TopicPartition, int, int], str]
+
+
+class FencedStore(ABC):
+    """A store that refuses former owners itself: the user's transactions write the offsets, and commits do not.
+
+    It is an :class:`OffsetStore` too. ZooKeeper gets a copy of the offsets, which nobody starts from.
+    """
+
+    @abstractmethod
+    def open(self, member: StoreMember, timeout: float) -> str:
+        """Return a text that is the same for all members that use the same store. Raises the store's errors."""
+
+    @abstractmethod
+    def claim(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
+        """Refuse records of earlier epochs from now on, and return the stored offsets as :meth:`OffsetStore.fetch`.
+
+        Arguments: ``epochs`` grow with each claim of a partition in ZooKeeper. Raises: anything, if that is not known
+        to be done; FencedRecordError if the store has seen a later epoch.
+        """
+
+    @abstractmethod
+    def suspend(self, error: OffsetStoreConflictError | None) -> None:
+        """Raise this error in place of recording; None ends that. Any thread."""
+
+    @abstractmethod
+    def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        """Return the stored offsets as :meth:`OffsetStore.fetch` does."""
+
+    @abstractmethod
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], timeout: float
+    ) -> Mapping[TopicPartition, Exception] | None:
+        """Store the starts of claimed partitions that have no offset. Any other offset is only taken note of."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Forget all claims, and make a waiting call raise."""
 
 
 class CommitRefusedError(OffsetCommitError):

@@ -167,6 +167,20 @@ class ZooKeeperOffsets:
             }
         )
 
+    def epochs(self, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
+        """Return the transaction of ZooKeeper that made each owner node of ours. A later claim has a higher number.
+
+        Raises RegistryError, also if one of these nodes is not ours now.
+        """
+        wanted, ours = list(partitions), self._session.session_id
+        nodes = self._session.stat([paths.owner(self._group, tp) for tp in wanted], deadline)
+        found = {
+            tp: node.czxid for tp, node in zip(wanted, nodes, strict=True) if node and node.ephemeral_owner == ours
+        }
+        if len(found) < len(wanted):
+            raise RegistryError(f"{min(set(wanted) - found.keys())}: its owner node is not ours now")
+        return found
+
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions that have an owner node now. Raises RegistryError."""
         return refusals(

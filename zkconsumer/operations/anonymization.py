@@ -30,6 +30,7 @@ from zkconsumer.operations.group_snapshot import (
     KafkaOffset,
     LoanNode,
     MemberNode,
+    PlanNode,
     PointersNode,
     Problem,
     ZooKeeperServer,
@@ -39,7 +40,7 @@ from zkconsumer.operations.hash_order import TEXTS, named_in_hash_order
 HIDDEN = "(hidden)"
 """Stands for a text that may hold names."""
 
-_KEPT = frozenset({"strategy", "zkconsumer", "scala.compat.version", "coordination", "message.model"})
+_KEPT = frozenset({"strategy", "plan", "zkconsumer", "scala.compat.version", "coordination", "message.model"})
 """The keys of a registration whose values are no names."""
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
 _PREFIXES = ("T-", "__topic-", "t-")
@@ -107,7 +108,7 @@ class _Names:
         names: set[str] = set()
         for one in self._snapshots:
             names |= {tp.topic for tp in (*one.owners, *one.offsets, *(one.kafka_offsets or ()), *one.logs)}
-            names |= {tp.topic for tp in (*one.acks, *one.pointers, *one.loans)}
+            names |= {tp.topic for tp in (*one.acks, *one.pointers, *one.loans, *_planned(one))}
             names |= one.topics.keys()
             for node in one.members.values():
                 if node.registration is not None and not node.registration.is_wildcard:
@@ -156,6 +157,8 @@ class _Names:
                 *one.members,
                 *(_consumer(owner.thread) for owner in one.owners.values() if owner.thread),
                 *(borrower for loans in one.loans.values() for borrower in loans),
+                *(() if one.plan is None else (*one.plan.members, *one.plan.reserved)),
+                *map(_consumer, _planned(one).values()),
             )
         }
 
@@ -204,7 +207,7 @@ class _Names:
         """Return a path with new names; words of ZooKeeper's layout and numbers stay."""
         known = {**self._others, **self._topics, **self._consumers, **self._groups}
         layout = {"", "consumers", "ids", "owners", "offsets", "broadcast", "brokers", "topics", "partitions", "state"}
-        layout |= {"acks", "parked", "loans", "report"}
+        layout |= {"acks", "parked", "loans", "report", "placement"}
         parts = path.split("/")
         return "/".join(
             part if part in layout or part.isdecimal() else known.get(part) or self._other(part) for part in parts
@@ -227,6 +230,7 @@ class _Names:
             acks={self._tp(tp): replace(node, problem=_hidden(node.problem)) for tp, node in one.acks.items()},
             pointers={self._tp(tp): _without_reasons(node) for tp, node in one.pointers.items()},
             loans={self._tp(tp): self._loans(loans) for tp, loans in one.loans.items()},
+            plan=None if one.plan is None else self._plan(one.plan),
             kafka_offsets=self._kafka_offsets(one.kafka_offsets),
             brokers_group=self._brokers_group(one.brokers_group),
             topics={
@@ -261,6 +265,19 @@ class _Names:
             ConsumerId(self._consumers[name]): replace(loan, problem=_hidden(loan.problem))
             for name, loan in loans.items()
         }
+
+    def _plan(self, plan: PlanNode) -> PlanNode:
+        def renamed(names: Iterable[str]) -> tuple[str, ...]:
+            return tuple(sorted(self._consumers[name] for name in names))
+
+        return replace(
+            plan,
+            planner=self._consumers.get(plan.planner) or self._other(plan.planner),
+            members=renamed(plan.members),
+            reserved=renamed(plan.reserved),
+            assignment={self._tp(tp): self._thread(thread) for tp, thread in plan.assignment.items()},
+            problem=_hidden(plan.problem),
+        )
 
     def _broker(self, broker: BrokerNode) -> BrokerNode:
         return replace(
@@ -346,6 +363,10 @@ def _without_reasons(node: PointersNode) -> PointersNode:
 
 def _members(snapshot: GroupSnapshot) -> Sequence[BrokersMember]:
     return snapshot.brokers_group.members if snapshot.brokers_group is not None else ()
+
+
+def _planned(snapshot: GroupSnapshot) -> Mapping[TopicPartition, str]:
+    return snapshot.plan.assignment if snapshot.plan is not None else {}
 
 
 def _consumer(thread: str) -> str:

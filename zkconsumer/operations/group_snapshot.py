@@ -269,6 +269,23 @@ class ZooKeeperServer:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanNode:
+    """The plan of a group whose strategy needs one; empty where ``problem`` says why.
+
+    ``assignment`` has the thread of each partition, also of those that are kept for ``reserved`` members, which have
+    left. ``members`` are the present ones, by which the ``planner`` made it.
+    """
+
+    strategy: str = ""
+    planner: str = ""
+    members: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
+    assignment: Mapping[TopicPartition, str] = field(default_factory=dict)
+    stat: NodeStat | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Something that could not be read. ``what`` is a node's path, a broker or a request."""
 
@@ -286,9 +303,9 @@ class GroupSnapshot:
 
     In ZooKeeper: ``members`` by consumer id, ``owners`` and ``offsets`` by partition, ``group_node`` the stat of
     ``/consumers/<group>`` (None if it does not exist), ``ids_node`` that of ``ids``. Balanced members write ``acks``
-    and ``pointers`` by partition, and ``loans`` by partition and borrower. ``acls`` maps a path to its rights in words,
-    where they could be read. ``other_nodes`` are further nodes of the group by path: those of broadcasting members,
-    migrating members and bridges.
+    and ``pointers`` by partition, and ``loans`` by partition and borrower. ``plan`` is None if there is none. ``acls``
+    maps a path to its rights in words, where they could be read. ``other_nodes`` are further nodes of the group by
+    path: those of broadcasting members, migrating members and bridges.
     In Kafka: ``kafka_offsets`` and ``brokers_group``, None if they were not asked for or are unknown.
     Of the cluster: ``topics``, ``logs``, ``brokers``, ``servers``.
     """
@@ -314,6 +331,7 @@ class GroupSnapshot:
     acks: Mapping[TopicPartition, AckNode] = field(default_factory=dict)
     pointers: Mapping[TopicPartition, PointersNode] = field(default_factory=dict)
     loans: Mapping[TopicPartition, Mapping[ConsumerId, LoanNode]] = field(default_factory=dict)
+    plan: PlanNode | None = None
     problems: tuple[Problem, ...] = ()
 
     @property

@@ -18,7 +18,7 @@ from zkconsumer.core.registration import READER_KEY, SPARK_QUERY
 from zkconsumer.core.subscription import failing_filters
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS, non_bridges
 from zkconsumer.member.zookeeper.planner import GroupView, Threads, threads_of, topics_wanted
-from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokersGroup, GroupSnapshot, MemberNode, NodeStat
 from zkconsumer.operations.strategy_inference import Strategy, assignment_by, infer_strategy
 from zkconsumer.operations.strategy_words import StrategyWords
@@ -202,7 +202,9 @@ class GroupAnalysis:
         }
         silent = {path.rpartition("/")[2] for path in unreadable}
         kept = {tp: thread for tp, thread in self.owners.items() if thread.rpartition("-")[0] in silent}
-        return GroupView(readable, partitions, topics, unreadable, self._racks(), kept)
+        plan = self.snapshot.plan
+        planned = None if plan is None or plan.problem else {tp: ThreadId(t) for tp, t in plan.assignment.items()}
+        return GroupView(readable, partitions, topics, unreadable, self._racks(), kept, placement=planned)
 
     def _racks(self) -> Mapping[TopicPartition, str]:
         found = {}
@@ -262,10 +264,39 @@ class GroupAnalysis:
             return self._bridged()
         if not self.strategy.name:
             return {}, self.strategy.why
+        if self.strategy.name in PLACEMENTS and self._strategy is None:
+            return self._planned()
         try:
             return assignment_by(self.strategy, self.view, self.threads), ""
         except AssignmentError as error:
             return {}, str(error)
+
+    def _planned(self) -> tuple[Assignment, str]:
+        """The assignment of the group's plan, without partitions that are kept for members that have left."""
+        plan = self.snapshot.plan
+        if plan is None:
+            return {}, f"no plan for {self.strategy.label} has been written yet"
+        if plan.problem:
+            return {}, f"the plan for {self.strategy.label} cannot be read: {plan.problem}"
+        if plan.strategy != self.strategy.name or set(plan.members) != set(self.view.members):
+            return {}, f"the plan of {plan.planner} does not fit the present members, so another one is due"
+        present = {tp for tp in self.snapshot.partitions_of(self.subscribed) if self.view.partitions.get(tp.topic)}
+        wrong = present.symmetric_difference(plan.assignment)
+        wrong |= {tp for tp, t in plan.assignment.items() if tp not in self.reserved and t not in self.registered}
+        if wrong:
+            named = first_of(wrong, _NAMED)
+            return {}, f"the plan of {plan.planner} does not fit {named}, so another one is due"
+        return {tp: ThreadId(t) for tp, t in plan.assignment.items() if tp not in self.reserved}, ""
+
+    @cached_property
+    def reserved(self) -> Mapping[TopicPartition, ConsumerId]:
+        """The partitions that the plan in effect keeps for a member that has left, with that member."""
+        plan = self.snapshot.plan
+        if plan is None or self.strategy.name not in PLACEMENTS:
+            return {}
+        kept = frozenset(plan.reserved) - self.view.members.keys()
+        members = {tp: ConsumerId(thread.rpartition("-")[0]) for tp, thread in plan.assignment.items()}
+        return {tp: member for tp, member in members.items() if member in kept}
 
     def _bridged(self) -> tuple[Assignment, str]:
         """The brokers' assignment in threads of ZooKeeper's members, where only one thread can be meant."""
@@ -361,7 +392,10 @@ class GroupAnalysis:
             return StateOfGroup(GroupState.STABLE, f"registered threads own all {count} partitions; {self.problem}")
         if not self.expected:
             return StateOfGroup(GroupState.STABLE, "there is no partition to own: no subscribed topic exists")
-        return StateOfGroup(GroupState.STABLE, f"all {count} partitions are owned as {self.strategy.label} wants")
+        said = f"all {count} partitions are owned as {self.strategy.label} wants"
+        if self.reserved:
+            said += f"; {len(self.reserved)} more wait for {first_of(set(self.reserved.values()), _NAMED)}, which left"
+        return StateOfGroup(GroupState.STABLE, said)
 
     @cached_property
     def differences(self) -> tuple[str, ...]:
@@ -369,7 +403,7 @@ class GroupAnalysis:
         expected, owned = self.expected, self.owners
         if self.problem:  # then all that can be said is whether registered threads own everything
             wanted = self.snapshot.partitions_of(self.subscribed)
-            missing = [tp for tp in wanted if tp not in self.snapshot.owners]
+            missing = [tp for tp in wanted if tp not in self.snapshot.owners and tp not in self.reserved]
             wrong = [tp for tp in wanted if tp in owned and owned[tp] not in self.registered]
         else:
             missing = [tp for tp in expected if tp not in self.snapshot.owners]

@@ -87,6 +87,10 @@ class OwnershipCauses:
     # ---- nobody owns it
 
     def _unowned(self, exists: bool) -> Cause:
+        waits = self._analysis.reserved.get(self._partition)
+        if waits is not None:
+            reason = f"{waits} has left, and the plan keeps its partitions for it (group.instance.grace.ms)"
+            return Cause("it is kept for its member", reason, f"{waits} again, or the end of the grace time")
         if self._should is None:
             return self._unclaimed(exists)
         consumer = self._analysis.registered.get(self._should) or ConsumerId(self._should.rpartition("-")[0])

@@ -17,6 +17,7 @@ from zkconsumer.operations.group_snapshot import (
     OffsetNode,
     OwnerNode,
     PartitionLog,
+    PlanNode,
     PointersNode,
     Problem,
     TopicNode,
@@ -61,6 +62,7 @@ class SnapshotDraft:
     acks: dict[TopicPartition, AckNode] = field(default_factory=dict)
     pointers: dict[TopicPartition, PointersNode] = field(default_factory=dict)
     loans: dict[TopicPartition, dict[ConsumerId, LoanNode]] = field(default_factory=dict)
+    plan: PlanNode | None = None
     problems: list[Problem] = field(default_factory=list)
     suppressed: int = 0
 

@@ -10,14 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zkconsumer.assignors.assignor import AssignmentError, Assignor, assignor
+from zkconsumer.assignors.assignor import AssignmentError, Assignor, Members, assignor, threads_by_topic
+from zkconsumer.assignors.even_load import WIDE_GAP, even_load
+from zkconsumer.assignors.fewest_moves import fewest_moves
 from zkconsumer.assignors.roundrobin import RoundRobinAssignor
-from zkconsumer.assignors.strategy_agreement import RELEASE_KEY, SCALA_STRATEGIES, advertised_member
+from zkconsumer.assignors.strategy_agreement import (
+    RELEASE_KEY,
+    SCALA_STRATEGIES,
+    advertised_member,
+    advertised_strategy,
+)
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member.zookeeper.planner import GroupView, Threads
-from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.model import PLACEMENTS, STICKY, Assignment, ConsumerId, ThreadId, TopicPartition
 
 NEW_ORDER = "1.x"
 OLD_ORDER = "0.x"
@@ -65,12 +72,22 @@ def assignment_by(strategy: Strategy, view: GroupView, threads: Threads, config:
     """
     members = {consumer: advertised_member(view.members[consumer], wanted) for consumer, wanted in threads.items()}
     try:
-        made = _assignor(strategy, config).assign(members, view.partitions, view.racks)
+        made = _made(strategy, view, members, config)
     except ZkConsumerError as error:
         raise AssignmentError(f"the strategy {strategy.label} cannot be computed from here: {error}") from error
     except Exception as error:
         raise AssignmentError(f"the strategy {strategy.label} failed: {error!r}") from error
     return {**made, **view.kept}
+
+
+def _made(strategy: Strategy, view: GroupView, members: Members, config: object) -> Assignment:
+    """Return what the strategy assigns. One that needs a plan goes on from the present one."""
+    if strategy.name in PLACEMENTS and view.placement is not None:
+        threads = threads_by_topic(members)
+        if strategy.name == STICKY:
+            return fewest_moves(threads, view.partitions, view.placement)
+        return even_load(threads, view.partitions, view.placement, {}, gap=WIDE_GAP)
+    return _assignor(strategy, config).assign(members, view.partitions, view.racks)
 
 
 def _assignor(strategy: Strategy, config: object) -> Assignor:
@@ -119,7 +136,8 @@ def _advertised(members: Mapping[ConsumerId, Registration]) -> dict[ConsumerId, 
     A member whose strategy is not the original's uses ``range`` unless all members advertise the same one.
     """
     said = {c: registration.extra.get("strategy") for c, registration in members.items()}
-    agreed = len(set(map(str, said.values()))) == 1
+    withdrawn = any(name in PLACEMENTS and advertised_strategy(members[c]) is None for c, name in said.items())
+    agreed = len(set(map(str, said.values()))) == 1 and not withdrawn
     found = {}
     for consumer, name in said.items():
         if not isinstance(name, str):

@@ -14,7 +14,7 @@ from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
 from zkconsumer.assignors.rocketmq import MessageQueue
 from zkconsumer.member.zookeeper.planner import GroupView, Threads
-from zkconsumer.model import ThreadId, TopicPartition, utf16_key
+from zkconsumer.model import PLACEMENTS, ThreadId, TopicPartition, utf16_key
 from zkconsumer.operations.strategy_inference import OLD_ORDER, Strategy
 
 _LISTED = 12
@@ -55,6 +55,10 @@ class StrategyWords:
             return Arithmetic(None, (f"{partition} does not exist",))
         if not self.threads_of(partition.topic):
             return Arithmetic(None, (f"no member has a thread for {partition.topic}",))
+        planned = self.view.placement
+        if self.strategy.name in PLACEMENTS and planned is not None and partition in planned:
+            thread = planned[partition]
+            return Arithmetic(thread, (f"the plan of the group gives it to {thread}, so that few partitions move",))
         words = _WORDS.get(self.strategy.name)
         if words is None:
             label = self.strategy.label

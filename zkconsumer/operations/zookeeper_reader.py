@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from zkconsumer.core.node_names import name_problem
+from zkconsumer.core.placement_plan import InvalidPlanError, decode_plan
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
 from zkconsumer.deadline import Deadline
@@ -27,6 +28,7 @@ from zkconsumer.operations.group_snapshot import (
     OffsetNode,
     OwnerNode,
     PartitionLog,
+    PlanNode,
     TopicNode,
 )
 from zkconsumer.operations.snapshot_draft import SnapshotDraft, node_stat
@@ -48,7 +50,7 @@ MOST_REGISTERED_BYTES = 64 * 1024 * 1024
 
 _PARTITION = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 _LAST_PARTITION = (1 << 31) - 1
-_KNOWN = ("ids", "owners", "offsets", *BALANCE_PARTS)
+_KNOWN = ("ids", "owners", "offsets", "placement", "loads", *BALANCE_PARTS)
 
 
 class ZooKeeperReader:
@@ -145,6 +147,9 @@ class ZooKeeperReader:
         self._third_level()
         # after the offsets: a note that is newer than its offset is then one of a commit in between
         BalanceReader(self._each, self._names, draft, self._deadline).read(BALANCE_PARTS.intersection(names))
+        if "placement" in names:
+            for one in self._each([Wanted(Part.CONTENT, paths.placement(group))]):
+                self._take_plan(one)
         self._topics()
 
     def _second_level(self, ids: Reading, owners: Reading, offsets: Reading, brokers: Reading) -> None:
@@ -327,6 +332,20 @@ class ZooKeeperReader:
             self._draft.offsets[tp] = OffsetNode(offset, stat)
         else:  # the original takes it for no offset
             self._draft.offsets[tp] = OffsetNode(None, stat, f"{offset} means that there is none")
+
+    def _take_plan(self, one: Reading) -> None:
+        if one.node is None:
+            self._draft.plan = PlanNode(problem=FORBIDDEN_NODE) if one.forbidden else None
+            return
+        stat = node_stat(one.node)
+        try:
+            plan = decode_plan(one.node.data)
+        except InvalidPlanError as error:
+            self._draft.plan = PlanNode(stat=stat, problem=str(error))
+            return
+        present, reserved = sorted(plan.inputs.streams), sorted(plan.reserved)
+        threads = {tp: str(thread) for tp, thread in plan.assignment.items()}
+        self._draft.plan = PlanNode(plan.inputs.strategy, plan.planner, tuple(present), tuple(reserved), threads, stat)
 
     def _take_broker(self, one: Reading) -> None:
         path = one.wanted.path

@@ -12,17 +12,21 @@ This module imports neither pyspark nor pyarrow, so that what is missing is said
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from zkconsumer.spark.group_snapshot import Snapshot
+    from zkconsumer.spark.progress_reports import SourceReport
 
-__all__ = ["ZkConsumerDataSource", "register", "snapshot"]
+__all__ = ["ZkConsumerDataSource", "register", "snapshot", "source_reports"]
 
 _FEATURE = "the Spark data source (pyspark 4.2 or later, and pyarrow)"
 
@@ -30,10 +34,28 @@ _FEATURE = "the Spark data source (pyspark 4.2 or later, and pyarrow)"
 def register(spark: SparkSession) -> None:
     """Make ``format("zkconsumer")`` known to a session. May be called again.
 
+    If the package came with ``--py-files`` or ``addPyFile``, the processes of streaming sources find it as well.
     Raises MissingExtraError where pyspark (4.2 or later) or pyarrow is not installed.
     """
     source = _data_source()  # first, so that what is missing is said before Spark complains
+    context = getattr(spark, "sparkContext", None)  # not there over Spark Connect
+    if context is not None:
+        _lead_streams_to_spark_files(context)
     spark.dataSource.register(source)
+
+
+def _lead_streams_to_spark_files(context: SparkContext) -> None:
+    """Add this package to the module path of workers, if it is a file that Spark hands out.
+
+    Spark 4.3 lets the process of a streaming source search the files of ``--py-files`` in a folder
+    ``streaming_job``, which nothing fills. Without this, a query fails with "No module named 'zkconsumer'".
+    """
+    # A program that imported this package before it had a session has it from the original file, not from Spark's copy.
+    copy = Path(importlib.import_module("pyspark").SparkFiles.get(Path(__file__).parents[2].name))
+    if copy.is_file():
+        known = [path for path in context.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        if str(copy) not in known:
+            context.environment["PYTHONPATH"] = os.pathsep.join([str(copy), *known])
 
 
 def snapshot(options: Mapping[str, object]) -> Snapshot:
@@ -49,6 +71,21 @@ def snapshot(options: Mapping[str, object]) -> Snapshot:
     """
     _data_source()
     made: Snapshot = importlib.import_module("zkconsumer.spark.group_snapshot").make(options)
+    return made
+
+
+def source_reports(progress: Mapping[str, Any] | None) -> list[SourceReport]:
+    """Return what a query's progress says of this source: the ranges of a batch, and how far it is behind::
+
+        for report in zkconsumer.spark.source_reports(query.lastProgress):
+            print(report)  # batch 7 read 300 offsets: events-0 [0, 200), events-1 [0, 100); 12 more are there
+            print(report.metrics["maxOffsetsBehindLatest"])
+
+    Arguments: ``query.lastProgress``, an item of ``query.recentProgress``, or ``event.progress`` of a listener.
+    Returns a report for each source of this package in the query; none for None, which ``lastProgress`` is until the
+    first batch has ended. Needs no pyspark. Any thread.
+    """
+    made: list[SourceReport] = importlib.import_module("zkconsumer.spark.progress_reports").source_reports(progress)
     return made
 
 

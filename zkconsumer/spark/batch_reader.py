@@ -28,7 +28,7 @@ from zkconsumer.spark.offset_ranges import (
     pieces,
     within,
 )
-from zkconsumer.spark.options import ReadOptions
+from zkconsumer.spark.options import ReadOptions, option_of, shown
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition, read_partition, set_aside
 from zkconsumer.spark.zookeeper_cluster import NoTimesError, QueryCluster, describe
 
@@ -42,8 +42,12 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._options}>"
+
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks: a range for each partition, split for ``minPartitions``, small ones packed together.
+        """Return the tasks: a range for each partition, small ones packed together, or split for ``minPartitions`` and
+        ``maxRecordsPerPartition``.
 
         Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
         """
@@ -53,7 +57,8 @@ class BatchReader(DataSourceReader):
             leaders = cluster.leaders(partitions)
             ranges = self._narrowed(cluster, plan(cluster, options, partitions).ranges)
         set_aside()
-        return [RangePartition(piece, leaders) for piece in pieces(ranges, options.min_partitions)]
+        tasks = pieces(ranges, options.min_partitions, options.max_records)
+        return [RangePartition(piece, leaders) for piece in tasks]
 
     def _narrowed(self, cluster: QueryCluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
         return ranges
@@ -89,7 +94,7 @@ class FilteringReader(BatchReader):
         since: dict[TopicPartition, int] = {}
         if bounds.since is not None:
             with suppress(NoTimesError):  # then all is read, and Spark looks at the times
-                since = cluster.offsets_at(partitions, bounds.since)
+                since = cluster.offsets_at(dict.fromkeys(partitions, bounds.since))
         return bounds.narrow(ranges, since)
 
 
@@ -115,50 +120,57 @@ def check_existing(options: ReadOptions, topics: Sequence[str], partitions: Sequ
     log.warning("%s: %s; nothing is read of it", option, problem)
 
 
-def check_given(option: str, offsets: OffsetChoice | None, partitions: tuple[TopicPartition, ...]) -> None:
-    """Refuse offsets in JSON that do not name every partition, as in Spark's source. Raises ConfigException."""
-    if offsets is None or offsets.given is None:
+def check_given(edge: str, place: OffsetChoice, partitions: tuple[TopicPartition, ...]) -> None:
+    """Refuse offsets or times in JSON that do not name every partition, as in Spark's source.
+
+    Arguments: ``edge`` is "starting" or "ending". Raises ConfigException.
+    """
+    if place.named is None:
         return
-    missing = [tp for tp in partitions if tp not in offsets.given]
+    missing = [tp for tp in partitions if tp not in place.named]
     if missing:
-        raise ConfigException(option, f"its JSON must name every partition; {describe(missing)} is missing")
-    strange = sorted(set(offsets.given) - set(partitions))
+        reason = f"its JSON must name every partition; {describe(missing)} is missing"
+        raise ConfigException(option_of(edge, place), reason)
+    strange = sorted(set(place.named) - set(partitions))
     if strange:
-        raise ConfigException(option, f"its JSON names {describe(strange)}, which is not read")
+        raise ConfigException(option_of(edge, place), f"its JSON names {describe(strange)}, which is not read")
 
 
 def at_time(
     cluster: QueryCluster, options: ReadOptions, partitions: Sequence[TopicPartition], *, begun: bool = False
 ) -> dict[TopicPartition, int]:
-    """Return the offsets of ``startingTimestamp``, if it is given.
+    """Return the offsets of ``startingTimestamp`` or ``startingOffsetsByTimestamp``, if one is given.
 
-    The options say whether a partition without a message of that time is an error. It is none once the query has
+    The options say whether a partition without a message of its time is an error. It is none once the query has
     ``begun``. Raises ConfigException.
     """
-    time = None if options.starting is None else options.starting.time
-    found = _looked_up(cluster, "startingTimestamp", time, partitions)
-    if time is None:
-        return found
-    later = sorted(set(partitions).difference(found))
+    starting = options.starting or EARLIEST
+    found = _looked_up(cluster, "starting", starting, partitions)
+    later = sorted(set(starting.times_of(partitions)).difference(found))
     if later and not begun and not options.end_where_time_is_not_reached:
         raise ConfigException(
-            "startingTimestamp",
-            f"{str(time)!r}: {describe(later)} has no message of that time or later; "
+            option_of("starting", starting),
+            f"{shown(starting)!r}: {describe(later)} has no message of that time or later; "
             "startingOffsetsByTimestampStrategy=latest starts there at the end",
         )
     return found
 
 
 def _looked_up(
-    cluster: QueryCluster, option: str, time: int | None, partitions: Sequence[TopicPartition]
+    cluster: QueryCluster, edge: str, place: OffsetChoice, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the offsets at the time of an option, if it is given. Raises ConfigException if brokers cannot tell."""
-    if time is None:
+    """Return the offsets at the times of an option, if it names any. Raises ConfigException if brokers cannot tell."""
+    times = place.times_of(partitions)
+    if not times:
         return {}
     try:
-        return cluster.offsets_at(partitions, time)
+        return cluster.offsets_at(times)
     except NoTimesError as error:
-        raise ConfigException(option, f"{str(time)!r}: {error}; name offsets") from error
+        raise ConfigException(option_of(edge, place), f"{shown(place)!r}: {error}; name offsets") from error
+
+
+def _up_to(spans: Mapping[TopicPartition, LogSpan], offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return {tp: min(offset, spans[tp].end) for tp, offset in offsets.items()}
 
 
 class Plan(NamedTuple):
@@ -178,13 +190,14 @@ def plan(cluster: QueryCluster, options: ReadOptions, partitions: tuple[TopicPar
     Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
     """
     starting, ending = options.starting or EARLIEST, options.ending or LATEST
-    check_given("startingOffsets", starting, partitions)
-    check_given("endingOffsets", ending, partitions)
+    check_given("starting", starting, partitions)
+    check_given("ending", ending, partitions)
     spans = cluster.log_spans(partitions)
     asks_group = "group" in (starting.word, ending.word)
     committed = cluster.committed(options.group, partitions) if asks_group else {}
-    start_times = at_time(cluster, options, partitions)
-    end_times = _looked_up(cluster, "endingTimestamp", ending.time, partitions)
+    # messages that came since the ends were asked for may have times that no message had before
+    start_times = _up_to(spans, at_time(cluster, options, partitions))
+    end_times = _up_to(spans, _looked_up(cluster, "ending", ending, partitions))
     lost, hidden = _beyond_their_logs(cluster, options, committed if starting.word == "group" else {}, spans)
     ranges = []
     for tp in partitions:
@@ -192,10 +205,10 @@ def plan(cluster: QueryCluster, options: ReadOptions, partitions: tuple[TopicPar
         if tp in hidden:
             ranges.append(OffsetRange(*tp, hidden[tp], hidden[tp]))
             continue
-        by_time = starting.time is not None
+        by_time = starting.by_time
         first = (start_times if by_time else committed).get(tp)
         start = named_position(starting, tp, span, None if tp in lost else first, span.end if by_time else span.first)
-        by_time = ending.time is not None
+        by_time = ending.by_time
         last = (end_times if by_time else committed).get(tp)
         end = named_position(ending, tp, span, last, span.end if by_time else start)
         if end < start and ending.given is not None:

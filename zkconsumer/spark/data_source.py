@@ -7,7 +7,7 @@ driver process, which ask for readers. It holds nothing but the options.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from uuid import uuid4
 
 from pyspark.errors import PySparkNotImplementedError
@@ -19,13 +19,14 @@ from zkconsumer.spark.batch_reader import BatchReader, FilteringReader
 from zkconsumer.spark.catalog_options import overridden, stored_options, with_options
 from zkconsumer.spark.driver_reader import DriverReader
 from zkconsumer.spark.option_copies import without_copies
-from zkconsumer.spark.options import READ_ON_DRIVER, ReadOptions, parse
+from zkconsumer.spark.options import READ_ON_DRIVER, READ_ONLY, ReadOptions, parse
 from zkconsumer.spark.schema import check_schema, source_schema
 from zkconsumer.spark.stream_reader import StreamReader
 from zkconsumer.spark.table_options import TABLE, TableOptions, names_table, parse_table
 from zkconsumer.spark.table_reader import TableReader, table_schema, table_types
 
 _WHERE: Final = {"zookeeper.connect", "bootstrap.servers", "kafka.bootstrap.servers"}
+_WHAT: Final = {"subscribe", "subscribepattern", "assign", TABLE}
 _FORGOTTEN: Final = (
     "is missing. If this is a table: Spark forgets the options of a table whose columns are named, so create it without"
     " them, or create a temporary view"
@@ -39,9 +40,10 @@ class ZkConsumerDataSource(DataSource):
         super().__init__(options)
         self._frame = uuid4().hex  # the same in all copies, and so in all queries of one DataFrame
         self._given, self._creates_table = without_copies(options)
-        # A query of a table has the options in its columns, and here only those that it adds. All others are parsed
-        # here, so that a wrong option fails in load().
-        self._parsed = _parsed(self._given) if _WHERE & {name.lower() for name in self._given} else None
+        # A query of a table has the options in its columns, and here only those that it adds. A write names nothing to
+        # read. All others are parsed here, so that a wrong option fails in load().
+        names = {name.lower() for name in self._given}
+        self._parsed = _parsed(self._given) if _WHERE & names and _WHAT & names else None
 
     @classmethod
     def name(cls) -> str:
@@ -84,6 +86,14 @@ class ZkConsumerDataSource(DataSource):
     def simpleStreamReader(self, schema: StructType) -> Any:  # noqa: N802
         """Return the reader of a stream whose batches the driver reads. Raises ConfigException."""
         return DriverReader(StreamReader(self._stream_options(schema), schema, self._frame))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Refuse ``df.write``, ``df.writeTo`` and ``INSERT``. Raises ConfigException."""
+        raise ConfigException("format", f"{self.name()!r}: {READ_ONLY}")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
+        """Refuse ``df.writeStream``; Spark asks with the first batch. Raises ConfigException."""
+        self.writer(schema, overwrite)
 
     def _stream_options(self, schema: StructType) -> ReadOptions:
         parsed = self._options_of(schema)

@@ -17,6 +17,7 @@ from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.spark.batch_reader import plan, selected
 from zkconsumer.spark.coordinator_cluster import cluster_of
+from zkconsumer.spark.offset_ranges import in_words
 from zkconsumer.spark.options import ReadOptions, parse
 from zkconsumer.spark.schema import source_schema
 from zkconsumer.spark.zookeeper_cluster import describe
@@ -34,9 +35,11 @@ _FIXED = (
     "assign",
     "startingoffsets",
     "startingtimestamp",
+    "startingoffsetsbytimestamp",
     "startingoffsetsbytimestampstrategy",
     "endingoffsets",
     "endingtimestamp",
+    "endingoffsetsbytimestamp",
 )
 """The options that the ranges take the place of, in lower case."""
 
@@ -58,6 +61,10 @@ class Snapshot:
         self._given = {name: value for name, value in given.items() if name.lower() not in _FIXED}
         self._options = options
         self.ranges = tuple(ranges)
+
+    def __repr__(self) -> str:
+        size = sum(range_.size for range_ in self.ranges)
+        return f"<Snapshot of {self._options}: {size} offsets, {in_words(self.ranges) or 'no partition'}>"
 
     def load(self, spark: SparkSession, schema: str | None = None) -> DataFrame:
         """Return a DataFrame of just these ranges; ``schema`` names the columns to read, by default all."""

@@ -48,13 +48,30 @@ class LogSpan(NamedTuple):
 class OffsetChoice:
     """Where to start or end.
 
-    ``word`` is "earliest", "latest", "group", "timestamp" with the ``time`` in ms since 1970, or "given" with the
-    offsets in ``given``, in which -2 stands for the earliest and -1 for the latest.
+    ``word`` is "earliest", "latest", "group", "timestamp" with the ``time`` in ms since 1970 or with the ``times`` of
+    partitions, or "given" with the offsets in ``given``, in which -2 stands for the earliest and -1 for the latest.
     """
 
     word: str
     given: Mapping[TopicPartition, int] | None = None
     time: int | None = None
+    times: Mapping[TopicPartition, int] | None = None
+
+    @property
+    def by_time(self) -> bool:
+        """Whether a time names the place."""
+        return self.word == "timestamp"
+
+    @property
+    def named(self) -> Mapping[TopicPartition, int] | None:
+        """The offsets or times of single partitions; None if one word or time counts for all."""
+        return self.given if self.times is None else self.times
+
+    def times_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the times that name places in these, without partitions of which none is named."""
+        if self.times is not None:
+            return {tp: self.times[tp] for tp in partitions if tp in self.times}
+        return {} if self.time is None else dict.fromkeys(partitions, self.time)
 
 
 EARLIEST: Final = OffsetChoice("earliest")
@@ -101,6 +118,12 @@ def ranges_of(progress: Progress) -> list[OffsetRange]:
     return [OffsetRange(*tp, span.start, span.end) for tp, span in sorted(progress.items()) if span.end > span.start]
 
 
+def in_words(ranges: Sequence[OffsetRange], limit: int = 5) -> str:
+    """Return some ranges as text: "t-0 [5, 9), t-1 [0, 3) and 2 more"."""
+    named = ", ".join(f"{topic}-{number} [{start}, {end})" for topic, number, start, end in ranges[:limit])
+    return named + (f" and {len(ranges) - limit} more" if len(ranges) > limit else "")
+
+
 # ---- where to start ----
 
 
@@ -139,7 +162,7 @@ def stream_position(
         return known.end if committed is None else max(known.end, committed)
     if committed is not None:
         return committed
-    if done and not (wanted.word == "timestamp" or (wanted.given or {}).get(partition, -1) != -1):
+    if done and not (wanted.times_of([partition]) or (wanted.given or {}).get(partition, -1) != -1):
         return log.first
     return named_position(wanted, partition, log, at_time, log.end)
 
@@ -199,13 +222,18 @@ def within(range_: OffsetRange, log: LogSpan) -> OffsetRange:
 # ---- in which pieces ----
 
 
-def pieces(ranges: Iterable[OffsetRange], least: int | None = None) -> list[tuple[OffsetRange, ...]]:
+def pieces(
+    ranges: Iterable[OffsetRange], least: int | None = None, most: int | None = None
+) -> list[tuple[OffsetRange, ...]]:
     """Return the ranges of each task.
 
-    A range has a task of its own; small neighbours share one. With ``least`` (``minPartitions``) nothing is shared, and
-    the largest ranges are split until there are so many tasks, or only single offsets.
+    A range has a task of its own; small neighbours share one. With ``most`` (``maxRecordsPerPartition``) a range of
+    more offsets is split into equal parts first, and no task has more. With ``least`` (``minPartitions``) nothing is
+    shared, and the largest ranges are split until there are so many tasks, or only single offsets.
     """
     wanted = sorted(range_ for range_ in ranges if range_.size > 0)
+    if most is not None:
+        wanted = [piece for range_ in wanted for piece in _cut(range_, -(-range_.size // most))]
     if least is not None:
         return [(piece,) for piece in _split(wanted, least)]
     tasks: list[tuple[OffsetRange, ...]] = []
@@ -215,7 +243,7 @@ def pieces(ranges: Iterable[OffsetRange], least: int | None = None) -> list[tupl
             tasks[-1] = (*tasks[-1], range_)
         else:
             tasks.append((range_,))
-            room = PACKED_OFFSETS
+            room = PACKED_OFFSETS if most is None else min(most, PACKED_OFFSETS)
         room -= range_.size
     return tasks
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
 
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.model import TopicPartition
@@ -30,6 +33,19 @@ def seconds(text: str) -> float:
     if not 0 <= value < math.inf:
         raise ValueError("must be a number of seconds, such as 30 or 2.5")
     return value
+
+
+_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+def duration(text: str) -> float:
+    """Return the seconds of a duration as Spark writes it: "500ms", "90s", "15m" or "15min", "2h", "1d"; a number
+    without a unit is milliseconds.
+    """
+    found = re.fullmatch(r"([0-9]{1,15})([a-z]*)", text.lower())
+    if found is None or found[2] not in _UNITS:
+        raise ValueError("must be a duration such as 500ms, 30s, 15m, 2h or 1d")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def flag(text: str) -> bool:
@@ -85,13 +101,45 @@ def _partition(topic: str, number: object, example: str) -> TopicPartition:
 
 
 def _json(text: str, example: str) -> dict[str, Any]:
+    repeated: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        repeated.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        return dict(pairs)
+
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError):
         found = None
+    if repeated:  # json keeps the last one only, so the others would be lost unseen
+        raise ValueError(f"its JSON names {repeated[0]!r} twice")
     if not isinstance(found, dict) or not found:
         raise ValueError(example)
     return found
+
+
+def _by_partition(text: str, example: str, accepts: Callable[[int], bool], what: str) -> dict[TopicPartition, int]:
+    """Return the numbers that JSON names for partitions, as topic -> partition -> number."""
+    named: dict[TopicPartition, int] = {}
+    for topic, partitions in _json(text, example).items():
+        if not isinstance(partitions, dict):
+            raise ValueError(example)
+        for partition, number in partitions.items():
+            if not (partition.isascii() and partition.isdigit()):
+                raise ValueError(f"{partition!r} is no partition; {example}")
+            if type(number) is not int or not accepts(number):
+                raise ValueError(f"{number!r} is no {what} here; {example}")
+            tp = _partition(topic, int(partition), example)
+            if tp in named:  # "0" and "00"
+                raise ValueError(f"its JSON names {tp} twice")
+            named[tp] = number
+    return named
+
+
+def timestamps(text: str) -> OffsetChoice:
+    """Return the places of times that JSON names for single partitions."""
+    example = 'must be JSON with milliseconds since 1970, such as {"topic":{"0":1700000000000,"1":1700000000000}}'
+    return OffsetChoice("timestamp", times=_by_partition(text, example, lambda time: 0 <= time < 2**63, "time"))
 
 
 def timestamp(text: str) -> OffsetChoice:
@@ -113,14 +161,6 @@ def offsets(text: str, symbols: set[int], refused: str = "") -> OffsetChoice:
     if word in words:
         return words[word]
     example = 'must be earliest, latest, group, or JSON such as {"topic":{"0":23,"1":-1}}'
-    given: dict[TopicPartition, int] = {}
-    for topic, partitions in _json(text, example).items():
-        if not isinstance(partitions, dict):
-            raise ValueError(example)
-        for number, offset in partitions.items():
-            if not (number.isascii() and number.isdigit()):
-                raise ValueError(f"{number!r} is no partition; {example}")
-            if type(offset) is not int or not (0 <= offset < 2**63 or offset in symbols):
-                raise ValueError(f"{offset!r} is no offset here; {example}")
-            given[_partition(topic, int(number), example)] = offset
-    return OffsetChoice("given", given)
+    return OffsetChoice(
+        "given", _by_partition(text, example, lambda offset: 0 <= offset < 2**63 or offset in symbols, "offset")
+    )

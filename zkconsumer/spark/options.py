@@ -85,17 +85,30 @@ empties in turns; and a commit that failed after its batch is made up for soon.
 """
 
 READ_ON_DRIVER: Final = "readOnDriver"
+READ_ONLY: Final = (
+    'This source only reads. Write to topics with Spark\'s own sink: format("kafka") with the options '
+    "kafka.bootstrap.servers and topic, from the package org.apache.spark:spark-sql-kafka-0-10"
+)
+MAX_TRIGGER_DELAY: Final = 15 * 60.0
+"""Seconds for which a batch waits for ``minOffsetsPerTrigger`` unless ``maxTriggerDelay`` is given, as in Spark's Kafka
+source.
+"""
 _OURS: Final = (
     "subscribe",
     "subscribePattern",
     "assign",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "endingOffsets",
     "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     READ_ON_DRIVER,
     "failOnDataLoss",
     "includeHeaders",
@@ -115,9 +128,8 @@ _KAFKA: Final = "kafka."
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "kafka.group.id": "the group is named by group.id",
     "groupIdPrefix": "the group is named by group.id",
-    "startingOffsetsByTimestamp": "name one time by startingTimestamp, or offsets by startingOffsets",
-    "endingOffsetsByTimestamp": "name one time by endingTimestamp, or offsets by endingOffsets",
     "path": "load() takes no path; name the topics with subscribe",
+    "topic": f"it names the topic of a write. {READ_ONLY}",
     "groups": "it names the groups of table=members, owners, offsets or lag",
     "concurrency": "Spark's tasks share the work of a batch; minPartitions divides it further",
     "share.partitions": "a query lends nothing; its batches are offsets of whole partitions",
@@ -149,7 +161,10 @@ class ReadOptions:
     starting: OffsetChoice | None = None
     ending: OffsetChoice | None = None
     max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_trigger_delay: float = MAX_TRIGGER_DELAY
     min_partitions: int | None = None
+    max_records: int | None = None
     read_on_driver: bool = False
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -178,19 +193,30 @@ class ReadOptions:
         """Whether a stream joins the group."""
         return self.membership != "none"
 
+    def __str__(self) -> str:
+        """Return topics and group in words: "topics orders, refunds in group 'billing'"."""
+        selection = self.selection
+        if selection.allowed is not None:
+            what = f"topics like {selection.allowed.regex!r}"
+        elif selection.partitions:
+            what = f"partitions {', '.join(map(str, selection.partitions))}"
+        else:
+            what = f"{'topic' if len(selection.topics) == 1 else 'topics'} {', '.join(selection.topics)}"
+        return f"{what} in group {self.group!r}"
+
     def check_batch(self) -> None:
         """Refuse options that a batch cannot have. Raises ConfigException."""
         if self.max_offsets is not None:
             refuse("maxOffsetsPerTrigger", str(self.max_offsets), "a batch has no triggers; limit it by endingOffsets")
+        if self.min_offsets is not None:
+            refuse("minOffsetsPerTrigger", str(self.min_offsets), "a batch has no triggers; it reads what there is")
         if self.read_on_driver:
             refuse(READ_ON_DRIVER, "true", "is for streams; tasks read a batch")
         if self.starting == LATEST:
             refuse("startingOffsets", "latest", "a batch that starts at the end reads nothing")
         if self.starting is not None and -1 in (self.starting.given or {}).values():
-            refuse("startingOffsets", _shown(self.starting), "a batch that starts at the end (-1) reads nothing")
-        start, end = (None if place is None else place.time for place in (self.starting, self.ending))
-        if start is not None and end is not None and end < start:
-            refuse("endingTimestamp", str(end), f"is before startingTimestamp={start}")
+            refuse("startingOffsets", shown(self.starting), "a batch that starts at the end (-1) reads nothing")
+        self._check_times()
         if self.membership not in (None, "none"):
             refuse("membership", self.membership, "a batch never joins the group; leave it out or say none")
         if self.allow_live_members:
@@ -200,16 +226,16 @@ class ReadOptions:
     def check_stream(self) -> None:
         """Refuse options that a stream cannot have. Raises ConfigException."""
         if self.ending is not None:
-            name = "endingTimestamp" if self.ending.time is not None else "endingOffsets"
-            refuse(name, _shown(self.ending), "a stream has no end; use the trigger availableNow")
+            refuse(option_of("ending", self.ending), shown(self.ending), "a stream has no end; use availableNow")
         if self.pushdown:
             refuse("pushdown", "true", "Spark tells filters to batches only; a stream must read all it counts as read")
         if self.read_on_driver and (self.max_offsets is None or self.max_offsets > PACKED_OFFSETS):
             refuse(
                 READ_ON_DRIVER, "true", f"is for small batches; set maxOffsetsPerTrigger, to {PACKED_OFFSETS} at most"
             )
-        if self.read_on_driver and self.min_partitions is not None:
-            refuse("minPartitions", str(self.min_partitions), "contradicts readOnDriver=true: no task reads")
+        for name, number in (("minPartitions", self.min_partitions), ("maxRecordsPerPartition", self.max_records)):
+            if self.read_on_driver and number is not None:
+                refuse(name, str(number), "contradicts readOnDriver=true: no task reads")
         if not self.is_member:
             self._refuse_for_members("contradicts membership='none'")
             return
@@ -218,6 +244,20 @@ class ReadOptions:
             refuse("assign", names, "a member owns what the group leaves it; say subscribe, or membership=none")
         if self.allow_live_members:
             refuse("allowLiveMembers", "true", "is for membership=none; a member always shares the group with others")
+
+    def _check_times(self) -> None:
+        """Refuse a batch that ends before it starts. Raises ConfigException."""
+        starting, ending = self.starting, self.ending
+        if starting is None or ending is None or not (starting.by_time and ending.by_time):
+            return
+        start, end = option_of("starting", starting), option_of("ending", ending)
+        if starting.time is not None and ending.time is not None and ending.time < starting.time:
+            refuse(end, str(ending.time), f"is before {start}={starting.time}")
+        partitions = sorted({*(starting.times or ()), *(ending.times or ())})
+        starts, ends = starting.times_of(partitions), ending.times_of(partitions)
+        for tp in partitions:
+            if tp in starts and tp in ends and ends[tp] < starts[tp]:
+                refuse(end, shown(ending), f"{ends[tp]} of {tp} is before {starts[tp]} of {start}")
 
     def _refuse_for_members(self, reason: str) -> None:
         if self.release_after is not None:
@@ -264,14 +304,18 @@ def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptio
     if "table" in options:
         refuse("table", options["table"], "a snapshot is one of messages; tables about groups are read by spark.read")
     _check_coordination(options)
+    _check_least(options)
     config = ConsumerConfig({**DEFAULTS, **{name: options[name] for name in PROPERTIES if name in options}})
     return ReadOptions(
         config=config,
         selection=_selection(options),
-        starting=_place(options, "startingOffsets", "startingTimestamp", {-1, -2}, ""),
-        ending=_place(options, "endingOffsets", "endingTimestamp", {-1}, "earliest"),
+        starting=_place(options, "starting", {-1, -2}, ""),
+        ending=_place(options, "ending", {-1}, "earliest"),
         max_offsets=_read(options, "maxOffsetsPerTrigger", values.positive),
+        min_offsets=_read(options, "minOffsetsPerTrigger", values.positive),
+        max_trigger_delay=_read(options, "maxTriggerDelay", values.duration, default=MAX_TRIGGER_DELAY),
         min_partitions=_read(options, "minPartitions", values.positive),
+        max_records=_read(options, "maxRecordsPerPartition", values.positive),
         read_on_driver=_read(options, READ_ON_DRIVER, values.flag, default=False),
         fail_on_data_loss=_read(options, "failOnDataLoss", values.flag, default=True),
         include_headers=_read(options, "includeHeaders", values.flag, default=False),
@@ -347,18 +391,33 @@ def _contradiction(options: Mapping[str, str], one: str, other: str) -> None:
         refuse(one, options[one.lower()], f"contradicts {other}={options[other.lower()]!r}; say one of them")
 
 
-def _place(options: Mapping[str, str], name: str, by_time: str, symbols: set[int], refused: str) -> Any:
-    """Return where to start or end: by offsets or by a time."""
-    _contradiction(options, by_time, name)
-    at = _read(options, by_time, values.timestamp)
-    return at or _read(options, name, lambda text: values.offsets(text, symbols, refused))
+def _place(options: Mapping[str, str], edge: str, symbols: set[int], refused: str) -> Any:
+    """Return where to start or end.
+
+    A time comes before the times of partitions, and these come before offsets, as in Spark's Kafka source.
+    """
+    ways = [
+        _read(options, f"{edge}Timestamp", values.timestamp),
+        _read(options, f"{edge}OffsetsByTimestamp", values.timestamps),
+        _read(options, f"{edge}Offsets", lambda text: values.offsets(text, symbols, refused)),
+    ]
+    return next((place for place in ways if place is not None), None)
+
+
+def _check_least(options: Mapping[str, str]) -> None:
+    """Refuse a delay without a reason to wait, and a batch that must be larger than it may be."""
+    least, most = (_read(options, f"{edge}OffsetsPerTrigger", values.positive) for edge in ("min", "max"))
+    if least is None and "maxtriggerdelay" in options:
+        refuse("maxTriggerDelay", options["maxtriggerdelay"], "is of no use without minOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        refuse("minOffsetsPerTrigger", str(least), f"is more than maxOffsetsPerTrigger={most}")
 
 
 def _strategy(options: Mapping[str, str]) -> Any:
     name = "startingOffsetsByTimestampStrategy"
-    strategy = _read(options, name, values.choice("error", "latest"))
-    if strategy is not None and "startingtimestamp" not in options:
-        refuse(name, strategy, "is of no use without startingTimestamp")
+    strategy = _read(options, name, lambda text: values.choice("error", "latest")(text.lower()))
+    if strategy is not None and not {"startingtimestamp", "startingoffsetsbytimestamp"}.intersection(options):
+        refuse(name, strategy, "is of no use without startingTimestamp or startingOffsetsByTimestamp")
     return strategy
 
 
@@ -377,12 +436,20 @@ def _selection(options: Mapping[str, str]) -> Selection:
     return selection
 
 
-def _shown(offsets: OffsetChoice) -> str:
-    if offsets.time is not None:
-        return str(offsets.time)
-    if offsets.given is None:
-        return offsets.word
+def option_of(edge: str, place: OffsetChoice) -> str:
+    """Return the option that named a place; ``edge`` is "starting" or "ending"."""
+    if not place.by_time:
+        return f"{edge}Offsets"
+    return f"{edge}Timestamp" if place.times is None else f"{edge}OffsetsByTimestamp"
+
+
+def shown(place: OffsetChoice) -> str:
+    """Return a place as its option writes it."""
+    if place.time is not None:
+        return str(place.time)
+    if place.named is None:
+        return place.word
     topics: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.given.items()):
+    for (topic, partition), offset in sorted(place.named.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(topics, separators=(",", ":"))

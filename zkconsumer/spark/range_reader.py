@@ -37,7 +37,7 @@ from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark.coordinator_cluster import cluster_of
-from zkconsumer.spark.offset_ranges import LogSpan, out_of_log, within
+from zkconsumer.spark.offset_ranges import LogSpan, in_words, out_of_log, within
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.schema import arrow_schema
 from zkconsumer.spark.zookeeper_cluster import QueryCluster, open_channel
@@ -305,7 +305,7 @@ class RangePartition(InputPartition):
         self.leaders = {tp: endpoint for tp, endpoint in leaders.items() if tp in wanted}
 
     def __repr__(self) -> str:
-        return f"<RangePartition {', '.join(f'{t}-{p} [{a}, {b})' for t, p, a, b in self.ranges)}>"
+        return f"<RangePartition {in_words(self.ranges)}>"
 
 
 def read_partition(

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -46,6 +47,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self.lock = FrameLock(frame, since=time())
         self._run: QueryRun | None = None
+
+    def __repr__(self) -> str:
+        return f"<StreamReader of {self._options}>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_run": None}
@@ -79,13 +83,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return ``maxOffsetsPerTrigger``, if given."""
-        limit = self._options.max_offsets
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """Return ``maxOffsetsPerTrigger``, or else ``minOffsetsPerTrigger``, if given.
+
+        Spark takes one limit of a Python source, and hands it back with each trigger. The trigger ``once`` alone hands
+        over ReadAllAvailable in its place: then the batch neither has a limit nor waits.
+        """
+        options = self._options
+        if options.max_offsets is not None:
+            return ReadMaxRows(options.max_offsets)
+        return ReadAllAvailable() if options.min_offsets is None else ReadMinRows(options.min_offsets)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Settle finished batches and plan the next one; see ``QueryRun.latest``."""
-        return self._running().latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._running().latest(start, most, at_once=isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the logs' ends, for the query's progress."""

@@ -14,8 +14,9 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from zkconsumer.errors import (
@@ -43,6 +44,7 @@ from zkconsumer.spark.offset_ranges import (
 )
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition
+from zkconsumer.spark.trigger_delay import TriggerDelay
 from zkconsumer.spark.zookeeper_cluster import QueryCluster, describe
 
 log = logging.getLogger(__name__)
@@ -115,10 +117,19 @@ class ReplacedLogs:
 
 
 class QueryRun:
-    """The run of one query. The constructor does no I/O."""
+    """The run of one query. The constructor does no I/O. ``clock`` returns a monotonic time in seconds."""
 
-    def __init__(self, options: ReadOptions, cluster: QueryCluster, membership: QueryMembership | None = None) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        cluster: QueryCluster,
+        membership: QueryMembership | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.options = options
+        least = options.min_offsets
+        self._delay = None if least is None else TriggerDelay(least, options.max_trigger_delay)
+        self._clock = clock
         self._cluster = cluster
         self._membership = membership or _membership(options, cluster)
         self._planned = False
@@ -135,6 +146,7 @@ class QueryRun:
 
     def open(self) -> None:
         """Join. Raises ConfigException, RegistryError, ConsumerRebalanceFailedException."""
+        log.info("reading %s", self.options)
         self._membership.join()
 
     def close(self) -> None:
@@ -168,15 +180,16 @@ class QueryRun:
         """Settle batches up to this offset: they are finished."""
         self._membership.settle(self._replaced.finished(decode_progress(offset)))
 
-    def latest(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
-        """Return the end of the next batch, at most ``limit`` offsets long; ``start`` itself if there is nothing new.
+    def latest(self, start: dict[str, Any], limit: int | None, *, at_once: bool = False) -> dict[str, Any]:
+        """Return the end of the next batch, at most ``limit`` offsets long; ``start`` itself if there is nothing new,
+        or too little to be read now. ``at_once`` waits for nothing.
 
         If ZooKeeper is away, a member waits for it, as every member of the group does, however long; there is no new
         batch then. With availableNow that would mean that everything is read, so there it is an error.
         Raises OffsetOutOfRangeError, ConfigException, RegistryError, BrokerError.
         """
         try:
-            return self._next(start, limit)
+            return self._next(start, limit, at_once=at_once)
         except (RegistryUnavailableError, SessionLostError) as error:
             if not self.options.is_member or self._targets is not None:
                 raise
@@ -184,7 +197,7 @@ class QueryRun:
             self._membership.reserve({})
             return start
 
-    def _next(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
+    def _next(self, start: dict[str, Any], limit: int | None, *, at_once: bool) -> dict[str, Any]:
         done = decode_progress(start)
         self._replaced.ended(done)
         self._membership.settle(self._replaced.finished(done))
@@ -200,14 +213,16 @@ class QueryRun:
         except BrokerUnavailableError:
             if not self._cluster.gone(partitions):
                 raise
-            return self._next(start, limit)  # a topic was deleted just now: without it, or with the error that it is
+            # a topic was deleted just now: without it, or with the error that it is
+            return self._next(start, limit, at_once=at_once)
         positions = self._positions(partitions, existing, done)
         targets = self._ends if self._targets is None else self._targets
         # the end may be the smaller one where messages were lost since
         ends = {tp: min(self._ends[tp], targets[tp]) for tp in positions}
         progress = remembered(advance(positions, ends, limit), done, existing)
         self._planned = True
-        news = is_news(progress, done)
+        waits = self._waits(positions, ends, done, at_once=at_once)
+        news = not waits and is_news(progress, done)
         if news and progress == done:  # a log from its beginning, as long as the last batch that began there
             # Spark runs no batch whose end is the end of the one before: an empty batch comes first
             progress = {tp: Span(span.start, span.start) for tp, span in progress.items()}
@@ -227,7 +242,8 @@ class QueryRun:
             self._planned = True
             self._membership.repeat(progress)
         leaders = self._cluster.seen_leaders(partitions)  # no need of ZooKeeper for a batch that is planned
-        return [RangePartition(piece, leaders) for piece in pieces(ranges, self.options.min_partitions)]
+        tasks = pieces(ranges, self.options.min_partitions, self.options.max_records)
+        return [RangePartition(piece, leaders) for piece in tasks]
 
     def log_ends(self) -> dict[str, Any]:
         """Return the logs' ends as last seen, as topic -> partition -> offset."""
@@ -237,6 +253,19 @@ class QueryRun:
         return topics
 
     # ---- inside ----
+
+    def _waits(
+        self,
+        positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        done: Progress,
+        *,
+        at_once: bool,
+    ) -> bool:
+        """Return whether the batch waits for ``minOffsetsPerTrigger``; availableNow waits for nothing."""
+        if self._delay is None or at_once or self._targets is not None:
+            return False
+        return self._delay.waits(positions, ends, done, self._clock())
 
     def _partitions(self) -> tuple[TopicPartition, ...]:
         partitions, missing = self._cluster.partitions(self.options.selection)
@@ -302,7 +331,7 @@ class QueryRun:
         wanted = self.options.starting or LATEST
         unknown = [tp for tp in partitions if tp not in done]
         if unknown and not done:
-            check_given("startingOffsets", wanted, existing)
+            check_given("starting", wanted, existing)
         committed = self._membership.committed(partitions)
         starting = [tp for tp in unknown if tp not in committed]
         spans = self._cluster.log_spans(starting)

@@ -346,12 +346,13 @@ class QueryCluster:
         # the beginning may have moved beyond the end that was asked for before
         return {tp: LogSpan(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
 
-    def offsets_at(self, partitions: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        """The first offset that is not older than a time (ms since 1970), without partitions that have none.
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the first offsets that are not older than the times (ms since 1970), without partitions that have
+        none.
 
         Raises NoTimesError, BrokerError, RegistryError.
         """
-        found = self._list(dict.fromkeys(partitions, time))
+        found = self._list(times)
         return {tp: offset for tp, offset in found.items() if offset >= 0}
 
     def _list(self, wanted: Mapping[TopicPartition, int], *, written: bool = False) -> dict[TopicPartition, int]:

@@ -1,4 +1,4 @@
-"""The part of a stream that hands out columns: record batches, tables and data frames.
+"""The part of a stream that hands out many messages at a time: lists, record batches, tables and data frames.
 
 Threads: exactly one application thread at a time reads the stream, as columns or as messages.
 
@@ -22,14 +22,21 @@ from zkconsumer.streams.chunk_batches import (
     MAX_ROWS,
     SPARK_COLUMNS,
     SPARK_HEADERS,
+    ArrowForm,
     BatchLimits,
     ChunkPart,
+    MessageForm,
+    MessageRows,
+    RowForm,
     arrow_schema,
+    one_list,
     one_table,
 )
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline
 from zkconsumer.streams.column_reader import ColumnReader
-from zkconsumer.streams.message_iterator import MessageIterator
+from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message_iterator import MessageIterator, end_text
+from zkconsumer.streams.progress import ProgressReport, Report
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,10 +49,17 @@ class _Batches(Iterator[Any]):
     """The iterator that ``KafkaStream.batches`` returns."""
 
     def __init__(
-        self, stream: ColumnStream[Any, Any], schema: pa.Schema, limits: BatchLimits, patience: float | None
+        self,
+        stream: ColumnStream[Any, Any],
+        form: ArrowForm,
+        limits: BatchLimits,
+        patience: float | None,
+        progress: ProgressReport,
     ) -> None:
+        self._progress = progress
+        self._read = 0
         self._stream = stream
-        self._schema = schema
+        self._form = form
         self._limits = limits
         self._patience = patience
 
@@ -53,10 +67,14 @@ class _Batches(Iterator[Any]):
         columns = self._stream._columns
         before = self._stream._begin_columns()
         try:
-            rows = self._stream._next_batch(self._schema, self._limits, self._patience)
+            rows = self._stream._next_batch(self._form, self._limits, self._patience)
+            read = self._read + rows.num_rows
+            self._progress(read, self._stream.total(self._read))  # what is in hand is not finished yet
+            self._read = read
             columns.handed_out = True
             return rows
         except BaseException:
+            self._progress.close()
             columns.take_back_unless(before)
             raise
 
@@ -95,6 +113,7 @@ class ColumnStream(MessageIterator[K, V]):
         max_bytes: int = MAX_BYTES,
         headers: bool = False,
         timeout: float | Literal["configured"] | None = "configured",
+        progress: bool | Report = False,
     ) -> Iterator[pa.RecordBatch]:
         """Return an iterator over the messages as ``pyarrow.RecordBatch``, several times faster than one by one.
 
@@ -117,15 +136,21 @@ class ColumnStream(MessageIterator[K, V]):
         a batch of its own. ``headers`` adds the column ``headers``, null for a message without any. ``timeout`` in
         seconds replaces ``consumer.timeout.ms``; None waits for ever. After it, iteration raises
         :class:`ConsumerTimeoutException`, or ends with ``consumer.timeout.action=end``; iterate on in either case.
+        ``progress`` as for :meth:`to_arrow`.
         Raises: :class:`ConfigException` for a stream with decoders, which columns cannot have, and for a limit below 1;
         :class:`MissingExtraError` without pyarrow (``zkconsumer[arrow]``; numpy makes it faster).
         """
         patience = self._timeout if timeout == "configured" else timeout
-        schema = self._schema(headers, patience, max_rows=max_rows, max_bytes=max_bytes)
-        return _Batches(self, schema, BatchLimits(max_rows, max_bytes), patience)
+        _check_limits(patience, max_rows=max_rows, max_bytes=max_bytes)
+        limits, report = BatchLimits(max_rows, max_bytes), ProgressReport(progress)
+        return _Batches(self, self._arrow(headers), limits, patience, report)
 
     def to_arrow(
-        self, max_messages: int | None = None, timeout: float | None = None, headers: bool = False
+        self,
+        max_messages: int | None = None,
+        timeout: float | None = None,
+        headers: bool = False,
+        progress: bool | Report = False,
     ) -> pa.Table:
         """Collect messages into a ``pyarrow.Table`` with the columns of :meth:`batches`, each partition in its order.
 
@@ -139,19 +164,24 @@ class ColumnStream(MessageIterator[K, V]):
         - there are ``max_messages`` rows
         - ``timeout`` seconds have passed in all (0: take only what is already fetched)
         - no message came for ``consumer.timeout.ms``
+        - the stream has an end (``until``), and everything before it is collected
         - the next place is unreadable; the next read raises it
 
-        Arguments: one of ``max_messages`` and ``timeout`` must be given. ``headers`` as for :meth:`batches`. Returns: a
-        table, without rows if nothing came. Raises: as :meth:`batches`; :class:`ConnectorClosedException` at the end of
-        the stream.
+        Arguments: one of ``max_messages`` and ``timeout`` must be given, unless the stream has an end. ``headers`` as
+        for :meth:`batches`. ``progress=True`` shows a bar, if the package rich is installed; a function is called with
+        the number of messages that are read, and with that of all (None: unknown). Where offsets are missing in the
+        log, fewer come. Returns: a table, without rows if nothing came, also after an end given by
+        ``until``. Raises: as :meth:`batches`; :class:`ConnectorClosedException` if nothing is left after a shutdown.
         """
-        columns = self._columns
+        columns, report = self._columns, ProgressReport(progress)
         before = self._begin_columns()
         try:
-            table = self._collect(max_messages, timeout, headers, lambda table: table)
+            table = self._table(max_messages, timeout, headers, lambda table: table, report)
+            report.close()
             columns.handed_out = True
             return table
         except BaseException:
+            report.close()
             columns.take_back_unless(before)
             raise
 
@@ -175,7 +205,7 @@ class ColumnStream(MessageIterator[K, V]):
         columns = self._columns
         before = self._begin_columns()
         try:
-            frame = self._collect(
+            frame = self._table(
                 max_messages, timeout, headers, lambda table: spark.createDataFrame(table, schema=names)
             )
             columns.handed_out = True
@@ -184,52 +214,104 @@ class ColumnStream(MessageIterator[K, V]):
             columns.take_back_unless(before)
             raise
 
+    def take(self, max_messages: int, timeout: float | None = None) -> list[MessageAndMetadata[K, V]]:
+        """Collect up to ``max_messages`` messages into a list, each partition in its order.
+
+        All are in the user's hands until the stream is asked again, as with :meth:`to_arrow`: a commit never passes the
+        first of them before that, unless it is ``connector.commit_offsets()`` of this thread. Collecting ends as there,
+        so the list may be shorter, or empty.
+
+        Arguments: ``timeout`` in seconds for all of them; 0 takes only messages that are already fetched; None waits
+        for ever, or until none came for ``consumer.timeout.ms``. Raises: :class:`ConnectorClosedException` if nothing
+        is left after a shutdown; errors of unreadable places; :class:`ConfigException` for a limit below 1.
+        """
+        return self.take_as(one_list, max_messages, timeout)
+
+    def take_as(self, make: Callable[[Sequence[MessageRows]], T], max_messages: int, timeout: float | None = None) -> T:
+        """Return what ``make`` makes of the messages that :meth:`take` would collect."""
+        _check_limits(timeout, max_messages=max_messages)
+        columns = self._columns
+        before = self._begin_columns()
+        try:
+            taken = self._collect(max_messages, timeout, MessageForm(self.message_class), make)
+            columns.handed_out = True
+            return taken
+        except BaseException:
+            columns.take_back_unless(before)
+            raise
+
+    @property
+    def message_class(self) -> type[MessageAndMetadata[Any, Any]]:
+        """The class of the stream's messages, with its decoders."""
+        raise NotImplementedError
+
     def _begin_columns(self) -> Sequence[ChunkPart]:
         """Return the rows that are in hand before a read. Raises RuntimeError if another thread is reading."""
         if self._being_read:
             raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
         return self._columns.in_hand
 
-    def _schema(self, headers: bool, timeout: float | None, **limits: int | None) -> pa.Schema:
-        for name, limit in limits.items():
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-                raise ConfigException(name, f"must be a whole number from 1 on, not {limit!r}")
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise ConfigException("timeout", f"must be a number of seconds, or None, not {timeout!r}")
+    def _arrow(self, headers: bool) -> ArrowForm:
         if self._decodes:
             raise ConfigException(
                 "key_decoder, value_decoder",
                 f"{self.name} was created with decoders, which see one message at a time; columns hold bytes: create "
                 "the stream without decoders and decode whole columns",
             )
-        return arrow_schema(headers)
+        return ArrowForm(arrow_schema(headers))
+
+    def total(self, read: int, most: int | None = None) -> int | None:
+        """Return how many messages there will be, after ``read``; None if that is unknown."""
+        end = self.queue.end
+        total = None if end is None else read + end.left(self.queue.ahead)
+        return min((one for one in (total, most) if one is not None), default=None)
+
+    def _table(
+        self,
+        max_messages: int | None,
+        timeout: float | None,
+        headers: bool,
+        make: Callable[[pa.Table], T],
+        report: Report = lambda _read, _total: None,
+    ) -> T:
+        _check_limits(timeout, max_messages=max_messages)
+        form = self._arrow(headers)
+        if max_messages is None and timeout is None and self.queue.end is None:
+            raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
+
+        def tell(read: int) -> None:
+            report(read, self.total(read, max_messages))
+
+        return self._collect(max_messages or ANY, timeout, form, lambda rows: make(one_table(rows, form.schema)), tell)
 
     def _collect(
-        self, max_messages: int | None, timeout: float | None, headers: bool, make: Callable[[pa.Table], T]
+        self,
+        wanted: int,
+        timeout: float | None,
+        form: RowForm,
+        make: Callable[[Sequence[Any]], T],
+        report: Callable[[int], object] = lambda _: None,
     ) -> T:
-        schema = self._schema(headers, timeout, max_messages=max_messages)
-        if max_messages is None and timeout is None:
-            raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
+        """Return what ``make`` makes of the rows that are collected. The caller sets ``handed_out``."""
         columns = self._columns
         limit, quiet, patience = ReadDeadline(timeout), ReadDeadline(self._timeout), self._timeout
-        wanted = max_messages or ANY
 
         def collect() -> T:
-            rows = self._or_pass_over(lambda: columns.collect(schema, wanted, limit, quiet, patience))
+            rows = self._or_pass_over(lambda: columns.collect(form, wanted, limit, quiet, patience, report))
             if not rows and self.queue.closed:
                 self._ended()
                 raise self._closed_error()
-            made = make(one_table(rows, schema))
+            made = make(rows)
             columns.release()
             return made
 
         return self._read(collect)
 
-    def _next_batch(self, schema: pa.Schema, limits: BatchLimits, patience: float | None) -> pa.RecordBatch:
+    def _next_batch(self, form: ArrowForm, limits: BatchLimits, patience: float | None) -> pa.RecordBatch:
         """Return the next batch for ``batches``. Raises: StopIteration at the end; the errors of ``batches``."""
         limit = ReadDeadline(patience)
         try:
-            rows = self._read(lambda: self._or_pass_over(lambda: self._columns.next_batch(schema, limits, limit)))
+            rows = self._read(lambda: self._or_pass_over(lambda: self._columns.next_batch(form, limits, limit)))
         except ConsumerTimeoutException:
             if self._ends_on_timeout:
                 raise StopIteration from None
@@ -289,4 +371,12 @@ class ColumnStream(MessageIterator[K, V]):
         return self._messages.running or (self._reading is not None and self._reading.gi_running)
 
     def _closed_error(self) -> ConnectorClosedException:
-        return ConnectorClosedException(f"the stream {self.name} has ended: its connector was shut down")
+        return ConnectorClosedException(f"the stream {self.name} has ended: {end_text(self.queue)}")
+
+
+def _check_limits(timeout: float | None, **limits: int | None) -> None:
+    for name, limit in limits.items():
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ConfigException(name, f"must be a whole number from 1 on, not {limit!r}")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        raise ConfigException("timeout", f"must be a number of seconds, or None, not {timeout!r}")

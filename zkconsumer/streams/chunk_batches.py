@@ -1,18 +1,21 @@
-"""Decodes a chunk into Arrow record batches, a part of the chunk at a time.
+"""Decodes a chunk into Arrow record batches or lists of messages, a part of the chunk at a time.
 
 Threads: the application thread that reads the stream, no other. Nothing here hands anything out or moves a position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import MissingExtraError, UnreadableMessageError
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, arrow_types, slabs
 from zkconsumer.kafka.record_batch import RecordBatch
+from zkconsumer.model import TopicPartition
 from zkconsumer.streams.chunk_reader import ChunkReader
+from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.stream_queue import Chunk
 
 if TYPE_CHECKING:
@@ -48,6 +51,139 @@ def arrow_schema(headers: bool) -> pa.Schema:
     return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
 
 
+class Rows(Protocol):
+    """Some messages in a row: a ``pyarrow.RecordBatch``, or a :class:`MessageRows`."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of messages."""
+
+    def slice(self, offset: int = 0, length: int | None = None) -> Any:
+        """Return some of them, without a copy of their data."""
+
+
+class RowForm(Protocol):
+    """The form of rows: columns of a schema, or messages. Two equal forms make the same rows."""
+
+    def builder(self) -> Any:
+        """Return what takes batches of records: ``add_batch``, ``add``, ``rows`` and ``size``."""
+
+    def made(self, builder: Any) -> Any:
+        """Return the rows that the builder took."""
+
+    def content(self, rows: Any) -> int:
+        """Return the bytes of keys and values, or a little more; 0 if they do not count."""
+
+    def fitting(self, rows: Any, limits: BatchLimits) -> int:
+        """Return how many of the rows are within the limits; at least one."""
+
+    def offset(self, rows: Any, index: int) -> int:
+        """Return the offset of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowForm:
+    """Rows as ``pyarrow.RecordBatch`` of this schema."""
+
+    schema: pa.Schema
+
+    def builder(self) -> ColumnBuilder:
+        """Return what takes batches of records."""
+        return ColumnBuilder(self.schema.names)
+
+    def made(self, builder: ColumnBuilder) -> pa.RecordBatch:
+        """Return the rows that the builder took."""
+        import pyarrow as pa
+
+        return pa.RecordBatch.from_arrays(builder.take(), schema=self.schema)
+
+    def content(self, rows: pa.RecordBatch) -> int:
+        """Return the bytes of keys and values, or a little more. Counting all columns takes four times as long."""
+        return sum([rows.column(name).nbytes for name in ("key", "value")])
+
+    def fitting(self, rows: pa.RecordBatch, limits: BatchLimits) -> int:
+        """Return how many of the rows are within the limits; at least one."""
+        import pyarrow.compute as pc
+
+        sizes = [pc.fill_null(pc.binary_length(rows.column(name)), 0).cast("int64") for name in ("key", "value")]
+        reached = pc.cumulative_sum(pc.add(*sizes))
+        within = pc.sum(pc.less_equal(reached, limits.size)).as_py()
+        return int(max(1, min(within, limits.rows)))
+
+    def offset(self, rows: pa.RecordBatch, index: int) -> int:
+        """Return the offset of a row."""
+        return int(rows.column(_OFFSET)[index].as_py())
+
+
+class MessageRows:
+    """Messages of one partition, as rows."""
+
+    __slots__ = ("messages",)
+
+    def __init__(self, messages: list[MessageAndMetadata[Any, Any]]) -> None:
+        self.messages = messages
+
+    @property
+    def num_rows(self) -> int:
+        """The number of messages."""
+        return len(self.messages)
+
+    def slice(self, offset: int = 0, length: int | None = None) -> MessageRows:
+        """Return some of them."""
+        return MessageRows(self.messages[offset : None if length is None else offset + length])
+
+
+class MessageBuilder:
+    """Makes messages of a class from batches of records."""
+
+    size = 0
+
+    def __init__(self, kind: type[MessageAndMetadata[Any, Any]]) -> None:
+        self._kind = kind
+        self.messages: list[MessageAndMetadata[Any, Any]] = []
+
+    @property
+    def rows(self) -> int:
+        """The number of messages."""
+        return len(self.messages)
+
+    def add_batch(self, batch: RecordBatch) -> None:
+        """Take all records of a batch, or none. Raises: CorruptRecordsError at an unreadable record."""
+        self.add(batch.where, batch)
+
+    def add(self, where: TopicPartition, records: Iterable[Any]) -> None:
+        """Take these records of a partition."""
+        kind, place = self._kind, tuple(where)
+        self.messages += [kind(record, place) for record in records]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageForm:
+    """Rows as messages of this class. Bytes have no limit."""
+
+    kind: type[MessageAndMetadata[Any, Any]]
+
+    def builder(self) -> MessageBuilder:
+        """Return what takes batches of records."""
+        return MessageBuilder(self.kind)
+
+    def made(self, builder: MessageBuilder) -> MessageRows:
+        """Return the rows that the builder took."""
+        return MessageRows(builder.messages)
+
+    def content(self, rows: MessageRows) -> int:
+        """Return 0: messages are counted, not measured."""
+        return 0
+
+    def fitting(self, rows: MessageRows, limits: BatchLimits) -> int:
+        """Return how many of the rows are within the limits; at least one."""
+        return min(rows.num_rows, limits.rows)
+
+    def offset(self, rows: MessageRows, index: int) -> int:
+        """Return the offset of a row."""
+        return rows.messages[index].offset
+
+
 class ChunkPart(NamedTuple):
     """Some rows of a chunk: the offsets from ``first`` on and before ``end``, also those without a row.
 
@@ -57,7 +193,7 @@ class ChunkPart(NamedTuple):
     chunk: Chunk
     first: int
     end: int
-    rows: pa.RecordBatch | None
+    rows: Rows | None
     whole: bool
 
     @property
@@ -72,13 +208,13 @@ class ChunkDecoder:
     ``at`` is None after an interrupt. Then it is unknown how far decoding came, and the chunk is decoded anew.
     """
 
-    def __init__(self, reader: ChunkReader, chunk: Chunk, at: int, schema: pa.Schema) -> None:
+    def __init__(self, reader: ChunkReader, chunk: Chunk, at: int, form: RowForm) -> None:
         self.chunk = chunk
         self.at: int | None = at
-        self.schema = schema
+        self.form = form
         self._reader = reader
         self._batches: Iterator[RecordBatch] | None = None
-        self._rest: pa.RecordBatch | None = None
+        self._rest: Rows | None = None
         self._rest_end = at
         self._exhausted = False
         self.failure: UnreadableMessageError | None = None
@@ -100,19 +236,19 @@ class ChunkDecoder:
         if self._rest is None:
             self._rest, self._rest_end = self._decoded(first, limits)
         rows, self._rest, end = self._rest, None, self._rest_end
-        if rows is not None and (rows.num_rows > limits.rows or _content(rows) > limits.size):
-            count = _fitting(rows, limits)
+        if rows is not None and (rows.num_rows > limits.rows or self.form.content(rows) > limits.size):
+            count = self.form.fitting(rows, limits)
             if count < rows.num_rows:
                 self._rest = rows.slice(count)
                 rows = rows.slice(0, count)
                 # never back: offsets have no checksum, and one that does not ascend would make it begin anew for ever
-                end = max(first, rows.column(_OFFSET)[count - 1].as_py() + 1)
+                end = max(first, self.form.offset(rows, count - 1) + 1)
         self.at = end
         whole = self._rest is None and self.failure is None and (self._exhausted or end >= self.chunk.next_offset)
         return ChunkPart(self.chunk, first, end, rows, whole)
 
-    def _decoded(self, first: int, limits: BatchLimits) -> tuple[pa.RecordBatch | None, int]:
-        builder = ColumnBuilder(self.schema.names)
+    def _decoded(self, first: int, limits: BatchLimits) -> tuple[Rows | None, int]:
+        builder = self.form.builder()
         if self._batches is None:
             self._batches = self._reader.batches(self.chunk, first)
         end = first
@@ -136,9 +272,9 @@ class ChunkDecoder:
             raise interrupt  # all of the chunk can be read, so a signal handler raised this
         return made
 
-    def _decoded_carefully(self, first: int) -> tuple[pa.RecordBatch | None, int]:
+    def _decoded_carefully(self, first: int) -> tuple[Rows | None, int]:
         """Return the rows before the unreadable place, the same that messages would give, and that place's offset."""
-        builder = ColumnBuilder(self.schema.names)
+        builder = self.form.builder()
         end = first
         try:
             for batch in self._reader.batches(self.chunk, first):
@@ -152,36 +288,31 @@ class ChunkDecoder:
             self.failure = failure
         return self._made(builder), end
 
-    def _made(self, builder: ColumnBuilder) -> pa.RecordBatch | None:
-        import pyarrow as pa
-
-        if not builder.rows:
-            return None
-        rows = pa.RecordBatch.from_arrays(builder.take(), schema=self.schema)
-        return rows if rows.num_rows else None
+    def _made(self, builder: Any) -> Rows | None:
+        rows: Rows | None = self.form.made(builder) if builder.rows else None
+        return rows if rows is not None and rows.num_rows else None
 
 
 _OFFSET = NAMES.index("offset")
 
 
-def _content(rows: pa.RecordBatch) -> int:
-    """Return the bytes of keys and values, or a little more. Those of all columns take four times as long to count."""
-    return sum([rows.column(name).nbytes for name in ("key", "value")])
-
-
-def _fitting(rows: pa.RecordBatch, limits: BatchLimits) -> int:
-    """Return how many of the rows are within the limits; at least one."""
-    import pyarrow.compute as pc
-
-    sizes = [pc.fill_null(pc.binary_length(rows.column(name)), 0).cast("int64") for name in ("key", "value")]
-    reached = pc.cumulative_sum(pc.add(*sizes))
-    within = pc.sum(pc.less_equal(reached, limits.size)).as_py()
-    return int(max(1, min(within, limits.rows)))
-
-
-def one_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+def one_table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     """Return all rows as one table."""
     import pyarrow as pa
 
     # a table of no batches would have no chunks, and Spark refuses a column of headers without a chunk
-    return pa.Table.from_batches(batches, schema=schema) if batches else schema.empty_table()
+    return pa.Table.from_batches(list(batches), schema=schema) if batches else schema.empty_table()
+
+
+def one_list(rows: Sequence[MessageRows]) -> list[Any]:
+    """Return all messages as one list."""
+    return rows[0].messages if len(rows) == 1 else [message for part in rows for message in part.messages]
+
+
+def by_partition(rows: Sequence[MessageRows]) -> dict[TopicPartition, list[Any]]:
+    """Return all messages in lists by their partitions."""
+    found: dict[TopicPartition, list[Any]] = {}
+    for part in rows:
+        first = part.messages[0]
+        found.setdefault(TopicPartition(first.topic, first.partition), []).extend(part.messages)
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from time import monotonic
 from typing import NamedTuple
 
@@ -157,7 +158,7 @@ class ChunkReader:
         """Return the batches without records before ``start``; a compressed set may begin before it (KAFKA-546)."""
         chunk.expansion = Expansion(self._settings.largest_batch)
         self._read_from = start
-        return batches(
+        found = batches(
             chunk.records,
             check_crc=self._settings.check_crc,
             where=chunk.position.tp,
@@ -165,8 +166,9 @@ class ChunkReader:
             aborted=chunk.aborted,
             read_committed=self._settings.read_committed,
             expansion=chunk.expansion,
-            end=chunk.next_offset,
+            end=chunk.set_end or chunk.next_offset,
         )
+        return _before(found, chunk.next_offset) if chunk.set_end else found
 
     def message_batches(self, chunk: Chunk, start: int) -> Iterator[RecordBatch]:
         """Return the batches, as :meth:`batches` does, for handing out messages.
@@ -378,3 +380,14 @@ class ChunkReader:
             return wait_for_token(min(pace.missing(), _UNHEARD))
         self.lease.wait(Deadline(deadline.bounded(_UNHEARD)))
         return not deadline.expired
+
+
+def _before(found: Iterator[RecordBatch], end: int) -> Iterator[RecordBatch]:
+    """Return the batches without records from offset ``end`` on."""
+    for batch in found:
+        if batch.next_offset < end:
+            yield batch
+            continue
+        records = list(takewhile(lambda record: record.offset < end, batch))
+        yield RecordBatch(batch.where, batch.base_offset, end, None, 0, records)
+        return

@@ -1,9 +1,9 @@
-"""Reads a stream's messages as Arrow columns, many at a time.
+"""Reads many of a stream's messages at a time: as Arrow columns, or as a list of messages.
 
 Threads: the application thread that reads the stream, no other.
 
-Columns and messages read the same chunk, ``queue.taken``, from ``position.consumed`` on. The first read of one kind
-finishes what the other kind has handed out. A batch of rows in the user's hands is announced like a message.
+Rows and single messages come from the same chunk, ``queue.taken``, from ``position.consumed`` on. The first read of one
+kind finishes what the other kind has handed out. A batch of rows in the user's hands is announced like a message.
 ``consumed`` is its first offset and ``batch_until`` its end, and one write that moves ``consumed`` there finishes it.
 
 Rows that are read and not handed out yet are held by nobody. All are announced together, when they are handed out. So a
@@ -16,18 +16,15 @@ The original has nothing of the kind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
-from zkconsumer.streams.chunk_batches import ANY, BatchLimits, ChunkDecoder, ChunkPart
+from zkconsumer.streams.chunk_batches import ANY, BatchLimits, ChunkDecoder, ChunkPart, RowForm
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline
 from zkconsumer.streams.stream_queue import Chunk
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class ColumnReader:
@@ -112,13 +109,13 @@ class ColumnReader:
 
     # ---- rows to hand out
 
-    def next_batch(self, schema: pa.Schema, limits: BatchLimits, deadline: ReadDeadline) -> pa.RecordBatch | None:
+    def next_batch(self, form: RowForm, limits: BatchLimits, deadline: ReadDeadline) -> Any:
         """Return the next rows of one partition; None at the end of the stream. ``settle`` was called before.
 
         Raises: ConsumerTimeoutException; an unreadable place; the error that made the connector fail.
         """
         while True:
-            part = self._next_part(schema, limits, deadline, {})
+            part = self._next_part(form, limits, deadline, {})
             if part is None:
                 return None
             if part.rows is None:
@@ -130,45 +127,55 @@ class ColumnReader:
             self._clear()
 
     def collect(
-        self, schema: pa.Schema, rows: int, deadline: ReadDeadline, quiet: ReadDeadline, patience: float | None
-    ) -> list[pa.RecordBatch]:
+        self,
+        form: RowForm,
+        rows: int,
+        deadline: ReadDeadline,
+        quiet: ReadDeadline,
+        patience: float | None,
+        report: Callable[[int], object],
+    ) -> list[Any]:
         """Return ``rows`` rows of any partitions, or fewer. ``settle`` was called before.
 
         It returns fewer rows at the end of ``deadline``, when no row came for ``patience`` seconds (``quiet`` is the
-        deadline for the first one), or before an unreadable place.
+        deadline for the first one), or before an unreadable place. ``report`` is called with the number of rows so far.
 
         Raises: an unreadable place if there are no rows before it; the error that made the connector fail.
         """
         parts: list[ChunkPart] = []
         self.in_hand = parts
         try:
-            self.gather(parts, schema, rows, deadline, quiet, patience)
+            self.gather(parts, form, rows, deadline, quiet, patience, report)
             if not self.hand_over(parts, _sooner(deadline, ReadDeadline(patience))):
                 self._clear()
                 return []
         except ConsumerTimeoutException:  # at the gate
             self.take_back()
             return []
+        finally:
+            self._queue.ahead = {}
         return [part.rows for part in parts if part.rows is not None]
 
     def gather(
         self,
         parts: list[ChunkPart],
-        schema: pa.Schema,
+        form: RowForm,
         wanted: int,
         deadline: ReadDeadline,
         quiet: ReadDeadline,
         patience: float | None,
+        report: Callable[[int], object],
     ) -> None:
         """Put rows into ``parts`` until there are enough, a deadline passes, or an unreadable place comes."""
         reached: dict[PartitionPosition, int] = {}
+        self._queue.ahead = reached
         last: dict[PartitionPosition, int] = {}
         rows = 0
         while rows < wanted:
             if parts and self._decoder is not None and self._decoder.fails:
                 return  # the next read raises it
             try:
-                part = self._next_part(schema, BatchLimits(wanted - rows, ANY), _sooner(deadline, quiet), reached)
+                part = self._next_part(form, BatchLimits(wanted - rows, ANY), _sooner(deadline, quiet), reached)
             except ConsumerTimeoutException:
                 return
             except UnreadableMessageError:
@@ -186,6 +193,7 @@ class ColumnReader:
                 continue
             self._keep(part, parts, last)
             reached[position] = part.end
+            report(rows)
 
     def _keep(self, part: ChunkPart, parts: list[ChunkPart], last: dict[PartitionPosition, int]) -> None:
         """Add a part to ``parts``; ``last`` is the index of each partition's last one there."""
@@ -209,7 +217,7 @@ class ColumnReader:
             self._reader.finish(part.chunk)
 
     def _next_part(
-        self, schema: pa.Schema, limits: BatchLimits, deadline: ReadDeadline, reached: Mapping[PartitionPosition, int]
+        self, form: RowForm, limits: BatchLimits, deadline: ReadDeadline, reached: Mapping[PartitionPosition, int]
     ) -> ChunkPart | None:
         """Return the next rows of the chunk being read, or of the next one. Returns None at the end of the stream, and
         before a chunk that moves a partition in ``reached``, of which rows were read already.
@@ -231,8 +239,8 @@ class ColumnReader:
                 reader.wait_at_gate(deadline)
                 continue
             decoder = self._decoder
-            if decoder is None or decoder.chunk is not chunk or decoder.at != start or decoder.schema != schema:
-                decoder = self._decoder = ChunkDecoder(reader, chunk, start, schema)
+            if decoder is None or decoder.chunk is not chunk or decoder.at != start or decoder.form != form:
+                decoder = self._decoder = ChunkDecoder(reader, chunk, start, form)
             part = decoder.next_part(limits)
             if part.whole:
                 self._decoder = None

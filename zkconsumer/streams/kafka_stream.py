@@ -29,6 +29,7 @@ from zkconsumer.streams.message_iterator import (
     log_in_hand,
     public_names,
 )
+from zkconsumer.streams.stream_queue import LOOK_FOR_END
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,10 @@ _FOR_MEMBERS = (
     "held_by",
     "left_to_parent",
     "note_reader",
-    "settle",
     "settle_columns",
+    "take_as",
     "take_back",
+    "total",
     "log_message_in_hand",
     "message_class",
     "turn",
@@ -158,6 +160,22 @@ class KafkaStream(ColumnStream[K, V]):
             return
         if chunk.position.held and not chunk.position.revoked:
             log_in_hand(log, self.name, chunk.position)
+
+    # ---- for a reader that does not wait in a read
+
+    @property
+    def pending(self) -> bool:
+        """Whether a read has something to look at."""
+        return self.queue.taken is not None or self.queue.ready
+
+    @property
+    def look_again(self) -> float | None:
+        """Seconds after which to read again, although nothing has woken the reader; None: never."""
+        return None if self.queue.end is None else LOOK_FOR_END
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher``, on any thread, when something may be pending."""
+        self.queue.watch(watcher)
 
     def __dir__(self) -> list[str]:
         return public_names(super().__dir__(), _FOR_MEMBERS)

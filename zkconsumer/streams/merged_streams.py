@@ -23,7 +23,7 @@ from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import INTERNAL_NAMES, MessageIterator, busy_text, public_names
+from zkconsumer.streams.message_iterator import INTERNAL_NAMES, MessageIterator, busy_text, end_text, public_names
 
 TURN = 0.05
 """Seconds. A return to the middle of a chunk costs up to a millisecond, because its batch is decoded anew."""
@@ -75,6 +75,7 @@ class MergedStreams(MessageIterator[K, V]):
         self._streams = streams
         self._ended = ended
         self._wake = WakeFlag()
+        self._watcher: Callable[[], None] = lambda: None
         self._stopped = False
         self._watched: Sequence[KafkaStream[K, V]] = ()
         self._last: KafkaStream[K, V] | None = None
@@ -105,7 +106,32 @@ class MergedStreams(MessageIterator[K, V]):
     def stop(self) -> None:
         """End the iteration at the next read, or at once if a read is waiting. The streams stay usable."""
         self._stopped = True
+        self._rouse()
+
+    def _rouse(self) -> None:
         self._wake.set()
+        self._watcher()
+
+    # ---- for a reader that does not wait in a read
+
+    @property
+    def pending(self) -> bool:
+        """Whether a read has something to look at."""
+        return self._stopped or any(stream.pending for stream in self._streams())
+
+    @property
+    def look_again(self) -> float | None:
+        """Seconds after which to read again, although nothing has woken the reader."""
+        return LOOK_AGAIN
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher``, on any thread, when something may be pending."""
+        self._watcher = watcher
+
+    def settle(self) -> None:
+        """Finish the last message, although the next one is not read."""
+        if self._last is not None and self._yielded:
+            self._last.settle()
 
     def withholds(self, stream: KafkaStream[Any, Any]) -> bool:
         """Return whether a message of that stream was read through this and has not reached its caller yet."""
@@ -124,7 +150,8 @@ class MergedStreams(MessageIterator[K, V]):
         return f"<MergedStreams of {len(self._watched)}>"
 
     def _closed_error(self) -> ConnectorClosedException:
-        return ConnectorClosedException("all streams have ended: the connector was shut down")
+        last = None if self._last is None else self._last.queue
+        return ConnectorClosedException(f"all streams have ended: {end_text(last)}")
 
     def _take_back(self) -> None:
         if self._yielded:
@@ -193,6 +220,8 @@ class MergedStreams(MessageIterator[K, V]):
                         for other in streams:
                             other.queue.withdraw_ask()
                         return stream
+            if streams and all(stream.queue.at_end for stream in streams):
+                return None
             left = deadline.remaining()
             if left is not None and left <= 0:
                 raise ConsumerTimeoutException(
@@ -207,7 +236,7 @@ class MergedStreams(MessageIterator[K, V]):
             self._unwatch([stream for stream in self._watched if stream not in streams])
             self._watched = streams
         for stream in streams:  # each time: another MergedStreams may have read them meanwhile
-            stream.queue.watch(self._wake.set)
+            stream.queue.watch(self._rouse)
         return streams
 
     @staticmethod

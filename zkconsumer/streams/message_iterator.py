@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from threading import get_native_id
 from typing import Generic
 
@@ -21,8 +21,12 @@ from zkconsumer.data_plane.hand_out import HandOut, NotReturned
 from zkconsumer.decoders import K, V
 from zkconsumer.streams.chunk_reader import ReadDeadline
 from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.stream_queue import StreamQueue
 
-INTERNAL_NAMES = ("ends_quietly", "interrupted", "new_deadline", "note_end", "returned", "returning")
+INTERNAL_NAMES = (
+    *("ends_quietly", "hand_out_again", "interrupted", "look_again", "new_deadline", "note_end", "over", "pending"),
+    *("returned", "returning", "settle", "watch"),
+)
 """Public names of :class:`MessageIterator` for other parts of the member. They are hidden from tab completion."""
 
 
@@ -44,6 +48,9 @@ class MessageIterator(Generic[K, V]):
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
         """Return an iterator over the coming messages. Raises RuntimeError if another thread is reading."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
         raise NotImplementedError
 
     def __next__(self) -> MessageAndMetadata[K, V]:
@@ -95,6 +102,35 @@ class MessageIterator(Generic[K, V]):
         """Tell the owner of the streams that the last message was read."""
         raise NotImplementedError
 
+    # ---- for a reader that does not wait in a read (streams.async_stream)
+
+    @property
+    def over(self) -> bool:
+        """Whether the last read found the end."""
+        return self._messages.ended
+
+    @property
+    def pending(self) -> bool:
+        """Whether a read has something to look at: a message, perhaps one that must wait, an error or the end."""
+        raise NotImplementedError
+
+    @property
+    def look_again(self) -> float | None:
+        """Seconds after which to read again, although nothing has woken the reader; None: never."""
+        raise NotImplementedError
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher``, on any thread, when something may be pending."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Finish the last message, although the next one is not read."""
+        raise NotImplementedError
+
+    def hand_out_again(self) -> None:
+        """Have the last message handed out again: it did not reach its caller."""
+        self._take_back()
+
     @property
     def _yielded(self) -> bool:
         """Whether the generator has yielded a message, and was not resumed since."""
@@ -140,6 +176,11 @@ def busy_text(name: str, holder: int) -> str:
         f"{name} is being read by another thread: a stream is read by one thread at a time; create more streams"
         " (one for each thread), or use run(handler, workers=n)"
     )
+
+
+def end_text(queue: StreamQueue | None) -> str:
+    """Return why a read of this queue found the end."""
+    return "everything before its end is read" if queue is not None and queue.at_end else "its connector was shut down"
 
 
 def log_in_hand(log: logging.Logger, name: str, position: PartitionPosition) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from threading import Condition, RLock
 
@@ -22,10 +22,13 @@ from zkconsumer.kafka.batch_headers import is_compressed
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.record_batch import DECODED_BYTES, DECODED_RECORDS
 from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.streams.read_end import ReadEnd
 
 log = logging.getLogger(__name__)
 
 NOTHING_CAME = "no message within the timeout; the stream stays usable, and connector.state says why"
+LOOK_FOR_END = 0.2
+"""Seconds between two looks of a waiting reader whether its stream has reached its end."""
 _CHUNK_BYTES = 512
 """The bytes that a chunk takes beside its records, roughly."""
 
@@ -39,7 +42,8 @@ class Chunk:
     in place of messages. ``messages`` is their number, None if only offsets can be counted. ``expansion`` tells how
     much of the chunk is decompressed now, None before it is read. ``unfinished`` counts messages that were read and are
     not finished, where messages are finished in any order. ``dropped`` and ``decoded`` are the sizes of the fetched
-    bytes and of the message in place of which they were given up, else 0.
+    bytes and of the message in place of which they were given up, else 0. ``set_end`` is the end of the fetched
+    messages if the chunk ends before it, because its stream does, else 0.
     """
 
     position: PartitionPosition
@@ -54,11 +58,16 @@ class Chunk:
     unfinished: int = 0
     dropped: int = 0
     decoded: int = 0
+    set_end: int = 0
 
     @property
     def size(self) -> int:
         """The number of fetched bytes."""
         return self.dropped or len(self.records)
+
+    def end_at(self, offset: int) -> None:
+        """Leave out the messages from this offset on, which is in the chunk."""
+        self.set_end, self.next_offset, self.messages = self.set_end or self.next_offset, offset, None
 
     def drop_records(self, decoded: int) -> None:
         """Give the fetched bytes up, which are decoded to ``decoded`` bytes."""
@@ -109,6 +118,8 @@ class StreamQueue:
         """The chunk that is being read, until :meth:`finish_taken`. Only the queue writes it."""
         self.reader_waits = False  # a reader has asked for a chunk and not got it yet
         self._watcher: Callable[[], None] | None = None
+        self.end: ReadEnd | None = None
+        self.ahead: Mapping[PartitionPosition, int] = {}  # how far rows are read that are not handed out yet
         self._aside: dict[PartitionPosition, deque[Chunk]] = {}
         self.asks = 0
         """Number of times that the reader asked for a chunk, or returned to a chunk that it could not finish."""
@@ -245,6 +256,8 @@ class StreamQueue:
                 back = None  # by auto.offset.reset, or behind a corrupt place: the fetcher finds it again
             # first: an interrupt after this line only costs another fetch, and one before it has changed nothing
             position.fetch_from = start if back is None else back.fetch_offset
+            if self.end is not None:
+                position.full = False  # else it would not be fetched again, if it was fetched up to its end
             kept = [] if back is None else [back]
             if kept and position.paused:
                 self._aside[position] = deque(kept)
@@ -258,11 +271,36 @@ class StreamQueue:
         self._freed()
         self._on_room()
 
+    def stop_at(self, end: ReadEnd) -> None:
+        """Hand out nothing from the end of each partition on. Reads end when all have reached it."""
+        with self._lock:
+            self.end = end
+            self._keep(lambda chunk: not self._is_beyond(chunk))
+
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing is left to read before the end of the stream."""
+        return self.end is not None and not self._chunks and self.end.reached(self.ahead)
+
+    def _is_beyond(self, chunk: Chunk) -> bool:
+        """Cut a chunk at the end of its partition; return whether nothing of it is left. The caller holds the lock."""
+        if self.end is None:
+            return False
+        position, end = chunk.position, self.end.limit(chunk.position.tp)
+        if chunk.next_offset < end:
+            return False
+        position.full = True  # nothing more of it is fetched
+        if chunk.fetch_offset >= end:
+            return not chunk.jump  # which tells the reader where the partition begins
+        if chunk.next_offset > end:
+            chunk.end_at(end)
+        return False
+
     def _offer(self, chunk: Chunk) -> bool:
         """Queue a chunk; returns whether the reader may take it now."""
         position = chunk.position
         with self._lock:
-            if self.closed or (position.halted and position.revoked):
+            if self.closed or (position.halted and position.revoked) or self._is_beyond(chunk):
                 return False
             self.bytes += len(chunk.records)
             if position.paused:
@@ -302,10 +340,12 @@ class StreamQueue:
             if not asked:
                 asked = True
                 self._freed()
+            if self.at_end:
+                return None
             left = deadline.remaining()
             if left is not None and left <= 0:
                 raise ConsumerTimeoutException(NOTHING_CAME)
-            self._arrived.wait(left)
+            self._arrived.wait(left if self.end is None else deadline.bounded(LOOK_FOR_END))
         if was_full:
             self._on_room()
         return chunk
@@ -332,18 +372,19 @@ class StreamQueue:
             new.paused = new.halted = old.paused
             old.successor = new
             old.revoked = True
-            self._discard_revoked()
+            self._keep(_not_revoked)
 
     def revoke(self, positions: Collection[PartitionPosition]) -> None:
         """Stop the hand-out of these positions, and drop their chunks."""
         with self._lock:
             for position in positions:
                 position.revoked = True
-            self._discard_revoked()
+            self._keep(_not_revoked)
 
-    def _discard_revoked(self) -> None:
-        self._chunks = deque(chunk for chunk in self._chunks if not chunk.position.revoked)
-        self._aside = {position: chunks for position, chunks in self._aside.items() if not position.revoked}
+    def _keep(self, kept: Callable[[Chunk], bool]) -> None:
+        self._chunks = deque(filter(kept, self._chunks))
+        aside = {position: deque(filter(kept, chunks)) for position, chunks in self._aside.items()}
+        self._aside = {position: chunks for position, chunks in aside.items() if chunks}
         self._recount()
 
     def _recount(self) -> None:
@@ -431,6 +472,10 @@ class StreamQueue:
             self._budget.leave(self)
         self._freed()
         self.wake_reader()
+
+
+def _not_revoked(chunk: Chunk) -> bool:
+    return not chunk.position.revoked
 
 
 def _latest(position: PartitionPosition) -> PartitionPosition:

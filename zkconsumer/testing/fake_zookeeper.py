@@ -227,6 +227,10 @@ class FakeSession(Session):
         self.lease.suspend()
         self._on_change(SessionChanged(SessionState.SUSPENDED, self._id, self.lease.epoch))
 
+    def lose_watches(self) -> None:
+        """Forget all watches of this session. Its client does not know and waits for events that never come."""
+        self._server._drop_watches(self)
+
     def resume(self) -> None:
         """Reconnect, with a new session if the server has ended the old one."""
         if self._id == 0:
@@ -280,12 +284,10 @@ class FakeSession(Session):
 
     def open(self, deadline: Deadline) -> None:
         """Connect."""
-        del deadline
         self._connect()
 
     def close(self, deadline: Deadline) -> None:
         """End the session."""
-        del deadline
         self._closed = True
         self.lease.void()
         if self._id and self._up:

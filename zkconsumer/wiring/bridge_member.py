@@ -27,7 +27,7 @@ from zkconsumer.member.events import StopRequested
 from zkconsumer.member.group_thread import Engine, GroupThread, Inbox, Side
 from zkconsumer.member.migration_bridge import Bridge, WishedPartitions
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import PLACEMENTS, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import MemberOffsets
@@ -227,7 +227,10 @@ class _Identity:
 
 
 def zookeepers_strategy(config: ConsumerConfig) -> str:
-    """Return the first configured strategy that members in ZooKeeper know; ``range`` if there is none."""
-    known = known_assignors()
+    """Return the first configured strategy that members in ZooKeeper know; ``range`` if there is none.
+
+    A strategy that needs a plan is none of them: the bridge gives other members than the plan says what they own.
+    """
+    known = known_assignors().keys() - set(PLACEMENTS)
     names = [name.strip() for name in config.partition_assignment_strategy.split(",")]
     return next((name for name in names if name in known), "range")

@@ -13,7 +13,7 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId
-from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.wiring.member_lifecycle import GroupMember
 from zkconsumer.wiring.member_parts import Brokers, CoordinatorChannels, MemberParts, Outside, registered_endpoints
 from zkconsumer.wiring.zookeeper_member import RegisteredBrokers, ZooKeeperCoordination
@@ -50,6 +50,10 @@ def _in_zookeeper(
     listener: ConsumerRebalanceListener | None,
     outside: Outside,
 ) -> GroupMember:
+    if isinstance(offset_store, FencedStore):
+        # an offset node never moves a member whose database says where it is, and another log than the one that is
+        # recorded is never read as if it were that one
+        config = config.replace(offset_conflict="overwrite", log_truncation_policy="raise")
     events = outside.events()
     session = outside.session(config, events.put)
     brokers = RegisteredBrokers(session, config)

@@ -7,7 +7,7 @@ its parts, which guard themselves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
@@ -190,7 +190,7 @@ class GroupMember:
                 self.committer.interrupt()
             self.coordination.disconnect(last.earlier(A_STEP * scale))
             engine.join(last)
-        if self.config.auto_commit_enable:
+        if self.config.auto_commit_enable and not (self.committer is not None and self.committer.copies):
             positions = engine.left or engine.positions().values()
             self.not_committed = [text for text in map(_not_committed, positions) if text]
             if self.not_committed:
@@ -243,7 +243,11 @@ class GroupMember:
         """
         if self.put_down_balanced is not None:
             self.put_down_balanced(thread, finished)
-        for position in self.in_hand(thread):
+        self.put_down_positions(self.in_hand(thread), finished=finished)
+
+    def put_down_positions(self, positions: Iterable[PartitionPosition], *, finished: bool) -> None:
+        """Take the messages of these positions out of the hands of their reader, as :meth:`put_down` does."""
+        for position in positions:
             end = position.finished(including_held=True)
             committed = self.committer is not None and self.committer.counted_in_hand(position) == end
             if (finished or committed) and end is not None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from zkconsumer.assignors.strategy_agreement import GroupStrategy, advertisement
 from zkconsumer.config import ConsumerConfig
@@ -50,6 +50,7 @@ from zkconsumer.zookeeper.node_codecs import BrokerNode
 from zkconsumer.zookeeper.security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged
 
+StreamT = TypeVar("StreamT", bound=KafkaStream[Any, Any])
 Brokers = Callable[[Deadline], Sequence[Endpoint]]
 
 
@@ -231,9 +232,9 @@ class MemberParts:
         self, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]
     ) -> list[KafkaStream[Any, Any]]:
         """Return new streams of a topic, in thread order; ``ended`` is called at the end of each."""
-        streams = [
-            self._stream(f"{topic}/{self.consumer}-{n}" if topic else f"{self.consumer}-{n}", message, ended)
-            for n in range(count)
+        prefix = f"{topic}/" if topic else ""
+        streams: list[KafkaStream[Any, Any]] = [
+            self.new_stream(f"{prefix}{self.consumer}-{n}", message, ended, KafkaStream) for n in range(count)
         ]
         self.delivery.add(topic, streams)
         return streams
@@ -241,17 +242,21 @@ class MemberParts:
     def borrowing_stream(self, topic: str) -> KafkaStream[Any, Any]:
         """Return a stream for messages of other members' partitions, decoded as those of the topic's own streams."""
         of_topic = {name: stream.message_class for name, _, stream in self.delivery.streams()}
-        return self._stream(
-            f"{topic}/{self.consumer}-borrowed", of_topic.get(topic) or of_topic[ANY_TOPIC], lambda: None
-        )
+        message = of_topic.get(topic) or of_topic[ANY_TOPIC]
+        return self.new_stream(f"{topic}/{self.consumer}-borrowed", message, lambda: None, KafkaStream)
 
-    def _stream(
-        self, name: str, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]
-    ) -> KafkaStream[Any, Any]:
+    def new_stream(
+        self,
+        name: str,
+        message: type[MessageAndMetadata[Any, Any]],
+        ended: Callable[[], None],
+        kind: type[StreamT],
+    ) -> StreamT:
+        """Return a new stream of this class, which nothing flows into yet."""
         config = self.config
         settings = read_settings(config)
         queue = StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget)
-        return KafkaStream(
+        return kind(
             ChunkReader(name, queue, self.gate, settings, self._count),
             timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
             ends_on_timeout=config.consumer_timeout_action == "end",

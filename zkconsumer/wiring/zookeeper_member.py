@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.registration import Registration
+from zkconsumer.core.registration import PLAN_KEY, STORE_KEY, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
 from zkconsumer.member.events import NodeChanged
@@ -22,16 +24,21 @@ from zkconsumer.member.zookeeper.rebalancer import Rebalancer
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
 from zkconsumer.member.zookeeper.status import Status
-from zkconsumer.model import Endpoint
+from zkconsumer.model import LAG_AWARE, ConsumerId, Endpoint
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.wiring.member_parts import MemberParts, reachable
+from zkconsumer.wiring.recorded_offsets import RecordedOffsets
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.session import Session
+
+if TYPE_CHECKING:
+    from zkconsumer.assignors.placement import Placement
+    from zkconsumer.member.zookeeper.placement_node import PlacementNode
 
 BACKOFF_MAX = 10.0
 
@@ -52,6 +59,10 @@ class ZooKeeperCoordination:
         self.group = own_group(parts.config)
         self._strategy = strategy
         self._offset_store = offset_store
+        self._recorded = (
+            RecordedOffsets(parts, session, offset_store) if isinstance(offset_store, FencedStore) else None
+        )
+        self._placement = _placement(parts.config, parts.consumer) if strategy.places else None
         self.cache = NodeCache(session, lambda path: parts.events.put(NodeChanged(path)))
         self.membership: ModelRegistration | None = None
         self._engine: Engine | None = None
@@ -87,9 +98,13 @@ class ZooKeeperCoordination:
     def connect(self) -> None:
         """Open the session."""
         self.session.open(Deadline(self.parts.config.zookeeper_connection_timeout_ms / 1000))
+        if self._recorded is not None:
+            self._recorded.open(self.group, self.request_timeout)
 
     def disconnect(self, deadline: Deadline) -> None:
         """Close the session."""
+        if self._recorded is not None:
+            self._recorded.close()
         self.session.close(deadline)
 
     def joining_limit(self) -> float:
@@ -112,7 +127,7 @@ class ZooKeeperCoordination:
         elsewhere = self._kafka_offsets() if in_kafka else self._offset_store
         return DualStore(
             nodes,
-            nodes if elsewhere is None or config.dual_commit_enabled else None,
+            nodes if elsewhere is None or config.dual_commit_enabled or self._recorded is not None else None,
             elsewhere,
             expires=in_kafka or self.store_expires,
             backoff=config.offsets_channel_backoff_ms / 1000,
@@ -129,7 +144,8 @@ class ZooKeeperCoordination:
 
     def engine(self, registration: Registration, committer: Committer) -> Engine:
         """Return the engine, not started."""
-        return self.engine_of(registration, committer, self._strategy, self.parts.round_timer)
+        assign: Assign = self._strategy if self._recorded is None else self._recorded.agreed(self._strategy, self.group)
+        return self.engine_of(registration, committer, assign, self.parts.round_timer)
 
     def _owner_nodes(self, committer: Committer) -> OwnerNodes:
         parts = self.parts
@@ -155,14 +171,8 @@ class ZooKeeperCoordination:
         round, at its end.
         """
         parts, membership = self.parts, self._registration(registration)
-        self.strategy = AppliedStrategy(
-            parts.consumer,
-            assign,
-            exclude_internal_topics=parts.config.exclude_internal_topics,
-            name=self._strategy.name,
-            concern=self._strategy.concern,
-        )
         settings = parts.outside.timing(rebalance_settings(parts.config, self.request_timeout))
+        self.strategy = self._applied(assign)
         owner_nodes = self._owner_nodes(committer)
         inbox, owned, calls, revocation = parts.ownership(committer, owner_nodes.keep_alive)
         rounds = RebalanceRounds(
@@ -188,6 +198,33 @@ class ZooKeeperCoordination:
         self._engine = made = Engine(parts.consumer, inbox, rebalancer, owned)
         return made
 
+    def _applied(self, assign: Assign) -> AppliedStrategy:
+        return AppliedStrategy(
+            self.parts.consumer,
+            assign,
+            exclude_internal_topics=self.parts.config.exclude_internal_topics,
+            name=self._strategy.name,
+            concern=self._strategy.concern,
+            placement=None if self._placement is None else self._placement_node(self._placement),
+        )
+
+    def _placement_node(self, placement: Placement) -> PlacementNode:
+        """Return the plan of the group."""
+        from zkconsumer.member.zookeeper.load_reports import LoadReports
+        from zkconsumer.member.zookeeper.placement_node import PlacementNode
+
+        consumer = self.parts.consumer
+        return PlacementNode(
+            self.session,
+            self.cache,
+            self.group,
+            consumer,
+            self._strategy,
+            placement,
+            LoadReports(self.session, self.group, consumer, publishes=self._strategy.name == LAG_AWARE),
+            exclude_internal_topics=self.parts.config.exclude_internal_topics,
+        )
+
     def _registration(self, registration: Registration) -> ModelRegistration:
         config = self.parts.config
         self.membership = made = ModelRegistration(
@@ -204,7 +241,17 @@ class ZooKeeperCoordination:
 
     def registering(self, registration: Registration) -> Callable[[], Registration]:
         """Return a function that adds the time and the keys for strategies. The member calls it as it registers."""
-        return lambda: self.parts.outside.stamp(self.parts.config, self.session, registration)
+        placement = self._placement
+
+        def made() -> Registration:
+            complete = self.parts.outside.stamp(self.parts.config, self.session, registration)
+            if self._recorded is not None:
+                complete = replace(complete, extra={**complete.extra, STORE_KEY: self._recorded.name})
+            if placement is None or not placement.withdrawn_until:
+                return complete
+            return replace(complete, extra={key: v for key, v in complete.extra.items() if key != PLAN_KEY})
+
+        return made
 
 
 class RegisteredBrokers:
@@ -217,6 +264,15 @@ class RegisteredBrokers:
     def __call__(self, deadline: Deadline) -> Sequence[Endpoint]:
         """Return the brokers there are now. Raises RegistryError, NoReachableEndpointError."""
         return reachable(self._directory.brokers(deadline), self._config)
+
+
+def _placement(config: ConsumerConfig, consumer: ConsumerId) -> Placement:
+    """Return the decisions about the group's plan. The planner may be in a round that waits for the user."""
+    from zkconsumer.assignors.placement import Placement
+
+    busy = config.rebalance_drain_timeout_ms + config.rebalance_listener_timeout_ms
+    wait = (2 * config.zookeeper_session_timeout_ms + busy) / 1000
+    return Placement(consumer, wait=wait, grace=config.group_instance_grace_ms / 1000)
 
 
 def own_group(config: ConsumerConfig) -> str:

@@ -111,6 +111,21 @@ def pointers(group: str, partition: TopicPartition) -> str:
     return f"{parked(group)}/{element(partition.topic)}/{partition.partition:d}"
 
 
+def placement(group: str) -> str:
+    """The group's plan, for a strategy that needs one; no node of the original. See ``core.placement_plan``."""
+    return f"{consumers_group(group)}/placement"
+
+
+def loads(group: str) -> str:
+    """The parent of the loads that members publish for ``lag-aware``; no node of the original."""
+    return f"{consumers_group(group)}/loads"
+
+
+def member_loads(group: str, consumer_id: str) -> str:
+    """The ephemeral node with the loads of one member's partitions."""
+    return f"{loads(group)}/{element(consumer_id)}"
+
+
 def loans(group: str) -> str:
     """The parent of the loans of slots; no node of the original."""
     return f"{consumers_group(group)}/loans"

@@ -28,7 +28,7 @@ from zkconsumer.zookeeper.server_connection import NamedHandler
 
 _OURS: Sequence[ACL] = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)
 _OPEN: Sequence[ACL] = tuple(OPEN_ACL_UNSAFE)
-_OWNED = frozenset({"owners", "offsets"})
+_OWNED = frozenset({"owners", "offsets", "placement", "loads"})
 
 
 def acl_of(path: str) -> Sequence[ACL]:

@@ -91,7 +91,7 @@ def test_what_contradicts_it_is_refused_and_names_both(properties: dict[str, Any
     [
         ("bootstrap.servers", "a:1", "'zookeeper.connect'"),
         ("session.timeout.ms", 10_000, "'zookeeper.session.timeout.ms'"),
-        ("group.instance.id", "i", "'consumer.id'"),
+        ("group.instance.id", "i", "strategy=sticky"),
         ("max.poll.interval.ms", 1000, ""),
     ],
 )

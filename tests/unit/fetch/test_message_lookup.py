@@ -99,3 +99,30 @@ def test_closed_lookup_reads_nothing(cluster: FakeCluster, lookup: MessageLookup
     lookup.close()
     with pytest.raises(BrokerUnavailableError):
         lookup.read(WHERE, [0], soon())
+
+
+def test_the_first_message_of_a_range_is_found(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    for number in range(5):
+        cluster.append("events", 0, [b"%d" % number])
+    assert lookup.first_between(WHERE, 2, 2, soon()) is None
+    first = lookup.first_between(WHERE, 2, 5, soon())
+    assert first is not None
+    assert (first.offset, first.record.value) == (2, b"2")
+
+
+def test_deleted_offsets_of_a_range_are_not_passed_over(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    """Nobody can tell whether the application would have had to see them."""
+    for number in range(5):
+        cluster.append("events", 0, [b"%d" % number])
+    cluster.truncate_before("events", 0, 3)
+    first = lookup.first_between(WHERE, 1, 3, soon())
+    assert first is not None
+    assert (first.offset, first.problem) == (1, "the log begins at offset 3")
+
+
+def test_offsets_beyond_the_log_are_not_passed_over(cluster: FakeCluster, lookup: MessageLookup) -> None:
+    """A new leader may know less of the log for some time."""
+    cluster.append("events", 0, [b"0"])
+    first = lookup.first_between(WHERE, 1, 3, soon())
+    assert first is not None
+    assert not first.certain

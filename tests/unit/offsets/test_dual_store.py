@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic
 
 import pytest
 
 from tests.timing import scaled
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
+from zkconsumer import DatabaseOffsets
 from zkconsumer.core.dual_store_start import MergedStart
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.offsets.store import CommitRefusedError, StoreMember
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper import FakeSession
@@ -130,6 +133,22 @@ def test_with_dual_commit_the_start_is_the_maximum(
     group.claim(T0, node)
     group.store.offsets = {} if elsewhere is None else {T0: elsewhere}
     assert group.owned(dual=True).starts([T0], soon())[T0].offset == start
+
+
+def test_a_database_alone_decides_the_start(group: Group, tmp_path: Path) -> None:
+    """The node is a copy. It may be ahead of rows that were never committed."""
+    database = DatabaseOffsets(lambda: sqlite3.connect(tmp_path / "x.db"))
+    database.open(StoreMember("g", ConsumerId("g_me"), lambda *_: ""), scaled(5))
+    both = DualStore(group.zookeeper, group.zookeeper, database)
+    group.claim(T0, 9)
+    assert both.starts([T0], soon()) == {T0: MergedStart(None, stores_agree=False)}
+    assert not both.commit({T0: 4}, {}, soon(), patient=True)
+    assert both.starts([T0], soon()) == {T0: MergedStart(4, stores_agree=True)}
+    assert not both.commit({T0: 6}, {}, soon(), patient=True)
+    assert both.starts([T0], soon()) == {T0: MergedStart(4, stores_agree=False)}
+    group.server.remove(paths.owner("g", T0))
+    with pytest.raises(RegistryError, match="not ours now"):
+        both.starts([T0], soon())
 
 
 def test_a_start_that_is_not_known_is_not_guessed(group: Group) -> None:

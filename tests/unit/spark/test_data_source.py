@@ -9,7 +9,7 @@ import sys
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType, TimestampType
 
 import zkconsumer.spark
@@ -98,6 +98,40 @@ def test_a_stream_reader_answers_what_needs_no_cluster() -> None:
     reader.stop()
     limited = source(maxOffsetsPerTrigger="70").streamReader(source().schema())
     assert limited.getDefaultReadLimit() == ReadMaxRows(70)
+    both = source(maxOffsetsPerTrigger="70", minOffsetsPerTrigger="30").streamReader(source().schema())
+    assert both.getDefaultReadLimit() == ReadMaxRows(70)
+    waiting = source(minOffsetsPerTrigger="30").streamReader(source().schema())
+    assert waiting.getDefaultReadLimit() == ReadMinRows(30)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        OPTIONS,
+        {"zookeeper.connect": "zk", "topic": "t"},
+        {"zookeeper.connect": "zk", "group.id": "g"},
+        {"path": "somewhere"},
+        {"zookeeper.connect": "zk", "table": "lag"},
+    ],
+)
+def test_a_write_is_refused_with_what_to_use_instead(options: dict[str, str]) -> None:
+    """PySpark itself said only that the writer is not implemented, or which option of a read was missing."""
+    made = ZkConsumerDataSource(CaseInsensitiveDict(options))
+    for write in (made.writer, made.streamWriter):
+        for overwrite in (False, True):
+            with pytest.raises(
+                ConfigException, match=r"^format: 'zkconsumer': This source only reads\. Write to topics"
+            ):
+                write(StructType([]), overwrite)
+
+
+def test_a_read_that_names_nothing_to_read_is_refused() -> None:
+    made = ZkConsumerDataSource({key: value for key, value in OPTIONS.items() if key != "subscribe"})
+    with pytest.raises(ConfigException, match="subscribe: is missing"):
+        made.schema()
+    with pytest.raises(ConfigException, match="subscribe: is missing"):
+        made.reader(source().schema())
 
 
 def test_spark_reads_an_empty_partition_of_its_own_making() -> None:

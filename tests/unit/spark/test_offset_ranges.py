@@ -99,6 +99,7 @@ def test_a_checkpoint_of_something_else_is_refused(offset: object) -> None:
         (OffsetChoice("given", {A: -1}), 50, 90),
         (OffsetChoice("timestamp", time=5), 50, 50),
         (OffsetChoice("timestamp", time=5), None, 77),
+        (OffsetChoice("timestamp", times={A: 5}), 50, 50),
     ],
 )
 def test_a_batch_starts_and_ends_where_the_option_says(
@@ -127,6 +128,10 @@ def test_a_batch_starts_and_ends_where_the_option_says(
         ({B: Span(0, 3)}, None, OffsetChoice("given", {B: 0}), None, 10),
         ({B: Span(0, 3)}, None, OffsetChoice("timestamp", time=5), 50, 50),
         ({B: Span(0, 3)}, None, OffsetChoice("timestamp", time=5), None, 90),
+        ({}, None, OffsetChoice("timestamp", times={A: 5, B: 6}), 44, 44),
+        ({}, None, OffsetChoice("timestamp", times={A: 5, B: 6}), None, 90),
+        ({B: Span(0, 3)}, None, OffsetChoice("timestamp", times={A: 5, B: 6}), 44, 44),
+        ({B: Span(0, 3)}, None, OffsetChoice("timestamp", times={B: 6}), None, 10),
     ],
     ids=[
         "new query, latest",
@@ -146,6 +151,10 @@ def test_a_batch_starts_and_ends_where_the_option_says(
         "a partition that comes later and is not named",
         "a partition that comes later, from a time on",
         "a partition that comes later and has nothing of that time",
+        "new query, from times of partitions on",
+        "new query, from times of partitions on that have not come",
+        "a partition that comes later, with a time of its own",
+        "a partition that comes later, without a time of its own",
     ],
 )
 def test_a_stream_reads_on(
@@ -257,13 +266,39 @@ def test_tasks(ranges: list[OffsetRange], least: int | None, tasks: list[list[Of
     assert [list(task) for task in pieces(ranges, least)] == tasks
 
 
+@pytest.mark.parametrize(
+    ("ranges", "least", "most", "tasks"),
+    [
+        ([r(0, 10), r(0, 10, 1)], None, 10, [[r(0, 10)], [r(0, 10, 1)]]),
+        ([r(0, 10), r(0, 10, 1)], None, 20, [[r(0, 10), r(0, 10, 1)]]),
+        ([r(0, 11)], None, 10, [[r(0, 5)], [r(5, 11)]]),
+        ([r(0, 9), r(0, 4, 1)], None, 3, [[r(0, 3)], [r(3, 6)], [r(6, 9)], [r(0, 2, 1)], [r(2, 4, 1)]]),
+        ([r(0, 7), r(0, 1, 1), r(0, 1, 2)], None, 4, [[r(0, 3)], [r(3, 7)], [r(0, 1, 1), r(0, 1, 2)]]),
+        ([r(0, 3)], None, 1, [[r(0, 1)], [r(1, 2)], [r(2, 3)]]),
+        ([r(0, BIG + 2)], None, 2 * BIG, [[r(0, BIG + 2)]]),
+        ([r(0, 30), r(0, 10, 1)], 2, 10, [[r(0, 10)], [r(10, 20)], [r(20, 30)], [r(0, 10, 1)]]),
+        ([r(0, 30), r(0, 10, 1)], 5, 20, [[r(0, 7)], [r(7, 15)], [r(15, 22)], [r(22, 30)], [r(0, 10, 1)]]),
+        ([], 5, 20, []),
+    ],
+)
+def test_tasks_of_limited_size(
+    ranges: list[OffsetRange], least: int | None, most: int, tasks: list[list[OffsetRange]]
+) -> None:
+    """First no piece is larger than the limit, then there are as many as the minimum."""
+    assert [list(task) for task in pieces(ranges, least, most)] == tasks
+
+
 @given(
     st.lists(st.integers(0, 40_000), max_size=12),
     st.none() | st.integers(1, 40),
+    st.none() | st.integers(300, 50_000),
 )
-def test_tasks_hold_every_offset_once(sizes: list[int], least: int | None) -> None:
+def test_tasks_hold_every_offset_once(sizes: list[int], least: int | None, most: int | None) -> None:
     ranges = [r(100, 100 + size, number) for number, size in enumerate(sizes)]
-    tasks = pieces(ranges, least)
+    tasks = pieces(ranges, least, most)
+    if most is not None:
+        assert all(sum(part.size for part in task) <= most for task in tasks)
+        assert len(tasks) >= sum(sizes) / most
     parts = [part for task in tasks for part in task]
     assert sum(part.size for part in parts) == sum(sizes)
     for range_ in ranges:

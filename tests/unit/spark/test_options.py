@@ -62,6 +62,12 @@ def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
     assert single.partitions == (TopicPartition("t", 0), TopicPartition("t", 2))
 
 
+def test_no_assigned_partition_is_lost_unseen() -> None:
+    """Of a name that JSON has twice Python keeps the last one."""
+    with pytest.raises(ConfigException, match="assign: .*: its JSON names 't' twice"):
+        parse({**NAMED, "assign": '{"t":[0],"t":[1]}'})
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -83,14 +89,16 @@ def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
             {"kafka.client.id": "a", "client.id": "b"},
             "kafka.client.id: 'a': contradicts client.id='b'; say one of them",
         ),
-        ({"startingOffsetsByTimestamp": "{}"}, "unknown option; name one time by startingTimestamp"),
-        ({"startingTimestamp": "5", "startingOffsets": "latest"}, "'5': contradicts startingOffsets='latest'"),
-        (
-            {"endingTimestamp": "5", "endingOffsets": "latest"},
-            "endingTimestamp: '5': contradicts endingOffsets='latest'",
-        ),
+        ({"startingOffsetsByTimestamp": "{}"}, "startingOffsetsByTimestamp: '{}': must be JSON with milliseconds"),
+        ({"startingOffsetsByTimestamp": "1700000000000"}, "'1700000000000': must be JSON with milliseconds"),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "-1 is no time here; must be JSON"),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":"5"}}'}, "'5' is no time here"),
+        ({"endingOffsetsByTimestamp": '{"t":5}'}, "must be JSON with milliseconds"),
+        ({"endingOffsetsByTimestamp": '{"t":{"-1":5}}'}, "'-1' is no partition"),
+        ({"startingTimestamp": "5", "startingOffsets": "soon"}, "startingOffsets: 'soon': must be earliest"),
+        ({"topic": "t"}, "topic: 't': unknown option; it names the topic of a write. This source only reads."),
         ({"startingTimestamp": "2026-01-01"}, "startingTimestamp: '2026-01-01': must be milliseconds since 1970"),
-        ({"startingOffsetsByTimestampStrategy": "latest"}, "'latest': is of no use without startingTimestamp"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "'latest': is of no use without startingTimestamp or"),
         ({"startingOffsetsByTimestampStrategy": "x", "startingTimestamp": "5"}, "'x': must be error or latest"),
         ({"releaseAfter": "soon"}, "releaseAfter: 'soon': must be a number of seconds"),
         ({"releaseAfter": "inf"}, "releaseAfter: 'inf': must be a number of seconds"),
@@ -110,6 +118,19 @@ def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
         ({"endingOffsets": '{"t":{"0":-2}}'}, "-2 is no offset here"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0': must be a whole number"),
         ({"minPartitions": "many"}, "minPartitions: 'many': must be a whole number"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition: '0': must be a whole number of at least 1"),
+        ({"startingOffsets": '{"t":{"0":1},"t":{"1":2}}'}, "its JSON names 't' twice"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":1,"0":2}}'}, "its JSON names '0' twice"),
+        ({"endingOffsetsByTimestamp": '{"t":{"0":1,"00":2}}'}, "its JSON names t-0 twice"),
+        ({"minOffsetsPerTrigger": "-5"}, "minOffsetsPerTrigger: '-5': must be a whole number of at least 1"),
+        (
+            {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},
+            "minOffsetsPerTrigger: '11': is more than maxOffsetsPerTrigger=10",
+        ),
+        ({"maxTriggerDelay": "5m"}, "maxTriggerDelay: '5m': is of no use without minOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "5 weeks"}, "'5 weeks': must be a duration such as 500ms"),
+        ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "-5s"}, "'-5s': must be a duration"),
+        ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "1.5s"}, "'1.5s': must be a duration"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe': must be true or false"),
         ({"membership": "some"}, "membership: 'some': must be member or none"),
         ({"subscribe": "a,,b"}, "subscribe: 'a,,b': '' cannot be a name"),
@@ -142,7 +163,8 @@ def test_message_balance_is_no_option_of_spark(name: str, value: str, reason: st
         ({"endingoffsetsbytimestamp": "{}"}, "endingOffsetsByTimestamp"),
         ({"groupidprefix": "a"}, "groupIdPrefix"),
         ({"allowmissingtopics": "perhaps"}, "allowMissingTopics"),
-        ({"startingtimestamp": "5", "startingoffsets": "latest"}, "startingTimestamp"),
+        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "minOffsetsPerTrigger"),
+        ({"maxrecordsperpartition": "few"}, "maxRecordsPerPartition"),
         ({"kafka.fetch.max.bytes": "many"}, "kafka.fetch.max.bytes"),
         ({"fetch.max.bytes": "many"}, "fetch.max.bytes"),
         ({"fetch.max.bytes": "many", "kafka.fetch.max.bytes": "many"}, "fetch.max.bytes"),
@@ -176,6 +198,7 @@ def test_what_must_be_said_is_asked_for(name: str) -> None:
     ("given", "message"),
     [
         ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: '5'"),
+        ({"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger: '5': a batch has no triggers"),
         ({"startingOffsets": "latest"}, "startingOffsets: 'latest'"),
         ({"membership": "member"}, "membership: 'member'"),
         ({"allowLiveMembers": "true"}, "allowLiveMembers: 'true'"),
@@ -193,6 +216,14 @@ def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str
     [
         ({"endingOffsets": "latest"}, "endingOffsets: 'latest'"),
         ({"endingTimestamp": "5"}, "endingTimestamp: '5': a stream has no end"),
+        (
+            {"endingOffsetsByTimestamp": '{"t":{"0":5}}'},
+            """endingOffsetsByTimestamp: '{"t":{"0":5}}': a stream has no""",
+        ),
+        (
+            {"readOnDriver": "true", "maxOffsetsPerTrigger": "9", "maxRecordsPerPartition": "3"},
+            "maxRecordsPerPartition: '3': contradicts readOnDriver=true",
+        ),
         ({"pushdown": "true"}, "pushdown: 'true'"),
         ({"allowLiveMembers": "true"}, "allowLiveMembers: 'true': is for membership=none"),
         ({"assign": '{"t":[0]}'}, "assign: 't-0': a member owns what the group leaves it"),
@@ -276,9 +307,64 @@ def test_times_stand_for_offsets() -> None:
     assert options.end_where_time_is_not_reached
 
 
+@pytest.mark.parametrize("edge", ["starting", "ending"])
+def test_a_time_comes_before_times_and_these_before_offsets(edge: str) -> None:
+    """As in Spark's Kafka source: an option that counts less is only read, to find mistakes in it."""
+    given = {f"{edge}Timestamp": "5", f"{edge}OffsetsByTimestamp": '{"t":{"0":7}}', f"{edge}Offsets": "latest"}
+    wanted = [OffsetChoice("timestamp", time=5), OffsetChoice("timestamp", times={TopicPartition("t", 0): 7}), LATEST]
+    while given:
+        options = parse({**BASE, **given})
+        assert (options.starting if edge == "starting" else options.ending) == wanted.pop(0)
+        del given[next(iter(given))]
+
+
+def test_a_time_that_no_message_has_is_an_error_by_default() -> None:
+    for name in ("startingTimestamp", "startingOffsetsByTimestamp"):
+        at = {name: "5" if name == "startingTimestamp" else '{"t":{"0":5}}'}
+        for strategy, ends in ((None, False), ("error", False), ("ERROR", False), ("Latest", True)):
+            more = {} if strategy is None else {"startingOffsetsByTimestampStrategy": strategy}
+            assert parse({**BASE, **at, **more}).end_where_time_is_not_reached is ends
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (None, 900.0),
+        ("15m", 900.0),
+        (" 2MIN ", 120.0),
+        ("250", 0.25),
+        ("250ms", 0.25),
+        ("7s", 7.0),
+        ("3h", 10_800.0),
+        ("1d", 86_400.0),
+        ("0", 0.0),
+    ],
+)
+def test_a_delay_is_written_as_spark_writes_durations(text: str | None, seconds: float) -> None:
+    given = {} if text is None else {"maxTriggerDelay": text}
+    options = parse({**BASE, "minOffsetsPerTrigger": "5", **given})
+    options.check_stream()
+    assert (options.min_offsets, options.max_trigger_delay) == (5, seconds)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        (
+            {
+                "startingOffsetsByTimestamp": '{"t":{"0":5,"1":9}}',
+                "endingOffsetsByTimestamp": '{"t":{"0":5,"1":8}}',
+            },
+            """endingOffsetsByTimestamp: '{"t":{"0":5,"1":8}}': 8 of t-1 is before 9 of startingOffsetsByTimestamp""",
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":5,"1":9}}', "endingTimestamp": "8"},
+            "endingTimestamp: '8': 8 of t-1 is before 9 of startingOffsetsByTimestamp",
+        ),
+        (
+            {"startingTimestamp": "6", "endingOffsetsByTimestamp": '{"t":{"0":5,"1":8}}'},
+            """endingOffsetsByTimestamp: '{"t":{"0":5,"1":8}}': 5 of t-0 is before 6 of startingTimestamp""",
+        ),
         (
             {"startingOffsets": '{"t":{"0":5,"1":-1}}'},
             """startingOffsets: '{"t":{"0":5,"1":-1}}': a batch that starts""",
@@ -297,6 +383,7 @@ def test_a_batch_that_can_read_nothing_is_refused(given: dict[str, str], said: s
 
 def test_a_batch_may_end_when_it_starts_and_begin_anywhere_else() -> None:
     parse({**BASE, "startingTimestamp": "2000", "endingTimestamp": "2000"}).check_batch()
+    parse({**BASE, "startingOffsetsByTimestamp": '{"t":{"0":5}}', "endingTimestamp": "5"}).check_batch()
     parse({**BASE, "startingOffsets": '{"t":{"0":-2}}', "endingOffsets": '{"t":{"0":-1}}'}).check_batch()
 
 

@@ -125,6 +125,84 @@ def test_a_limit_holds_batch_after_batch() -> None:
     assert run.latest(first, 10) == offset(p0=(7, 17), p1=(3, 3))
 
 
+class Clock:
+    """A clock that a test turns."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def waiting_run(cluster: FakeCluster, share: Share, clock: Clock, **options: str) -> QueryRun:
+    base = {"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
+    given = {**base, "minOffsetsPerTrigger": "10", "maxTriggerDelay": "60s", **options}
+    run = QueryRun(parse(given), cluster, share, clock)
+    run.open()
+    return run
+
+
+def test_a_small_batch_waits_and_its_partitions_may_leave() -> None:
+    cluster, share, clock = FakeCluster({A: (0, 3), B: (0, 0)}), Share(A, B), Clock()
+    run = waiting_run(cluster, share, clock)
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 3), p1=(0, 0))
+    cluster.logs |= {A: (0, 8), B: (0, 4)}
+    assert run.latest(first, None) is first
+    assert share.planned[-1] == {}  # nothing is reserved
+    assert run.log_ends() == {"t": {"0": 8, "1": 4}}
+    cluster.logs[B] = (0, 5)
+    second = run.latest(first, None)
+    assert second == offset(p0=(3, 8), p1=(0, 5))
+    cluster.logs[B] = (0, 6)
+    assert run.latest(second, None) is second
+    clock.now += 60
+    assert run.latest(second, None) == offset(p0=(8, 8), p1=(5, 6))
+
+
+def test_a_large_batch_has_its_limit_nevertheless() -> None:
+    cluster, share = FakeCluster({A: (0, 100)}), Share(A)
+    run = waiting_run(cluster, share, Clock(), maxOffsetsPerTrigger="48")
+    first = run.latest({}, 48)
+    second = run.latest(first, 48)
+    assert second == offset(p0=(48, 96))
+    assert run.latest(second, 48) is second  # the rest waits, as in Spark's Kafka source
+
+
+def test_a_won_partition_is_read_without_a_wait() -> None:
+    cluster, share, clock = FakeCluster({A: (0, 3), B: (0, 3)}), Share(A), Clock()
+    run = waiting_run(cluster, share, clock)
+    first = run.latest({}, None)
+    cluster.logs[A] = (0, 5)
+    assert run.latest(first, None) is first
+    share.owned, share.offsets[B] = {A, B}, 2
+    second = run.latest(first, None)
+    assert second == offset(p0=(3, 5), p1=(2, 3))
+    cluster.logs[A] = (0, 9)
+    share.owned = {B}
+    assert run.latest(second, None) is second
+    share.owned = {A, B}
+    assert run.latest(second, None) == offset(p0=(5, 9), p1=(3, 3))
+
+
+def test_a_restarted_query_does_not_wait_at_first() -> None:
+    cluster, share = FakeCluster({A: (0, 5)}), Share(A)
+    done = offset(p0=(0, 3))
+    share.offsets[A] = 3
+    assert waiting_run(cluster, share, Clock()).latest(done, None) == offset(p0=(3, 5))
+
+
+def test_available_now_and_once_wait_for_nothing() -> None:
+    for once in (False, True):
+        cluster, share = FakeCluster({A: (0, 100)}), Share(A)
+        run = waiting_run(cluster, share, Clock(), maxOffsetsPerTrigger="48")
+        if not once:
+            run.fix_targets()
+        done = run.latest({}, 48)
+        done = run.latest(done, 48)
+        assert run.latest(done, None, at_once=once) == offset(p0=(96, 100))
+
+
 def test_available_now_stops_at_the_present_ends() -> None:
     """New partitions are left out."""
     cluster = FakeCluster({A: (0, 10)})

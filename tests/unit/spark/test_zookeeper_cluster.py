@@ -56,7 +56,7 @@ def test_brokers_that_lost_their_sessions_are_waited_for() -> None:
 def test_a_broker_that_knows_no_times_is_not_asked_for_one() -> None:
     # what brokers before 0.10.1 tell is up to a segment off: an offset is never guessed
     with pytest.raises(NoTimesError, match="broker 1 is older than 0.10.1"):
-        Returning(0, patience=60).offsets_at([TP], 1_700_000_000_000)
+        Returning(0, patience=60).offsets_at({TP: 1_700_000_000_000})
 
 
 def test_brokers_that_do_not_come_back_are_told_of() -> None:

@@ -38,9 +38,9 @@ def test_registrations_and_their_parents_are_open(path: str) -> None:
     assert list(acl_of(path)) == OPEN_ACL_UNSAFE
 
 
-@pytest.mark.parametrize("kind", ["owners", "offsets"])
+@pytest.mark.parametrize("kind", ["owners", "offsets", "placement", "loads"])
 @pytest.mark.parametrize("below", ["", "/t", "/t/0"])
-def test_owners_and_offsets_are_their_creators(kind: str, below: str) -> None:
+def test_what_moves_partitions_is_its_creators(kind: str, below: str) -> None:
     assert list(acl_of(f"/consumers/g/{kind}{below}")) == OWNED
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import os
 import sys
@@ -24,7 +23,7 @@ from zkconsumer.cli.dead.selected import (
     wrong_usage,
 )
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
-from zkconsumer.cli.tables import JSON, as_json, printable
+from zkconsumer.cli.tables import JSON, as_json, data_field, printable
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, ConfigException
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
@@ -157,21 +156,9 @@ def _document(group: str, selected: Selected, message: MessageAt, *, as_base64: 
     if record is None:
         return {**document, "problem": message.problem}
     document["timestamp"] = record.timestamp
-    document |= _data("key", record.key, as_base64) | _data("value", record.value, as_base64)
-    document["headers"] = [{"name": name, **_data("value", value, as_base64)} for name, value in record.headers]
+    document |= data_field("key", record.key, as_base64) | data_field("value", record.value, as_base64)
+    document["headers"] = [{"name": name, **data_field("value", value, as_base64)} for name, value in record.headers]
     return document
-
-
-def _data(name: str, data: bytes | None, as_base64: bool) -> dict[str, str | None]:
-    """Return a field: as text if it is UTF-8, else as base64 under another name."""
-    if data is None:
-        return {name: None}
-    if not as_base64:
-        try:
-            return {name: bytes(data).decode()}
-        except UnicodeDecodeError:
-            pass
-    return {f"{name}_base64": base64.b64encode(data).decode("ascii")}
 
 
 def _text(document: dict[str, Any]) -> str:

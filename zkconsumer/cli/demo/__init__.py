@@ -2,6 +2,7 @@
 in an environment of its own.
 
 - ``scenario`` directs the steps, and ``shared_group`` directs step 8, where a Spark query is a member of a group.
+  ``weeks_picture`` draws what that query counted.
 - ``balanced_scenario`` directs the steps of ``--balance``, with ``balanced_member`` and ``balanced_account``.
 - ``flights`` is the data and its producer; ``message_account`` counts lost and repeated messages.
 - ``member_process`` and ``spark_process`` are the processes that consume.

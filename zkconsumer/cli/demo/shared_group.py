@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +12,8 @@ from zkconsumer.cli.demo.group_view import GroupInZooKeeper, GroupOwners, wait_u
 from zkconsumer.cli.demo.member_process import MemberProcess
 from zkconsumer.cli.demo.message_account import MessageAccount
 from zkconsumer.cli.demo.screen import Screen
-from zkconsumer.cli.demo.spark_process import SparkProcess, Weeks
+from zkconsumer.cli.demo.spark_process import SparkProcess
+from zkconsumer.cli.demo.weeks_picture import draw
 
 _OTHER = "zoe"
 _SESSION_TIMEOUT_MS = 6000
@@ -105,7 +105,7 @@ class SharedGroup:
 
     def _sums(self, total: int, ends: dict[int, int]) -> SharedGroupResult:
         totals = self._account.totals()
-        read = sum(flights for flights, _ in self._spark.weeks(whole=False).values())
+        read = sum(week.flights for week in self._spark.weeks(whole=False).values())
         again = sum(totals.duplicates.values())
         return SharedGroupResult(read, totals.consumed, total, again, self._group.committed(), ends)
 
@@ -145,25 +145,3 @@ class SharedGroup:
 
         owners = {partition: (short(member), stream) for partition, (member, stream) in view.owners.items()}
         return replace(view, members=frozenset(map(short, view.members)), owners=owners)
-
-
-def draw(whole: Weeks, read: Weeks, file: Path) -> None:
-    """Write a PNG with the stream's share of the flights of each week, and their mean delay."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    days = [date.fromisoformat(week) for week in whole]
-    upper.bar(days, [flights for flights, _ in whole.values()], 6, color="#d9c9a3", label="read by the other member")
-    mine = [read.get(week, (0, None))[0] for week in whole]
-    upper.bar(days, mine, 6, color="#2a6f97", label="read by the Spark stream")
-    upper.set_ylabel("flights a week")
-    upper.set_title("Departures from New York City in 2013, read by a group of two")
-    upper.legend(loc="best")
-    known = [(day, read[week][1]) for day, week in zip(days, whole, strict=True) if week in read]
-    lower.plot([day for day, _ in known], [delay for _, delay in known], color="#2a6f97")
-    lower.set_ylabel("mean delay (min)")
-    figure.savefig(file, dpi=110, format="png")

@@ -33,7 +33,22 @@ _TICK_S = 0.2
 _PATIENCE_S = 180.0
 _END_S = 15.0
 _ROUNDING = 1e-9
-Weeks = dict[str, tuple[int, float | None]]
+_NIGHT = "INTERVAL 12 HOURS"  # more than any pause between two flights
+
+
+class Week(NamedTuple):
+    """The flights of a week that were read: their number and mean delay in minutes.
+
+    ``complete`` tells whether they reach from the week's first day to its last.
+    """
+
+    flights: int
+    delay: float | None
+    complete: bool
+
+
+Weeks = dict[str, Week]
+"""By the first day of the week."""
 
 
 def main(arguments: list[str]) -> None:
@@ -97,11 +112,19 @@ def report(flights: Any) -> list[list[Any]]:
 
 
 def by_week(flights: Any) -> Any:
-    """Return a windowed aggregate: first day of the week, flights, mean delay."""
-    from pyspark.sql.functions import avg, col, count, date_format, lit, window
+    """Return a windowed aggregate: first day of the week, and the fields of ``Week``."""
+    from pyspark.sql.functions import avg, col, count, date_format, expr, lit, window
+    from pyspark.sql.functions import max as latest
+    from pyspark.sql.functions import min as earliest
 
-    weeks = flights.groupBy(window("time", WEEK)).agg(count(lit(1)).alias("flights"), avg("delay").alias("delay"))
-    return weeks.select(date_format(col("window.start"), "yyyy-MM-dd").alias("week"), "flights", "delay")
+    weeks = flights.groupBy(window("time", WEEK)).agg(
+        count(lit(1)).alias("flights"),
+        avg("delay").alias("delay"),
+        earliest("time").alias("first"),
+        latest("time").alias("last"),
+    )
+    complete = expr(f"first < window.start + {_NIGHT} AND last >= window.end - {_NIGHT}")
+    return weeks.select(date_format(col("window.start"), "yyyy-MM-dd").alias("week"), "flights", "delay", complete)
 
 
 def stream(spark: Any, task: dict[str, Any]) -> None:
@@ -193,9 +216,9 @@ class SparkProcess:
         }
 
     def weeks(self, *, whole: bool) -> Weeks:
-        """Return flights and mean delay by week: of the whole topic, or of the stream so far."""
+        """Return the flights by week: of the whole topic, or of the stream so far."""
         rows = self._read("whole" if whole else "windows")
-        return {week: (flights, delay) for week, flights, delay in sorted(rows)}
+        return {name: Week(*week) for name, *week in sorted(rows)}
 
     def check(self) -> None:
         """Raise ZkConsumerError with the end of Spark's log if Spark ended by itself."""

@@ -22,7 +22,7 @@ from zkconsumer.assignors.strategy_agreement import StrategyConfig, assignment_s
 from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import MalformedMemberError
-from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, thread_id, utf16_key
+from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition, thread_id, utf16_key
 
 _VERSION = 1
 _OWN_KEYS = frozenset({"version", "consumer", "streams"})
@@ -33,6 +33,7 @@ class _View:
     members: Mapping[ConsumerId, Registration]
     partitions: Mapping[str, tuple[int, ...]]
     racks: Mapping[TopicPartition, str]
+    placement: Assignment | None = None
 
 
 class StreamsAssignor(GroupAssignor):

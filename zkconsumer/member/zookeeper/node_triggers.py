@@ -10,7 +10,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.session import SessionChanged
 
-_ABOUT_THE_GROUP = frozenset({Trigger.MEMBERS_CHANGED, Trigger.CHANGED})
+_ABOUT_THE_GROUP = frozenset({Trigger.MEMBERS_CHANGED, Trigger.CHANGED, Trigger.PLAN_CHANGED})
 
 
 class NodeTriggers:
@@ -33,6 +33,8 @@ class NodeTriggers:
         ids, owners = paths.ids(self._group), paths.owners(self._group)
         if path == ids or path.startswith(ids + "/"):
             return Trigger.MEMBERS_CHANGED
+        if path == paths.placement(self._group):
+            return Trigger.PLAN_CHANGED
         if not path.startswith(owners + "/"):
             return Trigger.CHANGED
         topic, _, partition = path[len(owners) + 1 :].partition("/")

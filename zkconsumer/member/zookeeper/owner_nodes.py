@@ -94,11 +94,14 @@ class OwnerNodes:
         self._doubtful.update(partitions)
 
     def sweep(self, wanted: Collection[TopicPartition], deadline: Deadline) -> None:
-        """Delete our owner nodes of partitions that are not ``wanted``. An interrupted round left them behind."""
+        """Delete our owner nodes of partitions that are not ``wanted``. An interrupted round left them behind.
+
+        Wanted ones stay in doubt until they are claimed, because a newer event may end the round before that.
+        """
         stray = self._doubtful.difference(wanted)
         if stray:
             self.release({}, deadline, stray)
-        self._doubtful.clear()
+        self._doubtful.intersection_update(wanted)
 
     def mine(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
         """Return the partitions whose owner nodes our session made and no other client changed. Watch all of them."""

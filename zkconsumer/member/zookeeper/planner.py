@@ -28,7 +28,9 @@ class GroupView:
     member counts as one without topics (the original stops the whole group), and its threads keep the partitions that
     they own, ``kept``. ``topics`` are all topic names, if a member subscribes by expression. ``partitions`` are those
     of every existing topic that a member may want. ``racks`` are those of the partitions' leaders, if the strategy
-    wants them.
+    wants them. ``created`` are the transactions that made the registrations. ``doubtful`` are unreadable members that
+    others may be able to read: their expression took us too long, or we may not list the topics. ``placement`` is the
+    assignment of the group's plan, if the strategy needs one and it is in effect.
     """
 
     members: Mapping[ConsumerId, Registration]
@@ -37,6 +39,9 @@ class GroupView:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     racks: Mapping[TopicPartition, str] = field(default_factory=dict)
     kept: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
+    created: Mapping[ConsumerId, int] = field(default_factory=dict)
+    doubtful: frozenset[ConsumerId] = frozenset()
+    placement: Assignment | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
@@ -26,6 +27,7 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.member.zookeeper.node_triggers import NodeTriggers
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
+from zkconsumer.member.zookeeper.plan_outcome import NO_PLAN, PlanOutcome
 from zkconsumer.member.zookeeper.planner import (
     Assign,
     GroupView,
@@ -41,6 +43,9 @@ from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.node_values import Seen
+
+if TYPE_CHECKING:
+    from zkconsumer.member.zookeeper.placement_node import PlacementNode
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +63,7 @@ class Round:
 
     ``registered``: it, or the one before, had to register us. ``trouble`` says what is wrong, in words. ``seconds`` is
     its duration. ``superseded``: it stopped before it claimed. ``freed`` partitions had owners at the claim, and none
-    when they were looked at again.
+    when they were looked at again. ``plan`` is what the group's plan asks for.
     """
 
     todo: Plan
@@ -69,6 +74,7 @@ class Round:
     seconds: float
     superseded: bool = False
     freed: frozenset[TopicPartition] = frozenset()
+    plan: PlanOutcome = NO_PLAN
 
 
 class RebalanceRounds:
@@ -122,7 +128,7 @@ class RebalanceRounds:
         view = self._registration.view(deadline)
         self._lose_deleted(deadline)
         self._recreated.check(deadline)
-        todo, trouble = self._strategy.plan(view, self._owned.positions)
+        todo, trouble = self._strategy.plan(view, self._owned.positions, deadline)
         self.owner_nodes.sweep({*self._owned.positions, *todo.claim}, deadline)
         ahead = self._give_up(todo)
         superseded = bool(todo.release and todo.claim) and self._is_outdated() and self._superseded < SUPERSEDED_MOST
@@ -132,8 +138,14 @@ class RebalanceRounds:
         freed = self.owner_nodes.free(claimed.held) if claimed.held else frozenset()
         if not superseded:
             self.triggers.wait_for({*claimed.blocked, *view.kept})
+        outcome = self._strategy.outcome
+        if outcome.reread:
+            self._registration.forget_view()
+        if outcome.advertise:
+            self._registration.advertise()
         troubles = "; ".join(filter(None, (trouble, self._recreated.trouble, self._listener.trouble)))
-        return Round(todo, view, claimed, registered, troubles, monotonic() - began, superseded, freed)
+        seconds = monotonic() - began
+        return Round(todo, view, claimed, registered, troubles, seconds, superseded, freed, outcome)
 
     def _is_outdated(self) -> bool:
         """Return whether something of the group changed since this was last asked."""
@@ -154,8 +166,9 @@ class RebalanceRounds:
         self._registration.subscribe(registration)
 
     def forget_view(self) -> None:
-        """Drop the cached view of the group."""
+        """Drop the cached view of the group: the member was away, or a round failed."""
         self._registration.forget_view()
+        self._strategy.restart_wait()
 
     def doubt_view(self) -> None:
         """Read most of the group again in the next round."""
@@ -219,7 +232,11 @@ class RebalanceRounds:
             self._recreated.claimed(claimed)
             if claimed.refused and self._is_hopeless(claimed, view):
                 raise next(iter(claimed.refused.values()))
-        if self._listener.exists and (claimed.ours or todo.assignment != self._told):
+        if (
+            self._listener.exists
+            and not self._strategy.outcome.waiting
+            and (claimed.ours or todo.assignment != self._told)
+        ):
             self._told = todo.assignment
             for tp, offset in self._listener.start_offsets(todo.assignment, claimed.ours).items():
                 self._owned.seek(tp, offset)
@@ -247,6 +264,7 @@ class AppliedStrategy:
     """Runs the strategy for one member and keeps the last assignment. It logs each problem once.
 
     Arguments: ``assign`` is the strategy, ``name`` its name; ``concern`` returns a warning about a view's members.
+    ``placement`` is the group's plan, for a strategy that needs one.
     """
 
     def __init__(
@@ -257,12 +275,14 @@ class AppliedStrategy:
         exclude_internal_topics: bool,
         name: str = "range",
         concern: Concern = lambda _: None,
+        placement: PlacementNode | None = None,
     ) -> None:
         self._consumer = consumer
         self._assign = assign
         self._exclude_internal = exclude_internal_topics
         self._name = name
         self._concern = concern
+        self._placement = placement
         self._in_force: Assignment = {}
         self._concerned: str | None = None
         self._differing = False
@@ -270,11 +290,24 @@ class AppliedStrategy:
         self.orphaned: frozenset[TopicPartition] = frozenset()
         """Partitions that the assignment before the last gave to members that have left since."""
 
-    def plan(self, view: GroupView, owned: Mapping[TopicPartition, PartitionPosition]) -> tuple[Plan, str]:
+    @property
+    def outcome(self) -> PlanOutcome:
+        """What the group's plan asked for in the last round."""
+        return NO_PLAN if self._placement is None else self._placement.outcome
+
+    def restart_wait(self) -> None:
+        """Wait anew for the plan of the group: the member was away."""
+        if self._placement is not None:
+            self._placement.restart_wait()
+
+    def plan(
+        self, view: GroupView, owned: Mapping[TopicPartition, PartitionPosition], deadline: Deadline
+    ) -> tuple[Plan, str]:
         """Return the plan, and the reason if it differs from the strategy's assignment (else empty).
 
         A strategy that raises leaves the assignment before it in force. That harms nothing that flows already, and
-        partitions lost meanwhile are claimed again as before. Raises AssignmentError for an impossible assignment.
+        partitions lost meanwhile are claimed again as before. Raises AssignmentError for an impossible assignment,
+        RegistryError if the plan of the group cannot be read or written.
         """
         self._warn(view)
         threads = {tp: position.thread for tp, position in owned.items()}
@@ -283,7 +316,11 @@ class AppliedStrategy:
             return plan(view, self._consumer, threads, assign, exclude_internal_topics=self._exclude_internal)
 
         try:
+            if self._placement is not None:
+                view = self._placement.settle(view, self._in_force, owned, deadline)
             todo = made(self._assign)
+        except RegistryError:
+            raise
         except (Exception, SystemExit) as e:  # noqa: BLE001 (a plug-in raises whatever it likes; the member lives on)
             return made(lambda view, threads: possible(self._in_force, view, threads)), self._failed(e)
         if self._failure:

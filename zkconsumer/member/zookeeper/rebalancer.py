@@ -283,14 +283,15 @@ class Rebalancer:
             self.schedule.reconcile_later()
         self.orphaned.concluded(done.todo.assignment, self._owned.positions, done.view)
         waits = done.claimed.blocked.keys() - done.claimed.refused.keys()
-        patient = bool(waits) and monotonic() < self._started + self._settings.backoff_max
+        patient = bool(waits or done.plan.waiting) and monotonic() < self._started + self._settings.backoff_max
         trouble = "; ".join(filter(None, (done.trouble, self.orphaned.report())))
         self._status.round_ended(done, trouble, why, patient=patient)
         if done.freed:
             self._inbox.postpone(LookAgain(f"{first_of(done.freed)} released meanwhile"))
         # they are events again: the table knows no others while a round is performed
         self._inbox.postpone(*self._inbox.changes.apply())
-        self._on(Trigger.ROUND_BLOCKED if done.claimed.blocked else Trigger.ROUND_SETTLED)
+        self._on(Trigger.ROUND_BLOCKED if done.claimed.blocked or done.plan.waiting else Trigger.ROUND_SETTLED)
+        self.schedule.not_later(done.plan.again_at, "the plan may change")
         self._follow(self.conflicts.retry())
 
     def _failed(self, error: Exception, trouble: str) -> None:

@@ -79,6 +79,10 @@ class GroupRegistration:
         self._registration = registration
         self._rewrite = True
 
+    def advertise(self) -> None:
+        """Have the next :meth:`register` write our node again: what it advertises has changed."""
+        self._rewrite = True
+
     def register(self, deadline: Deadline) -> bool:
         """Make our registration, if it does not stand as our session made it. Returns whether it was made.
 
@@ -123,8 +127,8 @@ class GroupRegistration:
         owner = node.ephemeral_owner
         kind = f"session 0x{owner & (1 << 64) - 1:x}" if owner else "a persistent node"
         raise ConsumerIdInUseError(
-            f"{self.path} is held by {kind}: another live member has this consumer.id, or its former session has not "
-            "expired yet"
+            f"{self.path} is held by {kind}: another live member has this consumer.id or group.instance.id, or its "
+            "former session has not expired yet"
         )
 
     def _before_registering(self) -> Look:
@@ -188,8 +192,11 @@ class GroupRegistration:
         members = tuple(paths.member(self.group, name) for name in names)
         self._cache.forget(set(self._members).difference(members))  # large groups leave nothing behind
         self._members = members
-        registrations, unreadable = self._registrations.of(self._cache.nodes(self._members, deadline))
-        readable = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
+        nodes = self._cache.nodes(self._members, deadline)
+        registrations, unreadable = self._registrations.of(nodes)
+        readable = {_name(path): known for path, known in registrations.items()}
+        created = {_name(path): node.czxid for path, node in nodes.items() if node is not None}
+        legible = set(readable)
         topics = self._all_topics(readable, unreadable, deadline)
         given_up = self._gave_up_on(topics)
         left_out = failing_filters(readable, topics, self._exclude_internal, given_up, self._keep_lease)
@@ -200,7 +207,9 @@ class GroupRegistration:
         wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
         partitions = self._partitions(wanted, unreadable, deadline)
         racks = self._racks.of(partitions, deadline) if self._racks is not None else {}
-        view = GroupView(readable, partitions, topics, unreadable, racks, self._kept(unreadable, partitions, deadline))
+        kept = self._kept(unreadable, partitions, deadline)
+        doubtful = frozenset(legible - readable.keys())
+        view = GroupView(readable, partitions, topics, unreadable, racks, kept, created, doubtful)
         self._report(unreadable)
         return view
 
@@ -297,3 +306,7 @@ class GroupRegistration:
         if len(new) > REPORTED_AT_ONCE:
             log.warning("%d more nodes cannot be read, %s the last of them", len(new) - REPORTED_AT_ONCE, new[-1])
         self._reported = dict(unreadable)
+
+
+def _name(path: str) -> ConsumerId:
+    return ConsumerId(path.rpartition("/")[2])

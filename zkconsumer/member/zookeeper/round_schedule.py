@@ -80,6 +80,12 @@ class RoundSchedule:
         self._note(reason)
         self.due = monotonic() + self._settings.backoff_max * random.uniform(0.5, 1.0)
 
+    def not_later(self, moment: float, reason: str) -> None:
+        """Make a round due at this moment, if none is due before it."""
+        if moment < self.due:
+            self._note(reason)
+            self.due = moment
+
     def back_off(self) -> float:
         """Make a failed round due again. Returns the seconds until then, which grow with each failure up to a limit."""
         self.failures += 1

@@ -47,6 +47,7 @@ class Trigger(Enum):
     MEMBERS_CHANGED = "members changed"
     CHANGED = "a watched node changed"
     OWNER_CHANGED = "an owner node changed"
+    PLAN_CHANGED = "the plan changed"
     DEMANDED = "a round is demanded"
     ROUND_DUE = "the time of a round has come"
     ROUND_SETTLED = "all planned partitions are owned"
@@ -99,9 +100,10 @@ TABLE: Final = StateTable[State, Trigger, Effect](State, Trigger)
 TABLE.on([State.SETTLED, State.WAITING], [Trigger.MEMBERS_CHANGED], State.CHANGED, Effect.COMMIT, Effect.WAIT_QUIET)
 TABLE.on([State.CHANGED, State.FAILED], [Trigger.MEMBERS_CHANGED], State.CHANGED, Effect.WAIT_QUIET)
 TABLE.on(BETWEEN_ROUNDS, [Trigger.CHANGED], State.CHANGED, Effect.WAIT_QUIET)
-TABLE.on(BETWEEN_ROUNDS, [Trigger.OWNER_CHANGED], State.CHANGED, Effect.WAIT_BRIEFLY)
+TABLE.on(BETWEEN_ROUNDS, [Trigger.OWNER_CHANGED, Trigger.PLAN_CHANGED], State.CHANGED, Effect.WAIT_BRIEFLY)
 # the round of a joining member is due already
-TABLE.on([State.JOINING], [Trigger.MEMBERS_CHANGED, Trigger.CHANGED, Trigger.OWNER_CHANGED], None)
+_SEEN = [Trigger.MEMBERS_CHANGED, Trigger.CHANGED, Trigger.OWNER_CHANGED, Trigger.PLAN_CHANGED]
+TABLE.on([State.JOINING], _SEEN, None)
 TABLE.on([State.JOINING], [Trigger.DEMANDED], None, Effect.BEGIN_NOW)
 TABLE.on(BETWEEN_ROUNDS, [Trigger.DEMANDED], State.CHANGED, Effect.BEGIN_NOW)
 TABLE.on(CONNECTED, [Trigger.ROUND_DUE], State.REBALANCING, Effect.PERFORM_ROUND)
@@ -128,8 +130,7 @@ TABLE.on(OPEN, [Trigger.NEW_SESSION], State.CHANGED, Effect.DROP_ALL, *_RESUME)
 TABLE.on(OPEN, [Trigger.SESSION_LOST], State.EXPIRED, *_FORGET)
 TABLE.on(OPEN, [Trigger.STOPPED], State.CLOSED, Effect.SHUT_DOWN)
 # a reconnection forgets everything that was read, so none of these is lost
-_CHANGES = [Trigger.MEMBERS_CHANGED, Trigger.CHANGED, Trigger.OWNER_CHANGED, Trigger.DEMANDED]
-TABLE.on(DISCONNECTED, [*_CHANGES, Trigger.RECONCILE_DUE, Trigger.CONNECTION_LOST], None)
+TABLE.on(DISCONNECTED, [*_SEEN, Trigger.DEMANDED, Trigger.RECONCILE_DUE, Trigger.CONNECTION_LOST], None)
 TABLE.on([State.CUT_OFF, State.EXPIRED], [Trigger.LEASE_ENDED], None)
 TABLE.on([State.EXPIRED], [Trigger.RECONNECTED], State.CHANGED, Effect.DROP_ALL, *_RESUME)
 TABLE.on([State.CLOSED], Trigger, None)

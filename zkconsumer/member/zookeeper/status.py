@@ -63,10 +63,11 @@ class Status:
     def round_ended(self, done: Round, trouble: str, why: str, *, patient: bool) -> None:
         """Show what a round came to. ``patient``: joining still waits for partitions that others hold."""
         before = self.state
-        detail = "; ".join(filter(None, (trouble, *_missing(done.view, self._consumer))))
+        waiting = f"waiting for a plan: {done.plan.waiting}" if done.plan.waiting else ""
+        detail = "; ".join(filter(None, (trouble, waiting, *_missing(done.view, self._consumer))))
         blocked = self._since(done.claimed.blocked)
         changed = bool(done.todo.release or done.claimed.ours or done.registered or blocked != before.blocked)
-        phase = Phase.WAITING if blocked else Phase.OWNING
+        phase = Phase.WAITING if blocked or waiting else Phase.OWNING
         self.state = ConnectorState(phase, len(self._owned), done.todo.wanted, blocked, detail, before.rebalances + 1)
         log.log(
             logging.INFO if changed or detail != before.detail else logging.DEBUG,

@@ -136,7 +136,7 @@ def unowned_partitions(seen: Observations) -> Iterator[Finding]:
     wanted = snapshot.partitions_of(seen.analysis.subscribed)
     missing: dict[ConsumerId, list[TopicPartition]] = {}
     for tp in wanted:
-        if tp not in snapshot.owners:
+        if tp not in snapshot.owners and tp not in seen.analysis.reserved:
             missing.setdefault(_member(expected.get(tp, ThreadId(""))), []).append(tp)
     quiet = seen.analysis.quiet_for
     for member, tps in sorted(missing.items()):

@@ -42,14 +42,14 @@ class ListenAddress:
         return ":" in self.host
 
 
-def listen_address(text: str) -> ListenAddress:
-    """Return the address that ``--listen`` names: ``127.0.0.1:8089``, ``[::1]:8089``, ``localhost:0``.
+def listen_address(text: str, option: str = "--listen") -> ListenAddress:
+    """Return the address that an option names: ``127.0.0.1:8089``, ``[::1]:8089``, ``localhost:0``.
 
-    Raises: ConfigException.
+    Raises: ConfigException, which names the option.
     """
     found = _HOST.fullmatch(text)
     if found is None or found["port"] is None or int(found["port"]) > 65535:
-        raise ConfigException("--listen", f"{text!a} is no HOST:PORT, such as 127.0.0.1:8089 or [::1]:8089")
+        raise ConfigException(option, f"{text!a} is no HOST:PORT, such as 127.0.0.1:8089 or [::1]:8089")
     return ListenAddress(found["v6"] or found["name"], int(found["port"]))
 
 

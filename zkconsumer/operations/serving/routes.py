@@ -9,11 +9,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from zkconsumer.operations.serving.access import COOKIE, AccessRules
 from zkconsumer.operations.serving.api import group_document, groups_document
+from zkconsumer.operations.serving.bounded_http import Response, text
 from zkconsumer.operations.serving.burrow_answers import BurrowCluster
 from zkconsumer.operations.serving.judgement import Details, Document, Judgement, details
 from zkconsumer.operations.serving.metrics_text import CONTENT_TYPE, metrics_text
@@ -21,7 +22,6 @@ from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 
 JSON = "application/json"
-TEXT = "text/plain; charset=utf-8"
 
 _OPEN = {("healthz",), ("readyz",), ("burrow", "admin"), ("burrow", "admin", "ready")}
 """Paths for probes. They need no token, and tell nothing of the groups."""
@@ -45,17 +45,6 @@ class Request:
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An answer. ``events`` is the group whose events to stream in place of a body, None for a body."""
-
-    status: int
-    body: bytes = b""
-    content_type: str = TEXT
-    headers: Mapping[str, str] = field(default_factory=dict)
-    events: str | None = None
-
-
 def request_of(target: str, headers: Mapping[str, str]) -> Request:
     """Return the request for the target of a request line. Raises ValueError for a target that is no path."""
     path, _, query = target.partition("?")
@@ -63,11 +52,6 @@ def request_of(target: str, headers: Mapping[str, str]) -> Request:
         raise ValueError("a path is wanted")
     elements = tuple(unquote(element) for element in path.removesuffix("/").split("/")[1:])
     return Request(path, elements, dict(parse_qsl(query, max_num_fields=_PARAMETERS)), headers)
-
-
-def text(status: int, message: str) -> Response:
-    """Return a line of plain text."""
-    return Response(status, f"{message}\n".encode("utf-8", "backslashreplace"))
 
 
 def document(found: Document, status: int = 200) -> Response:

@@ -21,7 +21,7 @@ from tests.timing import eventually, scaled
 from tests.unit.operations.serving.watched import at
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
-from zkconsumer.operations.serving import http_server
+from zkconsumer.operations.serving import bounded_http, http_server
 from zkconsumer.operations.serving.access import AccessRules, ListenAddress, checked_token, listen_address
 from zkconsumer.operations.serving.http_server import GroupServer
 from zkconsumer.operations.serving.poller import Poller
@@ -262,14 +262,14 @@ def test_a_request_that_is_too_large_or_wrong_ends(server: GroupServer, sent: by
 
 
 def test_a_slow_client_loses_its_connection(monkeypatch: pytest.MonkeyPatch, server: GroupServer) -> None:
-    monkeypatch.setattr(http_server, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(bounded_http, "READ_SECONDS", 0.05)
     with raw(server) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: ")
         assert read_all(client) == b""
 
 
 def test_beyond_the_most_connections_clients_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(bounded_http, "MOST_CONNECTIONS", 1)
     with serving(Groups(), interval=3600) as server:
         with raw(server) as waiting:
             waiting.sendall(b"GET / HTTP/1.1\r\n")

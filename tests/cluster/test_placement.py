@@ -1,0 +1,256 @@
+"""``sticky`` on a real ZooKeeper: restarts move nothing, a crash is waited for, and a Scala member ends the plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.security import make_acl
+
+from tests.cluster.conftest import NewTopic, owners_of
+from tests.cluster.in_process import Reader, by_range
+from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.our_member import OurMember
+from tests.scale import real_skewed
+from tests.timing import eventually
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.core.placement_plan import decode_plan
+from zkconsumer.devcluster import DevCluster
+
+PARTITIONS, MEMBERS = 20, 4
+SETTLED_S = 25.0
+Connect = Callable[..., ZookeeperConsumerConnector]
+
+
+def lasting(name: str) -> dict[str, str]:
+    return {
+        "partition.assignment.strategy": "sticky",
+        "group.instance.id": name,
+        "group.instance.grace.ms": "120000",
+    }
+
+
+STEADY = {"zookeeper.session.timeout.ms": "15000", "rebalance.backoff.ms": "600"}
+"""So that no session ends on a machine that stalls."""
+
+
+def underscored(properties: dict[str, str]) -> dict[str, str]:
+    return {name.replace(".", "_"): value for name, value in properties.items()}
+
+
+class Watched:
+    """The owners and the plan of a group, seen from outside."""
+
+    def __init__(self, client: KazooClient, group: str, topic: str) -> None:
+        self._client, self._group, self._topic = client, group, topic
+
+    def owners(self) -> dict[int, str]:
+        return owners_of(self._client, self._group, self._topic)
+
+    def made_at(self) -> dict[int, int]:
+        """The transaction that made each owner node: the same one as before if nobody touched it."""
+        where = f"/consumers/{self._group}/owners/{self._topic}"
+        return {number: self._client.exists(f"{where}/{number}").czxid for number in self.owners()}
+
+    def has_plan(self) -> bool:
+        try:
+            decode_plan(self._client.get(f"/consumers/{self._group}/placement")[0])
+        except NoNodeError:
+            return False
+        return True
+
+    def even(self, threads: int) -> bool:
+        shares = Counter(self.owners().values())
+        return len(shares) == threads and sum(shares.values()) == PARTITIONS and set(shares.values()) == {5}
+
+
+def test_a_rolling_restart_moves_nothing_and_loses_nothing(
+    connector: Connect,
+    zookeeper: KazooClient,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+) -> None:
+    topic, group = new_topic(PARTITIONS), new_group()
+    watched = Watched(zookeeper, group, topic)
+    readers: list[Reader] = []
+
+    def start(name: str) -> ZookeeperConsumerConnector:
+        made = connector(group, **underscored(lasting(name) | STEADY))
+        readers.extend(Reader(stream) for stream in made.create_message_streams({topic: 1})[topic])
+        return made
+
+    names = [f"m{number}" for number in range(MEMBERS)]
+    members = {name: start(name) for name in names}
+    eventually(lambda: watched.even(MEMBERS), SETTLED_S, "an even start")
+    before = watched.owners()
+    written = 0
+    for name in names:
+        others = {n: made for n, made in watched.made_at().items() if not before[n].startswith(f"{group}_{name}-")}
+        written += produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
+        members.pop(name).shutdown()
+        assert watched.owners() == {n: before[n] for n in others}, "nobody takes what waits for its member"
+        members[name] = start(name)
+        eventually(lambda: watched.owners() == before, SETTLED_S, f"{name} owns its partitions again")
+        assert {n: made for n, made in watched.made_at().items() if n in others} == others, "others were touched"
+    eventually(lambda: sum(len(reader.got) for reader in readers) >= written, SETTLED_S, f"{written} messages")
+    places = Counter(place for reader in readers for place in reader.places)
+    assert len(places) == written
+    assert set(places.values()) == {1}, "no message came twice"
+
+
+def started(our_member: Callable[..., OurMember], group: str, topic: str, name: str, grace_ms: int) -> OurMember:
+    properties = {**lasting(name), "group.instance.grace.ms": str(grace_ms), "auto.offset.reset": "smallest"}
+    return our_member(group, {topic: 1}, properties=properties).wait_ready()
+
+
+def all_consumed(members: list[OurMember], written: int) -> bool:
+    """Messages of a killed member may come twice, and none may be missing."""
+    return len({(m.partition, m.offset) for member in members for m in member.messages}) == written
+
+
+def test_a_killed_member_is_waited_for(
+    our_member: Callable[..., OurMember],
+    zookeeper: KazooClient,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+) -> None:
+    topic, group = new_topic(PARTITIONS), new_group()
+    watched = Watched(zookeeper, group, topic)
+    members = [started(our_member, group, topic, f"m{number}", 120_000) for number in range(MEMBERS)]
+    eventually(lambda: watched.even(MEMBERS), SETTLED_S, "an even start")
+    before, made = watched.owners(), watched.made_at()
+    written = produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
+    planner = members[0]
+    planner.kill()
+    written += produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
+    left = {n: thread for n, thread in before.items() if not thread.startswith(f"{group}_m0-")}
+    eventually(lambda: watched.owners() == left, SETTLED_S, "the session of the killed member has ended")
+    members.append(started(our_member, group, topic, "m0", 120_000))
+    eventually(lambda: watched.owners() == before, SETTLED_S, "the member owns its partitions again")
+    again = watched.made_at()
+    assert {n: again[n] for n in left} == {n: made[n] for n in left}, "others were touched"
+    eventually(lambda: all_consumed(members, written), SETTLED_S, f"{written} messages")
+
+
+def test_a_killed_member_that_stays_away_is_given_up(
+    our_member: Callable[..., OurMember],
+    zookeeper: KazooClient,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+) -> None:
+    """Its partitions go to the others after the grace time. When it comes back, it takes its share and no more."""
+    topic, group = new_topic(PARTITIONS), new_group()
+    watched = Watched(zookeeper, group, topic)
+    members = [started(our_member, group, topic, f"m{number}", 1_000) for number in range(MEMBERS)]
+    eventually(lambda: watched.even(MEMBERS), SETTLED_S, "an even start")
+    before = watched.owners()
+    written = produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
+    members[1].kill()
+    written += produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
+    gone = f"{group}_m1-0"
+    eventually(lambda: sorted(Counter(watched.owners().values()).values()) == [6, 7, 7], SETTLED_S, "three owners")
+    three = watched.owners()
+    assert all(three[n] == thread for n, thread in before.items() if thread != gone), "others keep what they have"
+    eventually(lambda: all_consumed(members, written), SETTLED_S, f"{written} messages while it is away")
+    members.append(started(our_member, group, topic, "m1", 1_000))
+    eventually(lambda: watched.even(MEMBERS), SETTLED_S, "even shares again")
+    assert {thread for n, thread in watched.owners().items() if thread != three[n]} == {gone}
+    written += produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
+    eventually(lambda: all_consumed(members, written), SETTLED_S, f"{written} messages")
+
+
+def test_a_scala_member_ends_the_plan_and_may_leave_again(
+    connector: Connect,
+    legacy_member: Callable[..., LegacyMember],
+    zookeeper: KazooClient,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+) -> None:
+    topic, group = new_topic(PARTITIONS), new_group()
+    watched = Watched(zookeeper, group, topic)
+    ours: list[Any] = []
+    for number in range(MEMBERS):
+        ours.append(connector(group, **underscored(lasting(f"m{number}"))))
+        ours[-1].create_message_streams({topic: 1})
+    eventually(lambda: watched.even(MEMBERS), SETTLED_S, "an even start")
+    scala = legacy_member("1.1.1", group, {topic: 1})
+    scala.wait_ready()
+
+    def by_range_of_all() -> bool:
+        threads = [f"{name}-0" for name in zookeeper.get_children(f"/consumers/{group}/ids")]
+        return len(threads) == MEMBERS + 1 and watched.owners() == by_range(threads, range(PARTITIONS))
+
+    eventually(by_range_of_all, SETTLED_S, "range beside a Scala member")
+    assert not watched.has_plan()
+    ranges = watched.owners()
+    scala.close()
+    eventually(lambda: watched.even(MEMBERS) and watched.has_plan(), SETTLED_S, "a plan again")
+    after = watched.owners()
+    moved = [n for n, thread in ranges.items() if thread.startswith(f"{group}_m") and after[n] != thread]
+    assert not moved, "the plan begins from the owners"
+
+
+def test_all_fall_back_to_range_together_and_lose_nothing(
+    connector: Connect,
+    zookeeper: KazooClient,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+) -> None:
+    """Nobody may write the plan any more when a member joins. So the planner withdraws, and all use range."""
+    topic, group = new_topic(PARTITIONS), new_group()
+    watched = Watched(zookeeper, group, topic)
+    readers: list[Reader] = []
+
+    def start(name: str) -> None:
+        made = connector(group, **underscored(lasting(name) | STEADY))
+        readers.extend(Reader(stream) for stream in made.create_message_streams({topic: 1})[topic])
+
+    for number in range(MEMBERS - 1):
+        start(f"m{number}")
+    eventually(lambda: watched.has_plan() and len(watched.owners()) == PARTITIONS, SETTLED_S, "a plan")
+    written = produce(topic, [str(n) for n in range(1_000)], partitions=PARTITIONS)
+    zookeeper.set_acls(f"/consumers/{group}/placement", [make_acl("world", "anyone", read=True)])
+    start("m3")
+    written += produce(topic, [str(n) for n in range(1_000)], partitions=PARTITIONS)
+    threads = [f"{group}_m{number}-0" for number in range(MEMBERS)]
+    eventually(lambda: watched.owners() == by_range(threads, range(PARTITIONS)), SETTLED_S, "range of all")
+    assert not watched.has_plan()
+    written += produce(topic, [str(n) for n in range(1_000)], partitions=PARTITIONS)
+    eventually(lambda: sum(len(reader.got) for reader in readers) >= written, SETTLED_S, f"{written} messages")
+    places = Counter(place for reader in readers for place in reader.places)
+    assert len(places) == written
+    assert set(places.values()) == {1}, "no message came twice"
+
+
+def test_lag_aware_settles_under_a_skewed_load(
+    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
+) -> None:
+    """One partition is hot, and one member slow. Times are shorter, so that a look takes a second and a half.
+
+    The hot partition stays or moves once, and the slow member is relieved. There is at most one plan for each eight
+    looks, by the pauses, so the number of plans is bounded whatever the load of the machine.
+    """
+    topic, group = new_topic(real_skewed.PARTITIONS), new_group()
+    with (
+        real_skewed.shorter_times(40.0),
+        real_skewed.SkewedGroup(cluster.zookeeper_connect, cluster.bootstrap_servers, topic, group) as skewed,
+    ):
+        eventually(lambda: all(skewed.shares().values()), SETTLED_S, "an even start")
+        began, first = monotonic(), len(skewed.changes)
+        eventually(lambda: len(skewed.shares()["slow"]) < 4 and skewed.changes[first:], 60.0, "the slow one relieved")
+        shares = skewed.shares()
+        of_hot = next(numbers for numbers in shares.values() if 0 in numbers)
+        assert len(of_hot) <= 4, shares
+        looks = (monotonic() - began) / 1.5 + 1
+        changes = skewed.changes[first:]
+        assert len(changes) <= looks / 8 + 1, changes
+        assert sum(one.moved for one in changes) <= real_skewed.PARTITIONS, changes
+    assert max(skewed.consumed().values()) == 1, "no message came twice"

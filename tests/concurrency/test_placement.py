@@ -1,0 +1,376 @@
+"""Changes of a group whose members follow a plan in ZooKeeper, each one staged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from time import monotonic
+
+import pytest
+
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, owners, settle
+from tests.concurrency.placement import placed_member
+from zkconsumer.assignors import placement
+from zkconsumer.assignors.even_load import LOOKS, PAUSE_LOOKS
+from zkconsumer.assignors.placement import RETRY_S
+from zkconsumer.core.load_report import PartitionLoad, encode_loads
+from zkconsumer.core.placement_plan import decode_plan
+from zkconsumer.core.registration import PLAN_KEY, STATIC, Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryUnavailableError
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.events import LookAgain
+from zkconsumer.member.zookeeper import load_reports, placement_node
+from zkconsumer.member.zookeeper.load_reports import LoadReports
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import node_codecs, paths
+
+PLAN = paths.placement(GROUP)
+Pass = Callable[[float, list[SteppedMember]], None]
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper(session_timeout=600.0)
+    make_topic(made, 12)
+    return made
+
+
+@pytest.fixture
+def time_passes(monkeypatch: pytest.MonkeyPatch) -> Pass:
+    """Let the clock of plans go on, and have members look again."""
+    offset = 0.0
+    for module in (placement_node, load_reports):
+        monkeypatch.setattr(module, "monotonic", lambda: monotonic() + offset)
+
+    def passes(seconds: float, members: list[SteppedMember]) -> None:
+        nonlocal offset
+        offset += seconds
+        for _ in range(3):
+            for member in members:
+                member.events.put(LookAgain("time has passed"))
+            settle(members)
+
+    return passes
+
+
+def counts(server: FakeZooKeeper) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for thread in owners(server).values():
+        found[thread] = found.get(thread, 0) + 1
+    return dict(sorted(found.items()))
+
+
+def advertises(server: FakeZooKeeper, member: SteppedMember) -> bool:
+    path = paths.member(GROUP, member.consumer)
+    node = server.node(path)
+    assert node is not None
+    return PLAN_KEY in node_codecs.decode_registration(node.data, path).extra
+
+
+def group(server: FakeZooKeeper, names: str, *, lasts: bool = True) -> list[SteppedMember]:
+    members: list[SteppedMember] = []
+    for name in names:
+        members.append(placed_member(server, name, lasts=lasts))
+        settle(members)
+    return members
+
+
+def test_the_oldest_member_writes_one_plan(server: FakeZooKeeper) -> None:
+    members = group(server, "ba")
+    node = server.node(PLAN)
+    assert node is not None
+    plan = decode_plan(node.data)
+    assert plan.planner == "g_b"
+    assert {tp.partition: str(thread) for tp, thread in plan.assignment.items()} == owners(server)
+    assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
+    settle(members)
+    again = server.node(PLAN)
+    assert again is not None
+    assert again.version == node.version, "a plan that fits is not written again"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_restart_moves_nothing(server: FakeZooKeeper, crash: bool) -> None:
+    a, b, c = members = group(server, "abc")
+    before = owners(server)
+    kept = {tp: position for member in (a, c) for tp, position in member.owned.items()}
+    if crash:
+        b.session.suspend()
+        b.session.expire_unnoticed()
+    else:
+        b.stop()
+    members = [a, c]
+    settle(members)
+    assert owners(server) == {n: thread for n, thread in before.items() if thread != "g_b-0"}
+    members.append(placed_member(server, "b"))
+    settle(members)
+    assert owners(server) == before
+    for tp, position in kept.items():
+        assert not position.revoked, f"{tp} was touched"
+
+
+def test_the_planner_too_may_restart(server: FakeZooKeeper) -> None:
+    a, b, c = group(server, "abc")
+    before = owners(server)
+    a.stop()
+    members = [b, c]
+    settle(members)
+    members.append(placed_member(server, "a"))
+    settle(members)
+    assert owners(server) == before
+    node = server.node(PLAN)
+    assert node is not None
+    assert decode_plan(node.data).planner == "g_b"
+
+
+def test_after_the_grace_time_others_take_over(server: FakeZooKeeper, time_passes: Pass) -> None:
+    a, b, c = group(server, "abc")
+    b.stop()
+    settle([a, c])
+    assert len(owners(server)) == 8
+    assert "nobody owned" not in str(a.rebalancer.state), "they wait for their member, on purpose"
+    time_passes(61.0, [a, c])
+    assert counts(server) == {"g_a-0": 6, "g_c-0": 6}
+
+
+def test_members_whose_names_do_not_last_are_not_waited_for(server: FakeZooKeeper) -> None:
+    a, b = group(server, "ab", lasts=False)
+    b.stop()
+    settle([a])
+    assert counts(server) == {"g_a-0": 12}
+
+
+def test_a_member_without_the_strategy_ends_the_plan(server: FakeZooKeeper) -> None:
+    members = group(server, "ab")
+    scala = SteppedMember(server, "c")
+    settle([*members, scala])
+    assert server.node(PLAN) is None
+    assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
+    ranges = owners(server)
+    scala.stop()
+    settle(members)
+    assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
+    now = owners(server)
+    assert all(now[n] == thread for n, thread in ranges.items() if thread != "g_c-0"), "it begins from the owners"
+
+
+def test_a_member_that_reads_other_plans_ends_it_too(server: FakeZooKeeper) -> None:
+    members = group(server, "a")
+    other = SteppedMember(server, "b", strategy=None, extra={"strategy": "sticky", PLAN_KEY: "2"})
+    settle([*members, other])
+    assert server.node(PLAN) is None
+    assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b'{"version":2}', b"[" * 100_000])
+def test_a_spoilt_plan_is_written_again(server: FakeZooKeeper, data: bytes) -> None:
+    members = group(server, "ab")
+    before = owners(server)
+    server.put(PLAN, data)
+    settle(members)
+    assert owners(server) == before
+    node = server.node(PLAN)
+    assert node is not None
+    assert decode_plan(node.data).planner == "g_a"
+
+
+@pytest.mark.parametrize("strategy", ["sticky", "lag-aware"])
+def test_a_group_that_no_plan_can_name_uses_range(server: FakeZooKeeper, strategy: str) -> None:
+    """The original takes "-1" for a partition. A plan with it could not be read, and was written for ever."""
+    server.put(paths.topic("t"), b'{"version":1,"partitions":{"-1":[0],"0":[0],"1":[0]}}')
+    members = [placed_member(server, name, strategy=strategy) for name in "ab"]
+    settle(members)
+    assert server.node(PLAN) is None
+    assert len(owners(server)) == 3
+    assert not advertises(server, members[0])
+
+
+def test_a_plan_that_reserves_for_millions_of_streams_is_none(server: FakeZooKeeper) -> None:
+    """The planner would list the streams of all reservations, which no memory holds."""
+    members = group(server, "ab")
+    before = owners(server)
+    node = server.node(PLAN)
+    assert node is not None
+    document = json.loads(node.data)
+    document["subscriptions"].append({"t": 100_000})
+    document["reserved"] = {f"g_x{n}": len(document["subscriptions"]) - 1 for n in range(20_000)}
+    server.put(PLAN, json.dumps(document).encode())
+    settle(members)
+    assert owners(server) == before
+    again = server.node(PLAN)
+    assert again is not None
+    assert decode_plan(again.data) == decode_plan(node.data)
+
+
+def test_a_group_too_large_for_a_plan_uses_range(server: FakeZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
+    member = placed_member(server, "a")
+    for number in range(6):
+        make_topic(server, 1, topic=f"u{number}")
+    path = paths.member(GROUP, "g_z")
+    extra = {"strategy": "sticky", PLAN_KEY: "1"}
+    subscription = {f"u{number}": 100_000 for number in range(6)}
+    server.put(path, node_codecs.encode_registration(Registration(STATIC, subscription, extra=extra)))
+    settle([member])
+    assert server.node(PLAN) is None
+    assert not advertises(server, member)
+    assert "600001 streams of all topics are more than" in caplog.text
+    assert counts(server) == {"g_a-0": 12}
+
+
+def test_the_report_of_the_owner_counts(server: FakeZooKeeper) -> None:
+    """Another report may be of the owner before it, half a minute old, or of a foreign writer."""
+    members = [placed_member(server, name, strategy="lag-aware") for name in "ab"]
+    settle(members)
+    reports = LoadReports(members[0].session, GROUP, ConsumerId("g_a"), publishes=True)
+    mine, theirs = TopicPartition("t", 0), TopicPartition("t", 1)
+    thread = {"g_a": ThreadId("g_a-0"), "g_b": ThreadId("g_b-0")}
+    for name, own, other in (("g_a", mine, theirs), ("g_b", theirs, mine)):
+        loads = {own: PartitionLoad(1, 1), other: PartitionLoad(9, 9), TopicPartition("t", 2): PartitionLoad(5, 5)}
+        server.put(
+            paths.member_loads(GROUP, name), encode_loads({**loads, TopicPartition("x", 0): PartitionLoad(7, 7)})
+        )
+    placed = {mine: thread["g_a"], theirs: thread["g_b"], TopicPartition("t", 2): ThreadId("g_c-0")}
+    found = reports.all([ConsumerId("g_a"), ConsumerId("g_b")], placed, Deadline(5))
+    assert found == {
+        mine: PartitionLoad(1, 1),
+        theirs: PartitionLoad(1, 1),
+        TopicPartition("t", 2): PartitionLoad(5, 5),
+    }
+
+
+def test_a_member_that_waits_keeps_what_it_owns(server: FakeZooKeeper, time_passes: Pass) -> None:
+    """The planner hangs while its session lives."""
+    a, b = group(server, "ab")
+    flowing = dict(b.owned)
+    c = placed_member(server, "c")
+    settle([b, c])
+    assert b.owned == flowing
+    assert not c.owned
+    assert b.rebalancer.state.phase is Phase.WAITING
+    assert "waiting for a plan: the plan does not know g_c; g_a should write another" in b.rebalancer.state.detail
+    settle([a, b, c])
+    assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
+    assert b.rebalancer.state.detail == ""
+
+
+def test_without_a_plan_for_long_all_use_range(
+    server: FakeZooKeeper, time_passes: Pass, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A waiting member no longer advertises that it reads plans; so all see it. Later it tries again."""
+    a, b = group(server, "ab")
+    c = placed_member(server, "c")
+    settle([b, c])
+    time_passes(100.0, [b, c])
+    assert not advertises(server, b)
+    assert "range will be in effect for a while" in caplog.text
+    settle([a, b, c])
+    assert server.node(PLAN) is None
+    assert [owners(server)[n] for n in (0, 4, 8)] == ["g_a-0", "g_b-0", "g_c-0"], "as range gives them"
+    before = owners(server)
+    time_passes(RETRY_S + 1, [a, b, c])
+    assert advertises(server, b)
+    assert server.node(PLAN) is not None
+    assert owners(server) == before, "and nothing moves"
+
+
+@pytest.mark.parametrize("right", [("write",), ("read",)])
+def test_a_planner_without_rights_withdraws(server: FakeZooKeeper, right: tuple[str, ...]) -> None:
+    a, b = group(server, "ab")
+    server.refuse(PLAN, *right)
+    make_topic(server, 14)
+    settle([a, b])
+    assert not advertises(server, a)
+    assert len(owners(server)) == 14
+
+
+def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = group(server, "ab")
+    write = a.session.write
+    lost = [True]
+
+    def lossy(*arguments: object, **options: object) -> bool:
+        done = write(*arguments, **options)  # type: ignore[arg-type]
+        if lost:
+            lost.clear()
+            raise RegistryUnavailableError("the answer was lost")
+        return done
+
+    monkeypatch.setattr(a.session, "write", lossy)
+    c = placed_member(server, "c")
+    settle([a, b, c])
+    assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
+    node = server.node(PLAN)
+    assert node is not None
+    assert node.version == 2, "one for each of the members that joined"
+
+
+def test_a_second_member_of_one_instance_is_refused(server: FakeZooKeeper) -> None:
+    a, b = group(server, "ab")
+    second = placed_member(server, "b")
+    settle([a, b, second])
+    assert "another live member has this consumer.id or group.instance.id" in second.rebalancer.state.detail
+    assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
+
+
+def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_passes: Pass) -> None:
+    members = [placed_member(server, name, strategy="lag-aware") for name in "ab"]
+    settle(members)
+    before = owners(server)
+    node = server.node(paths.member_loads(GROUP, "g_a"))
+    assert node is not None
+    assert json.loads(node.data) == {"version": 1, "loads": {}}, "nothing was fetched yet"
+    for _ in range(PAUSE_LOOKS + LOOKS + 3):
+        for member in members:
+            for position in member.owned.values():
+                rate = 100 if before[position.partition] == "g_a-0" else 1
+                position.log_end = position.consumed = max(0, position.log_end) + 60 * rate
+            member.events.put(LookAgain("a reconciliation"))
+        time_passes(60.0, [])
+        for member in members:
+            member.step(3)
+    settle(members)
+    after = owners(server)
+    assert sum(before[n] != after[n] for n in range(12)) == 3
+    assert counts(server) == {"g_a-0": 3, "g_b-0": 9}
+
+
+def test_a_registration_deleted_in_a_round_is_no_failure(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Then the group that is read has no members at all, and so no oldest one."""
+    (a,) = group(server, "a")
+    register = a.membership.register
+
+    def deleted(deadline: Deadline) -> bool:
+        done = register(deadline)
+        server.remove(paths.member(GROUP, "g_a"))
+        monkeypatch.undo()
+        return done
+
+    monkeypatch.setattr(a.membership, "register", deleted)
+    a.events.put(LookAgain("a round"))
+    settle([a])
+    assert counts(server) == {"g_a-0": 12}
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_failing_decision_leaves_the_assignment(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (a,) = group(server, "a")
+    before = dict(a.owned)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a mistake in a strategy")
+
+    monkeypatch.setattr(placement, "fewest_moves", broken)
+    make_topic(server, 14)
+    settle([a])
+    assert dict(a.owned) == before
+    assert "the strategy sticky failed (RuntimeError: a mistake in a strategy)" in a.rebalancer.state.detail
+    monkeypatch.undo()
+    a.events.put(LookAgain("a round"))
+    settle([a])
+    assert len(a.owned) == 14

@@ -1,0 +1,128 @@
+"""``take``: lists of messages, in hand until the stream is asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.streams import new_stream
+from tests.unit.streams.test_kafka_stream import Bench, position, record_batch
+from zkconsumer.decoded_messages import message_class
+from zkconsumer.errors import ConfigException, ConnectorClosedException, InvalidMessageException
+from zkconsumer.streams import arrow_api
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.queue.close()
+
+
+def offsets(messages: list[Any]) -> list[int]:
+    return [message.offset for message in messages]
+
+
+def test_a_list_crosses_chunks_and_partitions(bench: Bench) -> None:
+    first, second = position(0), position(1)
+    bench.put(first, 0, 3)
+    bench.put(second, 0, 3)
+    taken = bench.stream.take(5, timeout=0)
+
+    assert [(message.partition, message.offset) for message in taken] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    assert (taken[0].key, taken[0].value, taken[0].headers) == (b"k0", b"v0", [("h", b"1")])
+    assert offsets(bench.stream.take(5, timeout=0)) == [2]
+
+
+def test_all_of_a_list_are_in_hand_until_the_next_read(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 5)
+    bench.stream.take(3, timeout=0)
+
+    assert (where.held, where.finished(including_held=False), where.finished(including_held=True)) == (True, 0, 3)
+    assert bench.stream.get(timeout=0).offset == 3
+    assert where.finished(including_held=False) == 3
+
+
+def test_messages_lists_and_columns_are_one_pass(bench: Bench) -> None:
+    bench.put(position(), 0, 8)
+
+    assert bench.stream.get(timeout=0).offset == 0
+    assert offsets(bench.stream.take(2)) == [1, 2]
+    assert next(bench.stream.batches(max_rows=2)).column("offset").to_pylist() == [3, 4]
+    assert offsets(bench.stream.take(1)) == [5]
+    assert next(iter(bench.stream)).offset == 6
+
+
+def test_an_empty_list_comes_when_nothing_is_there(bench: Bench) -> None:
+    assert bench.stream.take(5, timeout=0) == []
+    assert bench.stream.take(5) == []  # after consumer.timeout.ms, which is 0 here
+
+
+def test_messages_of_a_list_have_decoders(bench: Bench) -> None:
+    kind = message_class(bytes.decode, lambda data: int(data[1:]))
+    stream = new_stream("t/g_c-0", bench.queue, bench.lease, message_class=kind)
+    bench.put(position(), 0, 2)
+
+    assert [(message.key, message.value) for message in stream.take(2)] == [("k0", 0), ("k1", 1)]
+
+
+def test_a_list_ends_before_an_unreadable_place(bench: Bench) -> None:
+    where = position()
+    good, bad = record_batch(0, 2), bytearray(record_batch(2, 2))
+    bad[-3] ^= 255
+    bench.queue.deliver(where, good + bytes(bad), (0, 4), ())
+    stream = bench.stream
+
+    assert offsets(stream.take(10, timeout=0)) == [0, 1]
+    with pytest.raises(InvalidMessageException):
+        stream.take(10, timeout=0)
+    assert where.finished(including_held=False) == 2
+    assert stream.skip() == 4
+
+
+def test_a_revocation_leaves_a_list_in_hand(bench: Bench) -> None:
+    """The rows of a partition that leaves are finished by the next read, or left to the next owner."""
+    where = position()
+    bench.put(where, 0, 4)
+    bench.stream.take(2, timeout=0)
+    bench.queue.revoke([where])
+
+    assert where.held
+    assert bench.stream.take(2, timeout=0) == []
+    assert (where.held, where.finished(including_held=False)) == (False, 2)
+
+
+def test_a_list_that_was_not_returned_comes_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = position()
+    bench.put(where, 0, 4)
+
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(arrow_api, "one_list", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.stream.take(2, timeout=0)
+
+    assert not where.held
+    assert offsets(bench.stream.take(2, timeout=0)) == [0, 1]
+
+
+def test_a_batch_is_cut_in_the_middle(bench: Bench) -> None:
+    bench.put(position(), 0, 6)
+    assert [offsets(bench.stream.take(4)), offsets(bench.stream.take(4))] == [[0, 1, 2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "3"])
+def test_a_wrong_limit_is_named(bench: Bench, wrong: Any) -> None:
+    with pytest.raises(ConfigException, match="max_messages"):
+        bench.stream.take(wrong)
+
+
+def test_the_end_of_the_stream_is_an_error(bench: Bench) -> None:
+    bench.queue.close()
+    with pytest.raises(ConnectorClosedException):
+        bench.stream.take(1)

@@ -1,0 +1,104 @@
+"""Listeners with coroutines: those that hang, raise, end the connector, or outlive their event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.timing import scaled
+from tests.unit.test_async_connector import Make, committed, run, stream_of, threads_of
+from tests.unit.test_async_connector import cluster as cluster
+from tests.unit.test_async_connector import make as make
+from zkconsumer import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector
+from zkconsumer.errors import ConnectorClosedException
+from zkconsumer.testing import FakeCluster
+
+Act = Callable[[], Awaitable[object]]
+_connectors: list[AsyncZookeeperConsumerConnector] = []
+
+
+class Listener(AsyncConsumerRebalanceListener):
+    """A listener that acts when partitions come, or when they leave."""
+
+    def __init__(self, *, comes: Act | None = None, leaves: Act | None = None) -> None:
+        self._comes = comes
+        self._leaves = leaves
+
+    async def before_starting_fetchers(self, consumer_id: str, assignment: Mapping[Any, Any]) -> None:
+        if self._comes is not None:
+            await self._comes()
+
+    async def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        if self._leaves is not None:
+            await self._leaves()
+
+
+async def _hang() -> None:
+    while "does not return" not in str(_connectors[-1].state):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def _cancel_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+async def _fail() -> None:
+    raise ValueError("mine")
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (_hang, "does not return"),
+        (_fail, "raised ValueError: mine"),
+        (_cancel_itself, "raised CancelledError"),
+    ],
+    ids=["hangs", "raises", "cancelled"],
+)
+def test_a_listener_that_goes_wrong_is_told(make: Make, act: Act, told: str) -> None:
+    """The rebalance goes on without it, and messages come."""
+
+    async def read() -> None:
+        connector = make(**{"rebalance.listener.timeout.ms": 50})
+        _connectors[:] = [connector]
+        connector.set_consumer_rebalance_listener(Listener(comes=act))
+        async with connector:
+            assert (await (await stream_of(connector)).getone()).offset == 0
+            assert told in str(connector.state)
+
+    run(read())
+
+
+def test_a_listener_may_end_its_connector(cluster: FakeCluster, make: Make) -> None:
+    """It cannot wait for the end, which waits for it. Both waited until all deadlines had passed."""
+
+    async def read() -> None:
+        connector = make(**{"rebalance.listener.timeout.ms": 600_000})
+        connector.set_consumer_rebalance_listener(Listener(comes=lambda: connector.shutdown(timeout=600)))
+        async with connector:
+            with pytest.raises(ConnectorClosedException):
+                await stream_of(connector)
+
+    run(read())
+    assert not threads_of("g_")
+
+
+def test_a_listener_outlives_its_loop_and_is_told(cluster: FakeCluster, make: Make) -> None:
+    """The application ended its loop and shuts down on another one: the listener has nowhere to run."""
+    made: list[AsyncZookeeperConsumerConnector] = []
+
+    async def read() -> None:
+        made.append(make())
+        made[0].set_consumer_rebalance_listener(Listener(leaves=_fail))
+        await (await stream_of(made[0])).getone()
+
+    run(read())
+    asyncio.run(made[0].shutdown(timeout=scaled(5)))
+
+    assert committed(cluster) == [0, 0]  # the task that read has ended, with the message in its hands

@@ -1,0 +1,284 @@
+"""Which task has a message in its hands, what its commits count, and what befalls tasks that do it wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.internals import member_of
+from tests.timing import eventually, scaled
+from tests.unit.streams.test_async_cancellation import cancelled_at
+from tests.unit.test_async_connector import (
+    EACH,
+    FIRST,
+    PARTITIONS,
+    WITHIN,
+    Make,
+    committed,
+    run,
+    stream_of,
+    threads_of,
+    until,
+)
+from tests.unit.test_async_connector import cluster as cluster
+from tests.unit.test_async_connector import make as make
+from zkconsumer import AsyncStream, AsyncZookeeperConsumerConnector, MessageAndMetadata
+from zkconsumer.errors import OffsetCommitError
+from zkconsumer.streams import async_stream
+from zkconsumer.testing import FakeCluster
+
+Ask = Callable[[AsyncStream[Any, Any]], Awaitable[Any]]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda stream: asyncio.wait_for(stream.getone(), scaled(WITHIN)),
+        lambda stream: asyncio.wait_for(stream.getmany(60_000, 1), scaled(WITHIN)),
+        lambda stream: asyncio.wait_for(anext(aiter(stream)), scaled(WITHIN)),
+        lambda stream: asyncio.ensure_future(stream.getone()),
+    ],
+    ids=["getone", "getmany", "loop", "task"],
+)
+def test_another_tasks_commit_leaves_a_message_out(cluster: FakeCluster, make: Make, ask: Ask) -> None:
+    """A message that was read in ``wait_for`` is its caller's, although a task of its own may have read it.
+
+    Any other task's commit counted it as finished, because the task that read it had ended. A crash then lost it.
+    """
+
+    async def read() -> None:
+        async with make() as connector:
+            await ask(await stream_of(connector))
+            await asyncio.ensure_future(_commit(connector))
+            assert [offset or 0 for offset in committed(cluster)] == [0, 0]
+            await connector.commit()
+            assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+
+    run(read())
+
+
+def test_the_task_that_read_last_has_the_message(cluster: FakeCluster, make: Make) -> None:
+    """A stream may be read by one task, and later, with all others, by another one through ``messages()``."""
+
+    async def read() -> None:
+        async with make() as connector:
+            await (await stream_of(connector)).getone()
+            taken = asyncio.Event()
+
+            async def other() -> None:
+                async for _ in connector.messages():
+                    taken.set()
+                    await asyncio.Event().wait()
+
+            task = asyncio.ensure_future(other())
+            await taken.wait()
+            await connector.commit()  # the first message is finished, and the second one is not this task's
+            assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+            task.cancel()
+            await asyncio.wait([task])
+
+    run(read())
+
+
+@pytest.mark.parametrize("way", ["wait_for", "later"])
+def test_a_commit_counts_what_its_caller_holds(cluster: FakeCluster, make: Make, way: str) -> None:
+    """The task that makes the call is meant, also if another one awaits it, and what it holds at that moment."""
+
+    async def read() -> None:
+        async with make() as connector:
+            stream = await stream_of(connector)
+            await stream.getone()
+            if way == "wait_for":
+                await asyncio.wait_for(connector.commit(), scaled(WITHIN))
+            else:
+                commit = asyncio.ensure_future(connector.commit())
+                await stream.getone()
+                await commit
+            assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+            raise ValueError("the last message is not finished")
+
+    with pytest.raises(ValueError, match="is not finished"):
+        run(read())
+
+
+def test_a_second_loop_is_refused_while_one_waits(make: Make) -> None:
+    """Two tasks that read one stream: the second one took the wake-up of the first, which then slept for ever."""
+
+    async def read() -> None:
+        async with make() as connector:
+            stream = await stream_of(connector)
+            loops = [aiter(stream), aiter(stream)]
+            for _ in range(PARTITIONS * EACH // 2):
+                for one in loops:
+                    await anext(one)
+            waiting = [asyncio.ensure_future(_next(one)) for one in loops]
+            done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            assert len(done) == len(rest) == 1
+            with pytest.raises(RuntimeError, match="another task"):
+                await done.pop()
+            for task in rest:
+                task.cancel()
+
+    run(read())
+
+
+def test_a_commit_ends_in_time_while_the_store_hangs(make: Make) -> None:
+    """The committer's thread may stand in a call of the user's store. The coroutine then waited for ever."""
+    hold = Event()
+
+    async def read() -> None:
+        async with make() as connector:
+            await (await stream_of(connector)).getone()
+            member_of(connector).committer.submit(lambda: hold.wait(scaled(WITHIN)))
+            try:
+                with pytest.raises(OffsetCommitError, match="in time"):
+                    await connector.commit(timeout=0.05)
+            finally:
+                hold.set()
+
+    run(read())
+
+
+@pytest.mark.parametrize("way", ["getmany", "getone", "loop"])
+def test_a_waiting_read_goes_on_after_a_seek(cluster: FakeCluster, make: Make, way: str) -> None:
+    """Another task seeks, pauses and resumes while one waits. It gets what is there then, from the new place on."""
+
+    async def read() -> None:
+        async with make() as connector:
+            stream = await stream_of(connector)
+            taken = 0
+            while taken < PARTITIONS * EACH:
+                taken += sum(map(len, (await stream.getmany(60_000)).values()))
+            ways: dict[str, Callable[[], Awaitable[Any]]] = {
+                "getmany": lambda: stream.getmany(60_000, 1),
+                "getone": stream.getone,
+                "loop": lambda: _next(aiter(stream)),
+            }
+            waiting = asyncio.ensure_future(ways[way]())
+            queue = member_of(connector).delivery.streams()[0][2].queue
+            await until(lambda: queue.reader_waits)
+            connector.pause([FIRST])
+            await connector.seek(FIRST, EACH - 3)
+            cluster.append("events", 0, [b"more"])
+            assert not waiting.done()
+            connector.resume([FIRST])
+            found = await waiting
+            message = found[FIRST][0] if way == "getmany" else found
+            assert (message.partition, message.offset) == (0, EACH - 3)
+
+    run(read())
+
+
+def test_ctrl_c_leaves_the_group_and_the_message(cluster: FakeCluster, make: Make) -> None:
+    """``asyncio.run`` cancels the application, which leaves the group while the exception goes through it."""
+
+    async def read() -> None:
+        async with AsyncExitStack() as entered:
+            connector = await entered.enter_async_context(make())
+            stream = await stream_of(connector)
+            await stream.getone()
+            await stream.getone()
+            signal.raise_signal(signal.SIGINT)
+            await stream.getmany(60_000)
+            await asyncio.Event().wait()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(read())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not cluster.zookeeper.tree("/consumers/g/ids").keys() - {"/consumers/g/ids"}
+    assert sum(offset or 0 for offset in committed(cluster)) == 2
+
+
+def test_cancelled_topics_are_left_again(cluster: FakeCluster, make: Make) -> None:
+    """A timeout around ``add_topics`` shut the whole member down, and its loops ended without a word."""
+    cluster.create_topic("others")
+    cluster.append("others", 0, [b"o"])
+
+    async def read() -> None:
+        async with make() as connector:
+            stream = await stream_of(connector)
+            assert await asyncio.ensure_future(_awaited(cancelled_at(connector.add_topics({"others": 1}), 1)))
+            assert (await stream.getone()).offset == 0
+            added: dict[str, list[AsyncStream[Any, Any]]] = {}
+            while not added:
+                try:
+                    added = await connector.add_topics({"others": 1})
+                except ValueError:  # it is still being left
+                    await asyncio.sleep(0.01)
+            assert (await added["others"][0].getone()).value == b"o"
+
+    run(read())
+
+
+async def _application(connector: AsyncZookeeperConsumerConnector, seen: list[int], hand: list[int]) -> None:
+    """Read in all ways, and commit. ``hand`` is what would be consumed again if it ended now."""
+
+    def took(messages: Iterable[MessageAndMetadata[Any, Any]]) -> None:
+        hand[:] = [_number(message) for message in messages]
+        seen.extend(hand)
+
+    async with connector:
+        stream = await stream_of(connector)
+        for _ in range(3):
+            read = stream.getone()
+            hand.clear()
+            took([await read])
+        await connector.commit()
+        hand.clear()
+        taken = await stream.getmany(60_000, max_records=4)
+        took(message for messages in taken.values() for message in messages)
+        await connector.commit(timeout=scaled(WITHIN))
+        hand.clear()
+        async for message in stream:
+            took([message])
+            if len(seen) >= 10:
+                break
+
+
+def _number(message: MessageAndMetadata[Any, Any]) -> int:
+    return message.partition * EACH + message.offset
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_an_application_may_be_cancelled_anywhere(
+    cluster: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """In each suspension in turn, from joining to leaving. What the next member gets twice was in its hands."""
+    monkeypatch.setattr(async_stream, "TURN", 0.0)
+
+    async def rest(seen: list[int], group: str) -> None:
+        async with make(**{"group.id": group}) as connector:
+            async for message in await stream_of(connector, until="end"):
+                seen.append(_number(message))  # noqa: PERF401
+
+    reached, suspension = True, 1 + part
+    while reached:
+        seen, hand, group = list[int](), list[int](), f"g{suspension}"
+        connector = make(**{"group.id": group})
+        reached = run(_awaited(cancelled_at(_application(connector, seen, hand), suspension)))
+        eventually(lambda: not threads_of(f"{group}_"), WITHIN, "the member to leave")  # noqa: B023
+        run(rest(seen, group))
+        assert set(seen) == set(range(PARTITIONS * EACH)), f"cancelled in suspension {suspension}"
+        assert len(seen) <= PARTITIONS * EACH + len(hand), f"cancelled in suspension {suspension}"
+        suspension += 3
+
+
+async def _awaited(work: Any) -> Any:
+    return await work
+
+
+async def _commit(connector: AsyncZookeeperConsumerConnector) -> None:
+    await connector.commit()
+
+
+async def _next(loop: Any) -> Any:
+    return await anext(loop)

@@ -1,0 +1,122 @@
+"""Questions of a connector about the cluster: topics, partitions, log ends, offsets of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.timing import eventually
+from zkconsumer import TopicPartition, ZookeeperConsumerConnector
+from zkconsumer.errors import BrokerUnavailableError, ConnectorClosedException, PartitionNotOwnedError
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.requests import ListedOffset
+from zkconsumer.testing import FakeCluster
+
+Connect = Callable[..., ZookeeperConsumerConnector]
+FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(brokers=2, zookeeper=True) as made:
+        made.create_topic("events", 2)
+        made.create_topic("others", 1)
+        made.append("events", 0, [b"v"] * 5)
+        yield made
+
+
+@pytest.fixture
+def connect(cluster: FakeCluster) -> Iterator[Connect]:
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(**properties: Any) -> ZookeeperConsumerConnector:
+        base = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest"}
+        made.append(ZookeeperConsumerConnector(base | properties))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def check_answers(connector: ZookeeperConsumerConnector) -> None:
+    assert connector.topics() >= {"events", "others"}
+    assert not any(topic.startswith("__") for topic in connector.topics())
+    assert connector.partitions_for("events") == [FIRST, SECOND]
+    assert connector.beginning_offsets([FIRST]) == {FIRST: 0}
+    assert connector.end_offsets(connector.partitions_for("events")) == {FIRST: 5, SECOND: 0}
+    assert connector.end_offsets([("events", 0)]) == {FIRST: 5}
+    assert connector.end_offsets([]) == {}
+
+
+def test_answers_come_before_streams_and_join_no_group(cluster: FakeCluster, connect: Connect) -> None:
+    check_answers(connect())
+
+    assert not any("/consumers/g" in path for path in cluster.zookeeper.tree("/"))
+
+
+def test_answers_come_from_a_member(connect: Connect) -> None:
+    connector = connect()
+    connector.create_message_streams({"others": 1})
+
+    check_answers(connector)
+
+
+def test_answers_come_from_bootstrap_servers(cluster: FakeCluster) -> None:
+    with ZookeeperConsumerConnector(
+        bootstrap_servers=cluster.bootstrap_servers, group_id="g", group_coordination="kafka"
+    ) as connector:
+        check_answers(connector)
+
+
+def test_the_beginning_follows_deleted_messages(cluster: FakeCluster, connect: Connect) -> None:
+    cluster.truncate_before("events", 0, 3)
+
+    assert connect().beginning_offsets([FIRST]) == {FIRST: 3}
+
+
+def test_an_end_that_is_not_told_is_no_zero(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that names no offset, and no error, made logs end at 0: a read up to the end gave nothing."""
+
+    def nothing(_: Any, partitions: Any, *__: Any, **___: Any) -> dict[TopicPartition, ListedOffset]:
+        return {tp: ListedOffset(-1, -1, 0) for tp in partitions}
+
+    connector = connect()
+    monkeypatch.setattr(BrokerChannel, "list_offsets", nothing)
+    for ask in (connector.beginning_offsets, connector.end_offsets):
+        with pytest.raises(BrokerUnavailableError, match="no offset"):
+            ask([FIRST], timeout=0.1)
+
+
+def test_an_unknown_topic_is_told_in_time(connect: Connect) -> None:
+    with pytest.raises(BrokerUnavailableError, match="nowhere"):
+        connect().partitions_for("nowhere", timeout=0.2)
+
+
+def test_offsets_of_the_group_are_read_from_its_store(connect: Connect) -> None:
+    """A member that owns nothing sees what the owner has committed."""
+    owner, other = connect(), connect()
+    stream = owner.create_message_streams({"events": 1})["events"][0]
+    other.create_message_streams({})
+    stream.get(timeout=20)
+    owner.commit_offsets()
+
+    assert owner.committed(FIRST) == 1
+    assert other.assignment() == frozenset()
+    eventually(lambda: other.committed(FIRST) == 1, 20, "the committed offset to be read")
+    assert other.committed(("others", 0)) is None
+
+
+def test_offsets_of_the_group_need_a_member(connect: Connect) -> None:
+    with pytest.raises(PartitionNotOwnedError):
+        connect().committed(FIRST)
+
+
+def test_a_closed_connector_answers_nothing(connect: Connect) -> None:
+    connector = connect()
+    connector.shutdown()
+
+    with pytest.raises(ConnectorClosedException):
+        connector.topics()

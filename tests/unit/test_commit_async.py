@@ -1,0 +1,162 @@
+"""``commit_offsets_async``: what it counts, and how its end is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import get_ident
+from typing import Any
+
+import pytest
+
+from tests.internals import member_of
+from tests.timing import scaled
+from zkconsumer import TopicPartition, ZookeeperConsumerConnector
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
+from zkconsumer.model import ThreadId
+from zkconsumer.offsets.commit_schedule import due_offset
+from zkconsumer.testing import FakeCluster
+
+TP = TopicPartition("events", 0)
+WITHIN = 20.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        made.create_topic("events")
+        made.append("events", 0, [b"v"] * 10)
+        yield made
+
+
+@pytest.fixture
+def connector(cluster: FakeCluster) -> Iterator[ZookeeperConsumerConnector]:
+    with ZookeeperConsumerConnector(
+        zookeeper_connect=cluster.zookeeper_connect,
+        group_id="g",
+        auto_offset_reset="smallest",
+        auto_commit_enable=False,
+    ) as made:
+        yield made
+
+
+def test_the_message_in_hand_counts_as_finished(connector: ZookeeperConsumerConnector) -> None:
+    stream = connector.create_message_streams({"events": 1})["events"][0]
+    stream.take(3, timeout=scaled(WITHIN))
+    told: SimpleQueue[tuple[BaseException | None, int]] = SimpleQueue()
+    done = connector.commit_offsets_async(callback=lambda error: told.put((error, get_ident())))
+
+    assert done.result(scaled(WITHIN)) is None
+    error, thread = told.get(timeout=scaled(WITHIN))
+    assert error is None
+    assert thread != get_ident()
+    assert connector.committed(TP) == 3
+
+
+def test_messages_taken_later_are_not_counted(connector: ZookeeperConsumerConnector) -> None:
+    """The commit waits behind others. By then the reader has the next message in hand, which is not finished."""
+    stream = connector.create_message_streams({"events": 1})["events"][0]
+    stream.get(timeout=scaled(WITHIN))
+    hold: Future[None] = Future()
+    committer = member_of(connector).committer
+    committer.submit(lambda: hold.result(scaled(WITHIN)))
+    done = connector.commit_offsets_async()
+    stream.get(timeout=scaled(WITHIN))
+    hold.set_result(None)
+    done.result(scaled(WITHIN))
+
+    assert connector.committed(TP) == 1
+
+
+@pytest.mark.parametrize(
+    ("consumed", "held_until", "committed", "counting", "offset"),
+    [
+        (5, 10, 5, 6, 6),  # still in hand
+        (5, 10, 6, 6, None),  # written already
+        (6, 10, 5, 6, 6),  # the next one is in hand
+        (8, 10, 5, 6, 8),  # others are finished since
+        (6, -1, 5, 6, 6),
+    ],
+)
+def test_a_number_counts_what_was_in_hand(
+    consumed: int, held_until: int, committed: int, counting: int, offset: int | None
+) -> None:
+    position = PartitionPosition(TP, ThreadId("g_c-0"), consumed)
+    position.held_until, position.committed = held_until, committed
+
+    assert due_offset(position, counting_held=counting, ahead=False) == offset
+
+
+def test_given_offsets_are_written(connector: ZookeeperConsumerConnector) -> None:
+    connector.create_message_streams({"events": 1})
+    connector.commit_offsets_async({TP: 7}).result(scaled(WITHIN))
+
+    assert connector.committed(TP) == 7
+
+
+def test_an_error_is_told(connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch) -> None:
+    connector.create_message_streams({"events": 1})["events"][0].get(timeout=scaled(WITHIN))
+    committer = member_of(connector).committer
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OffsetCommitError("refused")
+
+    monkeypatch.setattr(committer.tracker, "commit", fail)
+    told: SimpleQueue[BaseException | None] = SimpleQueue()
+    done = connector.commit_offsets_async(callback=told.put)
+
+    with pytest.raises(OffsetCommitError, match="refused"):
+        done.result(scaled(WITHIN))
+    assert isinstance(told.get(timeout=scaled(WITHIN)), OffsetCommitError)
+
+
+def test_a_cancelled_future_harms_no_commit(connector: ZookeeperConsumerConnector) -> None:
+    stream = connector.create_message_streams({"events": 1})["events"][0]
+    stream.get(timeout=scaled(WITHIN))
+    connector.commit_offsets_async().cancel()
+    stream.get(timeout=scaled(WITHIN))
+    connector.commit_offsets()
+
+    assert connector.committed(TP) == 2
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_callback_that_raises_harms_no_commit(
+    connector: ZookeeperConsumerConnector, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A ``sys.exit()`` ended the thread that does all commits, and nothing was committed any more."""
+    stream = connector.create_message_streams({"events": 1})["events"][0]
+    stream.get(timeout=scaled(WITHIN))
+
+    def fail(_: BaseException | None) -> None:
+        raise error("mine")
+
+    connector.commit_offsets_async(callback=fail).result(scaled(WITHIN))
+    stream.get(timeout=scaled(WITHIN))
+    connector.commit_offsets(timeout=scaled(WITHIN))
+
+    assert connector.committed(TP) == 2
+    assert "the callback of a commit failed" in caplog.text
+
+
+def test_a_callback_may_begin_another_commit(connector: ZookeeperConsumerConnector) -> None:
+    stream = connector.create_message_streams({"events": 1})["events"][0]
+    stream.get(timeout=scaled(WITHIN))
+    told: SimpleQueue[BaseException | None] = SimpleQueue()
+    connector.commit_offsets_async(callback=lambda _: connector.commit_offsets_async({TP: 5}, told.put))
+
+    assert told.get(timeout=scaled(WITHIN)) is None
+    assert connector.committed(TP) == 5
+
+
+def test_after_the_end_it_raises_at_once(connector: ZookeeperConsumerConnector) -> None:
+    connector.create_message_streams({"events": 1})
+    committer = member_of(connector).committer
+    connector.shutdown()
+
+    with pytest.raises(ConnectorClosedException):
+        connector.commit_offsets_async()
+    with pytest.raises(OffsetCommitError, match="shut down"):
+        committer.submit(lambda: None).result(scaled(WITHIN))

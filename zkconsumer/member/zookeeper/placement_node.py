@@ -1,0 +1,218 @@
+"""The group's plan in its node: read, followed, and by the planner written.
+
+Called by the group thread only, within a round. ``assignors.placement`` decides; here is what it needs of ZooKeeper.
+The node is persistent, so that it outlives its planner. It is read through the node cache, whose watch makes a round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from time import monotonic
+
+from zkconsumer.assignors.placement import NEVER, Decision, Measured, Placement, SeenGroup, Verdict
+from zkconsumer.assignors.strategy_agreement import GroupStrategy
+from zkconsumer.core.name_lists import first_of
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.placement_plan import (
+    InvalidPlanError,
+    PlacementPlan,
+    PlanInputs,
+    decode_plan,
+    encode_plan,
+    streams_of,
+    too_large,
+)
+from zkconsumer.core.registration import INSTANCE_KEY
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MalformedNodeError, NotPermittedError
+from zkconsumer.member.zookeeper.load_reports import LoadReports
+from zkconsumer.member.zookeeper.plan_outcome import NO_PLAN, PlanOutcome
+from zkconsumer.member.zookeeper.planner import GroupView, possible, threads_of
+from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
+from zkconsumer.zookeeper.session import Session
+
+log = logging.getLogger(__name__)
+
+Positions = Mapping[TopicPartition, PartitionPosition]
+TRIES = 3
+"""Times that a plan is written in one round while others write it too."""
+
+
+class PlacementNode:
+    """The plan of one group, as one member reads and writes it.
+
+    Arguments: ``placement`` decides; ``loads`` has what members tell about their partitions.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        cache: NodeCache,
+        group: str,
+        consumer: ConsumerId,
+        strategy: GroupStrategy,
+        placement: Placement,
+        loads: LoadReports,
+        *,
+        exclude_internal_topics: bool,
+    ) -> None:
+        self._session = session
+        self._cache = cache
+        self._group = group
+        self._consumer = consumer
+        self._strategy = strategy
+        self._placement = placement
+        self._loads = loads
+        self._exclude_internal = exclude_internal_topics
+        self._path = paths.placement(group)
+        self._known: tuple[Node, PlacementPlan | None] | None = None
+        self.outcome = NO_PLAN
+        """The outcome of the last :meth:`settle`."""
+
+    def restart_wait(self) -> None:
+        """Begin to wait anew for a plan: the member was away."""
+        self._placement.restart_wait()
+
+    def settle(self, view: GroupView, in_force: Assignment, owned: Positions, deadline: Deadline) -> GroupView:
+        """Return the view with the assignment of the plan. The planner writes it if it must.
+
+        ``in_force`` is the last assignment. While this member waits for a plan, the view has the part of it that can
+        stay, without partitions that this member would have to claim. Raises RegistryError.
+        """
+        now = monotonic()
+        if self._placement.returns(now):
+            self.outcome = PlanOutcome(self.outcome.waiting, again_at=now, advertise=True)
+            return view
+        if self._consumer not in view.members:
+            # deleted since we registered: the next round registers again, and nothing is ours by any plan
+            self.outcome = PlanOutcome("our registration is gone")
+            return replace(view, placement=self._kept(view, in_force, owned))
+        agreed = self._strategy.is_of_all(view.members)
+        if agreed and view.doubtful:
+            # others may read them, and follow a plan while we do not
+            return self._withdraw(f"{first_of(view.doubtful)} cannot be read by us", view, in_force, owned)
+        if self._unreadable(view) or not agreed:
+            self._placement.leave()
+            self._take_away(view, deadline)
+            self.outcome = PlanOutcome(again_at=self._placement.withdrawn_until or NEVER)
+            return view
+        self._loads.publish(owned, deadline)
+        decision = self._decided(self._seen(view), deadline)
+        again_at = min(decision.again_at, self._loads.due)
+        if decision.verdict is Verdict.FOLLOW and decision.plan is not None:
+            self.outcome = PlanOutcome(again_at=again_at)
+            return replace(view, placement=decision.plan.present)
+        if decision.verdict is Verdict.WITHDRAW:
+            return self._withdraw(decision.why, view, in_force, owned)
+        self.outcome = PlanOutcome(decision.why, again_at, reread=decision.reread)
+        return replace(view, placement=self._kept(view, in_force, owned))
+
+    def _withdraw(self, why: str, view: GroupView, in_force: Assignment, owned: Positions) -> GroupView:
+        """Advertise no longer that we read plans. Until the group knows, everything stays where it is."""
+        log.warning("range will be in effect for a while, because no plan can be followed: %s", why)
+        now = monotonic()
+        self._placement.withdraw(now)
+        self.outcome = PlanOutcome(why, now, advertise=True)
+        return replace(view, placement=self._kept(view, in_force, owned))
+
+    # ---- the group as it is seen
+
+    def _unreadable(self, view: GroupView) -> bool:
+        ids = paths.ids(self._group) + "/"
+        return any(path.startswith(ids) for path in view.unreadable)
+
+    def _seen(self, view: GroupView) -> SeenGroup:
+        threads = threads_of(view, exclude_internal_topics=self._exclude_internal)
+        partitions = {topic: numbers for topic, numbers in view.partitions.items() if numbers}
+        streams = {consumer: streams_of(by_topic, partitions) for consumer, by_topic in threads.items()}
+        lasting = frozenset(c for c, one in view.members.items() if isinstance(one.extra.get(INSTANCE_KEY), str))
+        oldest = min(view.members, key=lambda consumer: (view.created.get(consumer, 0), consumer))
+        return SeenGroup(PlanInputs(self._strategy.name, streams, partitions, lasting), oldest)
+
+    def _kept(self, view: GroupView, in_force: Assignment, owned: Positions) -> Assignment:
+        """Return what can stay until there is a plan. Nothing is claimed, or it would move twice."""
+        threads = threads_of(view, exclude_internal_topics=self._exclude_internal)
+        mine = {thread for ids in threads.get(self._consumer, {}).values() for thread in ids}
+        others = {tp: thread for tp, thread in in_force.items() if thread not in mine and tp not in owned}
+        return possible({**others, **{tp: position.thread for tp, position in owned.items()}}, view, threads)
+
+    # ---- the node
+
+    def _decided(self, seen: SeenGroup, deadline: Deadline) -> Decision:
+        """Return the decision, after the plan is written if this member has to."""
+        large = too_large(seen.inputs)
+        if large:
+            return Decision(Verdict.WITHDRAW, why=large)
+        for _ in range(TRIES):
+            node = self._cache.nodes([self._path], deadline)[self._path]
+            found, now = self._plan_of(node), monotonic()
+            needed = self._placement.needs(seen, found, now)
+            owners = self._owners(seen, deadline) if needed.owners else {}
+            placed = owners if found is None else found.assignment
+            loads = self._loads.all(seen.inputs.streams, placed, deadline) if needed.loads else None
+            decision = self._placement.decide(seen, found, now, Measured(owners, loads))
+            if not decision.write:
+                return decision
+            assert decision.plan is not None
+            try:
+                if node is FORBIDDEN:
+                    raise NotPermittedError(f"{self._path}: ZooKeeper does not let us read it; check the node's ACL")
+                data = encode_plan(decision.plan)
+                written = self._write(node, data, deadline)
+            except (ValueError, NotPermittedError) as error:
+                return Decision(Verdict.WITHDRAW, why=f"the plan cannot be written: {error}")
+            if written:
+                log.info("wrote the plan for %d members of %s", len(seen.inputs.streams), self._group)
+                return self._placement.followed(decision)
+        return Decision(Verdict.WAIT, why="others write the plan at the same time")
+
+    def _write(self, node: Node | None, data: bytes, deadline: Deadline) -> bool:
+        """Write the plan if the node still is as it was read, and watch the new content."""
+        try:
+            if node is None:
+                return self._session.create(self._path, data, deadline)
+            return self._session.write(self._path, data, deadline, node.version)
+        finally:
+            self._cache.forget([self._path])
+            self._cache.nodes([self._path], deadline)
+
+    def _plan_of(self, node: Node | None) -> PlacementPlan | None:
+        if node is None:
+            return None
+        if self._known is None or self._known[0] != node:
+            try:
+                self._known = node, decode_plan(node.data)
+            except InvalidPlanError as error:
+                log.warning("%s is no plan: %s", self._path, error)
+                self._known = node, None
+        return self._known[1]
+
+    def _take_away(self, view: GroupView, deadline: Deadline) -> None:
+        """Delete the plan, if we would be its planner. One that fits again later would move everything back."""
+        ours = [c for c, registration in view.members.items() if registration.extra.get("strategy") in PLACEMENTS]
+        if not ours or min(ours, key=lambda c: (view.created.get(c, 0), c)) != self._consumer:
+            return
+        node = self._cache.nodes([self._path], deadline)[self._path]
+        if node is not None:
+            try:
+                self._session.delete(self._path, deadline, node.version)
+            except NotPermittedError as error:
+                log.warning("the plan cannot be deleted, so it may move partitions back later: %s", error)
+            self._cache.forget([self._path])
+
+    def _owners(self, seen: SeenGroup, deadline: Deadline) -> dict[TopicPartition, ThreadId]:
+        wanted = [TopicPartition(topic, n) for topic, numbers in seen.inputs.partitions.items() for n in numbers]
+        where = [paths.owner(self._group, tp) for tp in wanted]
+        owners = {}
+        for tp, path, node in zip(wanted, where, self._session.read(where, deadline), strict=True):
+            if node is not None:
+                try:
+                    owners[tp] = node_codecs.decode_owner(node.data, path)
+                except MalformedNodeError:
+                    continue  # nobody can tell its owner
+        return owners

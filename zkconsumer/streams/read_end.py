@@ -1,0 +1,22 @@
+"""The end of a stream that has one, as its queue sees it. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.model import TopicPartition
+
+
+class ReadEnd(Protocol):
+    """The end of a stream that has one (``until``)."""
+
+    def limit(self, tp: TopicPartition) -> int:
+        """Return the offset before which a partition is read. Takes no lock: it is asked under the queue's."""
+
+    def left(self, ahead: Mapping[PartitionPosition, int]) -> int:
+        """Return the number of offsets before the end, without those that are finished or before ``ahead``."""
+
+    def reached(self, ahead: Mapping[PartitionPosition, int]) -> bool:
+        """Return whether all before the end is finished, or before the offsets in ``ahead``. Returns at once."""
