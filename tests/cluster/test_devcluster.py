@@ -125,8 +125,10 @@ def test_zookeeper_can_be_frozen_and_restarted(own: DevCluster) -> None:
     client.stop()
     client.close()
     own.zookeeper.suspend()
-    assert own.zookeeper.ask("srvr", 0.3) == ""
-    own.zookeeper.resume()
+    try:
+        assert own.zookeeper.ask("srvr", 0.3) == ""
+    finally:
+        own.zookeeper.resume()  # or the tests after this one have no server either
     eventually(lambda: "Mode: standalone" in own.zookeeper.ask("srvr"), 10, "an answer")
     own.zookeeper.kill()
     own.zookeeper.start()

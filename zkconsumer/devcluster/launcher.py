@@ -10,7 +10,8 @@ owner may start servers from a worker thread, which ends far too early. This pro
 sound. It kills the child if the launcher itself is killed.
 
 Protocol: each request is one byte on standard input (``T`` SIGTERM, ``K`` SIGKILL, ``S`` SIGSTOP, ``C`` SIGCONT). The
-answer is one line, written once the signal was sent. The first line of output is the child's process id.
+answer is one line, written once the signal was sent, and after SIGSTOP once the child stands still. The first line of
+output is the child's process id.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 SIGNALS = {b"T": signal.SIGTERM, b"K": signal.SIGKILL, b"S": signal.SIGSTOP, b"C": signal.SIGCONT}
 _PR_SET_PDEATHSIG = 1
 _OWNER_CHECK_S = 0.5
+_STOP_WITHIN_S = 5.0
 
 
 def _die_with_launcher() -> None:
@@ -63,6 +66,19 @@ def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
             pass
 
 
+def _wait_until_stopped(child: subprocess.Popen[bytes]) -> None:
+    """Wait until all threads of the child have stopped, or the child has ended.
+
+    The kernel stops one thread after another. Until then a server may still answer one request more. macOS has no
+    ``waitid`` before Python 3.13.
+    """
+    end = time.monotonic() + _STOP_WITHIN_S
+    while child.returncode is None and hasattr(os, "waitid") and time.monotonic() < end:
+        if os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+        time.sleep(0.001)
+
+
 def _serve(child: subprocess.Popen[bytes], owner: int) -> bool:
     """Pass signals on. Return True when the child ends, False when the owner does."""
     woken, wake = os.pipe()
@@ -84,7 +100,10 @@ def _serve(child: subprocess.Popen[bytes], owner: int) -> bool:
                 if not requests:
                     return False
                 for request in requests:
-                    _signal_group(child, SIGNALS[bytes([request])])
+                    number = SIGNALS[bytes([request])]
+                    _signal_group(child, number)
+                    if number == signal.SIGSTOP:
+                        _wait_until_stopped(child)
                     _say("sent")
     return True
 

@@ -113,3 +113,37 @@ def test_output_to_a_descriptor_ends_with_the_process(tmp_path: Path) -> None:
 def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no-such-program"):
         Launched(["no-such-program"], tmp_path / "log")
+
+
+_BUSY = """
+import sys, threading, time
+def work():
+    while True:
+        time.sleep(0.0001)
+threads = [threading.Thread(target=work, daemon=True) for _ in range(60)]
+for thread in threads:
+    thread.start()
+print("busy", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_suspended_process_stands_still_at_once(tmp_path: Path) -> None:
+    """The signal was sent, and a thread of the server still answered a request."""
+    log = tmp_path / "log"
+    launched = Launched([sys.executable, "-c", _BUSY], log)
+    try:
+        eventually(lambda: "busy" in log.read_text(), 30, "the threads")
+        for _ in range(20):
+            launched.send(signal.SIGSTOP)
+            states = [
+                task.read_text().rpartition(")")[2].split()[0]
+                for task in Path("/proc").glob(f"{launched.pid}/task/*/stat")
+            ]
+            assert set(states) == {"T"}
+            assert len(states) == 61
+            launched.send(signal.SIGCONT)
+    finally:
+        launched.send(signal.SIGKILL)
+        assert launched.wait(scaled(10))
