@@ -128,7 +128,7 @@ def test_a_session_whose_clients_do_not_stop_is_closed_in_time(
     monkeypatch.setattr(server_connection, "Thread", lambda **options: StandingThread(standing, options["name"]))
     for seconds in (4.0, 0.3, 0.0):
         session = Session("zk:1", timeout=4.0, on_change=lambda _: None)
-        session._client, session._connection = client, wire = session._start_client()
+        session._client, session._connection = client, wire = session._make_client()
         cuts: list[float] = []
         monkeypatch.setattr(wire, "cut", lambda cuts=cuts: cuts.append(clock.now))
         session._retired = [Retired(client, wire), Retired(client, wire)]

@@ -241,7 +241,10 @@ def _certificate_trouble(failure: BaseException | None) -> str | None:
 
 
 class Retired:
-    """Stops a client on a thread of its own. Its session ends at once if a server is reachable."""
+    """Stops a client on a thread of its own. Its session ends at once if a server is reachable.
+
+    Several may stop the same client.
+    """
 
     def __init__(self, client: KazooClient, connection: ServerConnection) -> None:
         self._client = client
@@ -271,7 +274,9 @@ class Retired:
                 log.warning("the ZooKeeper client did not stop in time; the session ends by its timeout")
 
     def _stop(self) -> None:
-        for end in (self._client.stop, self._client.close):
+        # a client that was stopped while it started ends neither its threads nor its connection a second time
+        handler, connection = self._client.handler, self._connection
+        for end in (self._client.stop, handler.stop, connection.stop, self._client.close):
             try:
                 end()
             except Exception:

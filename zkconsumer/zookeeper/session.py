@@ -94,12 +94,12 @@ class Session(Requests):
         Raises :class:`RegistryUnavailableError` if no server answered in time, :class:`ChrootMissingError`,
         :class:`RegistryAuthenticationError`.
         """
-        client, connection = self._start_client()
+        client, connection = self._make_client()
         self._client, self._connection = client, connection
-        client.start_async()
+        self._start(client, connection)
         while not connection.settled.wait(deadline.bounded(0.1)) and not deadline.expired and not self._closed:
             pass  # in slices: a signal handler may close us meanwhile, and must not touch the event
-        if connection.refusal is not None or not client.connected:
+        if self._closed or connection.refusal is not None or not client.connected:
             self.close(Deadline(1.0))
             raise connection.refusal or RegistryUnavailableError(
                 f"no ZooKeeper server of {self.hosts!r} answered within the connection timeout "
@@ -119,7 +119,7 @@ class Session(Requests):
             )
         self.touch()
 
-    def _start_client(self) -> tuple[KazooClient, ServerConnection]:
+    def _make_client(self) -> tuple[KazooClient, ServerConnection]:
         """Make a client of kazoo and its connection, not yet started. Its events count once it is ours."""
         options = self._security.options()
         retry = KazooRetry(max_tries=-1, delay=RECONNECT_DELAY, backoff=2, max_delay=RECONNECT_DELAY_MAX)
@@ -152,19 +152,32 @@ class Session(Requests):
         client.add_listener(changed)
         return client, connection
 
+    def _start(self, client: KazooClient, connection: ServerConnection) -> None:
+        """Start a client, unless the session is closed. A close in the meantime ends it all the same."""
+        try:
+            if not self._closed:
+                client.start_async()
+        finally:
+            self._retire_if_closed(client, connection)
+
+    def _retire_if_closed(self, client: KazooClient, connection: ServerConnection) -> None:
+        """Call this after a client was started or became ours.
+
+        Otherwise a close that came before leaves it behind: it stopped a client that did not run yet, or another one.
+        """
+        if self._closed:
+            self._retire(client, connection)
+
     def close(self, deadline: Deadline) -> None:
         """End the session; its ephemeral nodes vanish at once if ZooKeeper is reachable.
 
-        Never waits beyond the deadline.
+        Never waits beyond the deadline. A second close ends what an interrupted one has left.
         """
         self._closed = True
         self.lease.void()
-        client, connection = self._client, self._connection
-        if client is None or connection is None:
-            return
-        self._client = None
         self._drop_candidate()
-        self._retired.append(Retired(client, connection))
+        self._retire(self._client, self._connection)  # before it is forgotten, or an interrupt here would lose it
+        self._client = None
         for retired in reversed(self._retired):  # our client first: the sessions of earlier ones have been given up
             retired.join(deadline)
 
@@ -229,9 +242,9 @@ class Session(Requests):
             self._drop_candidate()
             return False
         if self._candidate is None:
-            client, connection = self._start_client()
+            client, connection = self._make_client()
             self._candidate, self._accepted = (client, connection), NEVER
-            client.start_async()
+            self._start(client, connection)
             return False
         client, connection = self._candidate
         if not (client.connected and connection.ready):
@@ -252,9 +265,9 @@ class Session(Requests):
         if self._client is None:
             return
         self._drop_candidate()
-        client, connection = self._start_client()
+        client, connection = self._make_client()
         self._take(client, connection)
-        client.start_async()
+        self._start(client, connection)
 
     def _take(self, client: KazooClient, connection: ServerConnection) -> None:
         self.lease.void()
@@ -265,13 +278,15 @@ class Session(Requests):
         self._told = SessionState.LOST
         self._client, self._connection = client, connection
         self._retire(*old)
+        self._retire_if_closed(client, connection)
         if client.connected:
             self._changed(KazooState.CONNECTED)
 
     def _drop_candidate(self) -> None:
-        if self._candidate is not None:
-            candidate, self._candidate = self._candidate, None
+        candidate = self._candidate
+        if candidate is not None:
             self._retire(*candidate)
+            self._candidate = None
 
     def _retire(self, client: KazooClient | None, connection: ServerConnection | None) -> None:
         self._retired = [retired for retired in self._retired if retired.alive]

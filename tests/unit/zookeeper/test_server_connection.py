@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
-from tests.timing import eventually
+from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
+from zkconsumer.testing import FakeZooKeeperServer
+from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.server_connection import NamedHandler, Retired, ServerConnection
 from zkconsumer.zookeeper.session import Session
 
@@ -147,3 +149,83 @@ def test_a_session_that_could_not_start_its_threads_leaves_none(
                 session.open(Deadline(1.0))
             session.close(Deadline(1.0))
         eventually(lambda: our_threads() == before, 30, f"the end of the first {after}")
+
+
+def _at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str, do: Callable[[], None]) -> None:
+    """Once, before or after the next call of a method, do something else."""
+    real = getattr(owner, name)
+
+    def staged(*args: Any, **keywords: Any) -> Any:
+        monkeypatch.setattr(owner, name, real)
+        if when == "before":
+            do()
+        result = real(*args, **keywords)
+        if when == "after":
+            do()
+        return result
+
+    monkeypatch.setattr(owner, name, staged)
+
+
+@pytest.mark.parametrize("begin", ["open", "abandon", "look_for_replacement"])
+@pytest.mark.parametrize(
+    ("owner", "name", "when"),
+    [
+        (KazooClient, "start_async", "before"),
+        (NamedHandler, "start", "before"),
+        (NamedHandler, "start", "after"),
+        (ServerConnection, "start", "before"),
+        (NamedHandler, "create_socket_pair", "after"),
+        (KazooClient, "start_async", "after"),
+    ],
+)
+def test_a_close_amid_the_start_of_a_client_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, silent: SilentServer, begin: str, owner: type, name: str, when: str
+) -> None:
+    """The client was stopped before it ran, and then it started: its sockets or its threads stayed for ever."""
+    before = our_threads()
+    pairs: list[Any] = []
+    make_pair = NamedHandler.create_socket_pair
+
+    def remember(handler: NamedHandler) -> Any:
+        pairs.extend(pair := make_pair(handler))
+        return pair
+
+    monkeypatch.setattr(NamedHandler, "create_socket_pair", remember)
+    session: Any = Session(silent.address, timeout=3600.0, on_change=lambda _: None)
+    opening = threading.Thread(target=_open, args=(session,), name="opening")
+    if begin != "open":
+        opening.start()
+        eventually(lambda: silent.taken, 30, "the connection of the first client")
+    _at(monkeypatch, owner, name, when, lambda: session.close(Deadline(1.0)))
+    if begin == "open":
+        _open(session)
+    else:
+        getattr(session, begin)()
+        opening.join(scaled(30))
+    eventually(lambda: our_threads() == before, 30, "the end of all threads")
+    assert pairs
+    assert [sock for sock in pairs if sock.fileno() != -1] == []
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Lease, "void"), (Retired, "__init__"), (Retired, "join")])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_second_close_ends_what_an_interrupted_one_left(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str
+) -> None:
+    """The interrupted close had forgotten the client, so its session lived on, with the member's ephemeral nodes."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    before = our_threads()
+    with FakeZooKeeperServer() as server:
+        session = Session(server.connect, timeout=3600.0, on_change=lambda _: None)
+        session.open(Deadline(scaled(10)))
+        session_id = session.session_id
+        _at(monkeypatch, owner, name, when, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.close(Deadline(scaled(5)))
+        session.close(Deadline(scaled(5)))
+        eventually(lambda: our_threads() == before, 30, "the end of all threads")
+        assert session_id not in server.sessions
