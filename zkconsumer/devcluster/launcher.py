@@ -10,8 +10,8 @@ owner may start servers from a worker thread, which ends far too early. This pro
 sound. It kills the child if the launcher itself is killed.
 
 Protocol: each request is one byte on standard input (``T`` SIGTERM, ``K`` SIGKILL, ``S`` SIGSTOP, ``C`` SIGCONT). The
-answer is one line, written once the signal was sent, and after SIGSTOP once the child stands still. The first line of
-output is the child's process id.
+answer is one line, written once the signal was sent, and after SIGSTOP once all threads of the child have stopped (on
+macOS not before Python 3.13). The first line of output is the child's process id.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
 def _wait_until_stopped(child: subprocess.Popen[bytes]) -> None:
     """Wait until all threads of the child have stopped, or the child has ended.
 
-    The kernel stops one thread after another. Until then a server may still answer one request more. macOS has no
-    ``waitid`` before Python 3.13.
+    The kernel stops one thread after another. Meanwhile a server may answer one request more. Does not wait where
+    there is no ``waitid``.
     """
     end = time.monotonic() + _STOP_WITHIN_S
     while child.returncode is None and hasattr(os, "waitid") and time.monotonic() < end:

@@ -135,7 +135,7 @@ def test_a_suspended_process_stands_still_at_once(tmp_path: Path) -> None:
     launched = Launched([sys.executable, "-c", _BUSY], log)
     try:
         eventually(lambda: "busy" in log.read_text(), 30, "the threads")
-        for _ in range(20):
+        for _ in range(100):
             launched.send(signal.SIGSTOP)
             states = [
                 task.read_text().rpartition(")")[2].split()[0]
