@@ -348,6 +348,24 @@ def test_a_database_away_at_the_claim_is_asked_again(sqlite: Places, cluster: Fa
     assert sqlite.written() == [0, 1, 2, 3, 4]
 
 
+def test_a_store_that_cannot_close_costs_no_session(
+    sqlite: Places, cluster: FakeCluster, member: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session stayed, and the member's nodes with it, until the process ended."""
+
+    def close(store: DatabaseOffsets) -> None:
+        raise OSError("the disk is full")
+
+    one = member(sqlite)
+    one.join()
+    one.take_next(2)
+    monkeypatch.setattr(DatabaseOffsets, "close", close)
+    with pytest.raises(OSError, match="the disk is full"):
+        one.connector.shutdown()
+    assert cluster.zookeeper_server is not None
+    assert cluster.zookeeper_server.sessions == []
+
+
 def test_messages_finished_in_any_order_are_refused(sqlite: Places, cluster: FakeCluster, member: Make) -> None:
     one = member(sqlite)
     with pytest.raises(ConfigException, match="recorded in order"):

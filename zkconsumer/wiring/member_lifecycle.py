@@ -188,8 +188,10 @@ class GroupMember:
         if not engine.join(patience):
             if self.committer is not None:
                 self.committer.interrupt()
-            self.coordination.disconnect(last.earlier(A_STEP * scale))
-            engine.join(last)
+            try:
+                self.coordination.disconnect(last.earlier(A_STEP * scale))
+            finally:
+                engine.join(last)
         if self.config.auto_commit_enable and not (self.committer is not None and self.committer.copies):
             positions = engine.left or engine.positions().values()
             self.not_committed = [text for text in map(_not_committed, positions) if text]

@@ -103,9 +103,11 @@ class ZooKeeperCoordination:
 
     def disconnect(self, deadline: Deadline) -> None:
         """Close the session."""
-        if self._recorded is not None:
-            self._recorded.close()
-        self.session.close(deadline)
+        try:
+            if self._recorded is not None:
+                self._recorded.close()
+        finally:
+            self.session.close(deadline)
 
     def joining_limit(self) -> float:
         """Return the seconds that joining may take."""

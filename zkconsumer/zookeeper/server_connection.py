@@ -1,8 +1,8 @@
 """Kazoo's connection to a ZooKeeper server, its threads and its waits, where kazoo's own are not good enough.
 
 Responsible for: the negotiated timeout; the readiness of a connection (kazoo says "connected" before it has logged in);
-the reasons of failed connections; refused logins; many requests at a time. Everything here runs on kazoo's connection
-thread, except ``cut``, which any thread may call, and the attributes, which any thread may read.
+the reasons of failed connections; refused logins; many requests at a time; the end of a client. A connection runs on
+kazoo's connection thread. Any thread may call ``cut`` and ``announce``, and read the attributes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
     # ---- sending ----
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        # each request is announced by a byte after it was queued, so there are at least as many requests as bytes
+        # each request is announced by a byte after it was queued; kazoo takes a byte away that has no request
         announced = len(self._read_sock.recv(AT_ONCE, socket.MSG_PEEK))
         outgoing = self._outgoing = bytearray()
         try:
@@ -87,6 +87,16 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
         # kazoo counts them as sent already; where this fails the connection is dropped, and they all fail with it
         if outgoing:
             self._write(outgoing, connect_timeout)
+
+    def announce(self) -> None:
+        """Announce all queued requests once more. Any thread may call it.
+
+        An interrupt may have come between the queueing of a request and its byte. Then the last request in the queue,
+        the end of the session, would never be sent.
+        """
+        sock = self._write_sock
+        if sock is not None:
+            sock.send(bytes(len(self.client._queue)))
 
     def _write(self, msg: Any, timeout: float) -> None:
         if self._outgoing is None:
@@ -274,9 +284,9 @@ class Retired:
                 log.warning("the ZooKeeper client did not stop in time; the session ends by its timeout")
 
     def _stop(self) -> None:
-        # a client that was stopped while it started ends neither its threads nor its connection a second time
+        # client.stop() does nothing for a client that is marked as stopped, even if its start went on after that
         handler, connection = self._client.handler, self._connection
-        for end in (self._client.stop, handler.stop, connection.stop, self._client.close):
+        for end in (connection.announce, self._client.stop, handler.stop, connection.stop, self._client.close):
             try:
                 end()
             except Exception:
@@ -290,7 +300,7 @@ class NamedHandler(SequentialThreadingHandler):  # type: ignore[misc]
         """Start the two threads for callbacks, or none. Raises RuntimeError where the system gives no more threads."""
         try:
             super().start()
-        except RuntimeError:
+        except BaseException:  # also an interrupt: it waits for each thread to begin
             self._running = True  # or stop() would leave the thread that was started
             self.stop()
             raise

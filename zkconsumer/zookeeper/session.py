@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
@@ -89,35 +90,38 @@ class Session(Requests):
     # ---- life ----
 
     def open(self, deadline: Deadline) -> None:
-        """Connect, and check that the chroot exists.
+        """Connect, and check that the chroot exists. A session that could not be opened is closed.
 
         Raises :class:`RegistryUnavailableError` if no server answered in time, :class:`ChrootMissingError`,
         :class:`RegistryAuthenticationError`.
         """
+        try:
+            client = self._start_and_wait(deadline)
+            if self._await(client.exists_async("/"), deadline) is None:
+                raise ChrootMissingError(
+                    f"the chroot of zookeeper.connect {self.hosts!r} does not exist; "
+                    "it is created by the brokers, so this is probably not their ZooKeeper path"
+                )
+        except BaseException:  # also an interrupt: the caller may not hold the session yet
+            self.close(Deadline(1.0))
+            raise
+        self.touch()
+
+    def _start_and_wait(self, deadline: Deadline) -> KazooClient:
         client, connection = self._make_client()
         self._client, self._connection = client, connection
         self._start(client, connection)
         while not connection.settled.wait(deadline.bounded(0.1)) and not deadline.expired and not self._closed:
             pass  # in slices: a signal handler may close us meanwhile, and must not touch the event
-        if self._closed or connection.refusal is not None or not client.connected:
-            self.close(Deadline(1.0))
+        if self._closed:
+            raise RegistryUnavailableError(f"the session with ZooKeeper at {self.hosts!r} was closed while it began")
+        if connection.refusal is not None or not client.connected:
             raise connection.refusal or RegistryUnavailableError(
                 f"no ZooKeeper server of {self.hosts!r} answered within the connection timeout "
                 "(zookeeper.connection.timeout.ms); is the address right and the server up?"
                 + (f" The last try: {connection.trouble}" if connection.trouble else "")
             )
-        try:
-            chroot_exists = self._await(client.exists_async("/"), deadline) is not None
-        except RegistryError:
-            self.close(Deadline(1.0))
-            raise
-        if not chroot_exists:
-            self.close(Deadline(1.0))
-            raise ChrootMissingError(
-                f"the chroot of zookeeper.connect {self.hosts!r} does not exist; "
-                "it is created by the brokers, so this is probably not their ZooKeeper path"
-            )
-        self.touch()
+        return client
 
     def _make_client(self) -> tuple[KazooClient, ServerConnection]:
         """Make a client of kazoo and its connection, not yet started. Its events count once it is ours."""
@@ -163,7 +167,7 @@ class Session(Requests):
     def _retire_if_closed(self, client: KazooClient, connection: ServerConnection) -> None:
         """Call this after a client was started or became ours.
 
-        Otherwise a close that came before leaves it behind: it stopped a client that did not run yet, or another one.
+        Otherwise it stays: a close before this stopped a client that did not run yet, or another client.
         """
         if self._closed:
             self._retire(client, connection)
@@ -171,14 +175,17 @@ class Session(Requests):
     def close(self, deadline: Deadline) -> None:
         """End the session; its ephemeral nodes vanish at once if ZooKeeper is reachable.
 
-        Never waits beyond the deadline. A second close ends what an interrupted one has left.
+        It does not wait beyond the deadline, unless the system gives no more threads. A second close ends what an
+        interrupted one has left.
         """
         self._closed = True
         self.lease.void()
         self._drop_candidate()
         self._retire(self._client, self._connection)  # before it is forgotten, or an interrupt here would lose it
         self._client = None
-        for retired in reversed(self._retired):  # our client first: the sessions of earlier ones have been given up
+        for retired in reversed(
+            tuple(self._retired)
+        ):  # our client first: the sessions of earlier ones have been given up
             retired.join(deadline)
 
     @property
@@ -241,12 +248,13 @@ class Session(Requests):
         if self._client is None or self.connected:
             self._drop_candidate()
             return False
-        if self._candidate is None:
+        candidate = self._candidate  # another thread's close may drop it meanwhile
+        if candidate is None:
             client, connection = self._make_client()
             self._candidate, self._accepted = (client, connection), NEVER
             self._start(client, connection)
             return False
-        client, connection = self._candidate
+        client, connection = candidate
         if not (client.connected and connection.ready):
             self._accepted = NEVER
         elif self._accepted == NEVER:
@@ -289,9 +297,13 @@ class Session(Requests):
             self._candidate = None
 
     def _retire(self, client: KazooClient | None, connection: ServerConnection | None) -> None:
-        self._retired = [retired for retired in self._retired if retired.alive]
-        if client is not None and connection is not None:
-            self._retired.append(Retired(client, connection))
+        if client is None or connection is None:
+            return
+        retired = Retired(client, connection)
+        self._retired.append(retired)  # to one list for good: a close of another thread waits for what is in it
+        for ended in [one for one in self._retired if not one.alive]:
+            with suppress(ValueError):  # another thread was first
+                self._retired.remove(ended)
 
     @property
     def trouble(self) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.testing import FakeZooKeeperServer
+from zkconsumer.zookeeper import session as session_module
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.server_connection import NamedHandler, Retired, ServerConnection
 from zkconsumer.zookeeper.session import Session
@@ -87,7 +91,9 @@ def _open(session: Session) -> None:
         session.open(Deadline(60.0))
 
 
-def refuse_threads(monkeypatch: pytest.MonkeyPatch, *, after: int, of: str = "zkconsumer-zookeeper") -> list[str]:
+def refuse_threads(
+    monkeypatch: pytest.MonkeyPatch, *, after: int, of: str = "zkconsumer-zookeeper", error: type = RuntimeError
+) -> list[str]:
     """From the so-many-th thread of ours on none can be started. Returns the names of those that were."""
     start = threading.Thread.start
     started: list[str] = []
@@ -95,7 +101,7 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch, *, after: int, of: str = "zk
     def refusing(thread: threading.Thread) -> None:
         if thread.name.startswith(of):
             if len(started) >= after:
-                raise RuntimeError("can't start new thread")
+                raise error("can't start new thread")
             started.append(thread.name)
         start(thread)
 
@@ -103,12 +109,15 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch, *, after: int, of: str = "zk
     return started
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("after", [0, 1])
-def test_if_a_callback_thread_cannot_start_none_stays(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def test_if_a_callback_thread_cannot_start_none_stays(
+    monkeypatch: pytest.MonkeyPatch, after: int, error: type[BaseException]
+) -> None:
     before = our_threads()
-    started = refuse_threads(monkeypatch, after=after)
+    started = refuse_threads(monkeypatch, after=after, error=error)
     handler = NamedHandler()
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(error, match="can't start new thread"):
         handler.start()
     assert len(started) == after
     monkeypatch.undo()
@@ -151,7 +160,7 @@ def test_a_session_that_could_not_start_its_threads_leaves_none(
         eventually(lambda: our_threads() == before, 30, f"the end of the first {after}")
 
 
-def _at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str, do: Callable[[], None]) -> None:
+def _at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str, do: Callable[[], object]) -> None:
     """Once, before or after the next call of a method, do something else."""
     real = getattr(owner, name)
 
@@ -191,6 +200,15 @@ def test_a_close_amid_the_start_of_a_client_leaves_nothing(
         pairs.extend(pair := make_pair(handler))
         return pair
 
+    loop = ServerConnection.zk_loop
+
+    @functools.wraps(loop)
+    def zk_loop(connection: ServerConnection) -> None:
+        connection.connection_stopped.clear()
+        time.sleep(0.2)  # a close that does not wait for this loop cannot close the sockets
+        loop(connection)
+
+    monkeypatch.setattr(ServerConnection, "zk_loop", zk_loop)
     monkeypatch.setattr(NamedHandler, "create_socket_pair", remember)
     session: Any = Session(silent.address, timeout=3600.0, on_change=lambda _: None)
     opening = threading.Thread(target=_open, args=(session,), name="opening")
@@ -208,24 +226,111 @@ def test_a_close_amid_the_start_of_a_client_leaves_nothing(
     assert [sock for sock in pairs if sock.fileno() != -1] == []
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Lease, "void"), (Retired, "__init__"), (Retired, "join")])
+@pytest.fixture
+def served() -> Iterator[FakeZooKeeperServer]:
+    with FakeZooKeeperServer() as server:
+        yield server
+
+
+@pytest.fixture
+def opened(served: FakeZooKeeperServer) -> Iterator[Session]:
+    """A session with that server. When the test ends, all its threads must."""
+    before = our_threads()
+    session = Session(served.connect, timeout=3600.0, on_change=lambda _: None)
+    session.open(Deadline(scaled(10)))
+    yield session
+    eventually(lambda: our_threads() == before, 30, "the end of all threads")
+    assert served.sessions == []
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _takes_another_client(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the session looks as if it had no connection, and the next client replaces its own at once."""
+    monkeypatch.setattr(Session, "connected", False)
+    monkeypatch.setattr(session_module, "HEAD_START", 0.0)
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("owner", "name"), [(Lease, "void"), (Retired, "__init__"), (Retired, "join")])
+@pytest.mark.parametrize("candidate", [False, True])
 def test_a_second_close_ends_what_an_interrupted_one_left(
-    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: str
+    opened: Session, monkeypatch: pytest.MonkeyPatch, candidate: bool, owner: type, name: str, when: str
 ) -> None:
     """The interrupted close had forgotten the client, so its session lived on, with the member's ephemeral nodes."""
+    if candidate:
+        _takes_another_client(opened, monkeypatch)
+        assert not opened.look_for_replacement()
+    _at(monkeypatch, owner, name, when, _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        opened.close(Deadline(scaled(5)))
+    opened.close(Deadline(scaled(5)))
 
-    def interrupt() -> None:
-        raise KeyboardInterrupt
 
+def test_a_close_amid_a_replacement_leaves_nothing(opened: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new client became the session's after the close had ended the old one."""
+    _takes_another_client(opened, monkeypatch)
+    opened.look_for_replacement()
+    _at(monkeypatch, Lease, "void", "before", lambda: opened.close(Deadline(scaled(5))))
+    eventually(opened.look_for_replacement, 30, "the other client to replace the first one")
+
+
+def test_a_close_waits_for_its_client_beside_another(
+    served: FakeZooKeeperServer, opened: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that another thread gave up meanwhile took its place in the list of those to wait for."""
+    stop, session_id = KazooClient.stop, opened.session_id
+
+    def slow(client: KazooClient) -> None:
+        time.sleep(0.3)  # as a server that answers late
+        stop(client)
+
+    monkeypatch.setattr(KazooClient, "stop", slow)
+    monkeypatch.setattr(Session, "connected", False)
+    _at(monkeypatch, Retired, "__init__", "before", opened.look_for_replacement)
+    opened.close(Deadline(scaled(10)))
+    assert session_id not in served.sessions
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupted_open_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch, served: FakeZooKeeperServer, when: str
+) -> None:
     before = our_threads()
-    with FakeZooKeeperServer() as server:
-        session = Session(server.connect, timeout=3600.0, on_change=lambda _: None)
+    session = Session(served.connect, timeout=3600.0, on_change=lambda _: None)
+    _at(monkeypatch, NamedHandler, "start", when, _interrupt)
+    with pytest.raises(KeyboardInterrupt):
         session.open(Deadline(scaled(10)))
-        session_id = session.session_id
-        _at(monkeypatch, owner, name, when, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            session.close(Deadline(scaled(5)))
-        session.close(Deadline(scaled(5)))
-        eventually(lambda: our_threads() == before, 30, "the end of all threads")
-        assert session_id not in server.sessions
+    eventually(lambda: our_threads() == before, 30, "the end of all threads")
+
+
+def test_a_close_after_an_interrupted_request_ends_the_session(
+    monkeypatch: pytest.MonkeyPatch, served: FakeZooKeeperServer
+) -> None:
+    """A request was queued and not announced. So all later ones were sent one too late, and the last one never."""
+    armed = threading.Event()
+
+    class Interrupting(socket.socket):
+        def send(self, data: Any, flags: int = 0) -> int:
+            if armed.is_set():
+                armed.clear()
+                raise KeyboardInterrupt
+            return super().send(data, flags)
+
+    make_pair = NamedHandler.create_socket_pair
+
+    def staged(handler: NamedHandler) -> Any:
+        reading, writing = make_pair(handler)
+        return reading, Interrupting(fileno=writing.detach())
+
+    monkeypatch.setattr(NamedHandler, "create_socket_pair", staged)
+    session = Session(served.connect, timeout=3600.0, on_change=lambda _: None)
+    session.open(Deadline(scaled(10)))
+    armed.set()
+    with suppress(KeyboardInterrupt):
+        session.touch()
+    assert not armed.is_set()
+    session.close(Deadline(scaled(10)))
+    assert served.sessions == []
