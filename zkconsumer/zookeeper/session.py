@@ -183,9 +183,8 @@ class Session(Requests):
         self._drop_candidate()
         self._retire(self._client, self._connection)  # before it is forgotten, or an interrupt here would lose it
         self._client = None
-        for retired in reversed(
-            tuple(self._retired)
-        ):  # our client first: the sessions of earlier ones have been given up
+        # our client first: the sessions of earlier ones have been given up
+        for retired in self._retired[::-1]:
             retired.join(deadline)
 
     @property
