@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.balance.failure_limit import FailureCount
-from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate
@@ -58,7 +57,7 @@ class OpenPartition:
     * ``cut``: the offset from which the log is another one than what was read; -1 if it is not
     * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
       ``refused`` those that go back to the owner because a message fails, and ``leavers`` wait until nothing of their
-      slots is in hand; ``may_start`` is asked before each handler
+      slots is in hand; ``may_start`` is asked before each handler, and returns at once
     """
 
     lender = ""
@@ -146,14 +145,12 @@ class OpenPartition:
 class Borrowed:
     """A partition of another member, of which this one handles some slots.
 
-    Its chunks come through ``stream``, and its outcomes go to ``ledger``, which counts those slots. ``may_start`` is
-    asked before each handler, and returns at once.
+    Its chunks come through ``stream``, and its outcomes go to ``ledger``, which counts those slots.
     """
 
     position: PartitionPosition
     ledger: MessageLedger
     stream: KafkaStream[Any, Any]
-    may_start: Callable[[Work], bool]
 
 
 def begin_lending(

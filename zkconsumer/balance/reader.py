@@ -131,7 +131,7 @@ class Reader:
         )
         home.answers = self._engine
         home.at, home.limit = position.consumed or 0, self.limit(position.tp)
-        home.may_start = borrowed.may_start
+        home.may_start = lambda _: False  # until the loan is known to be current
         self._borrowed[position] = borrowed
         self._of_borrowed[position] = home
         self._engine.open(home)

@@ -35,6 +35,10 @@ class Obeying(BorrowedPartition):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.begins, Obeying.made = [], self
+        self.current: Callable[[], bool] = lambda: False
+
+    def begin_while(self, current: Callable[[], bool]) -> None:
+        self.current = current
 
     def obey(self, *_: Any) -> None:
         self.begins.append(self.current())
@@ -45,10 +49,12 @@ class Store:
 
     def __init__(self) -> None:
         self.sight = GroupSight()
+        self.looked: Callable[[], None] = lambda: None
         self.reports: list[LoanReport] = []
         self.loans: list[tuple[Loan, FinishedNote]] = []
 
     def look(self, *_: object) -> GroupSight:
+        self.looked()
         return self.sight
 
     def refresh(self) -> None:

@@ -39,7 +39,6 @@ class BorrowedPartition:
         self.begun: tuple[PartitionPosition, StreamQueue] | None = None
         self.ended = False
         self.left = False
-        self.current: Callable[[], bool] = lambda: False
         self._make_stream = stream
         self._stream: KafkaStream[Any, Any] | None = None
         self._ledger: SharedLedger | None = None
@@ -106,7 +105,7 @@ class BorrowedPartition:
         ledger = SharedLedger(position, base, order.note, slots=order.slots, lock=RLock())
         position.ledger = self._ledger = ledger
         stream = self._stream = self._make_stream(self.tp.topic)
-        self.home = reader.borrow(Borrowed(position, ledger, stream, lambda _: self.current()))
+        self.home = reader.borrow(Borrowed(position, ledger, stream))
         if order.note.attempts:
             self.home.attempts_to = max(order.note.attempts) + 1
         self._closed = NO_SLOTS
@@ -124,6 +123,16 @@ class BorrowedPartition:
         self._closed = NO_SLOTS
 
     # ---- the sharing thread
+
+    def begin_while(self, current: Callable[[], bool]) -> None:
+        """Let messages of this loan begin as long as ``current`` says so, which any thread asks.
+
+        It is asked last: a worker may have looked at everything else before the session and the loan ended. For the
+        same reason each stay has its own. Otherwise what is current of the next loan would count for that worker.
+        """
+        if (home := self.home) is not None:
+            position = home.position
+            home.may_start = lambda _: not position.revoked and current()
 
     @property
     def refused(self) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Event, Lock, Thread
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.open_partition import OpenPartition
@@ -85,6 +85,13 @@ class _Plan:
     waits: bool = False
 
 
+class _Connection(NamedTuple):
+    """A connection to ZooKeeper: the lease's epoch, which changes with each loss, and the session's id."""
+
+    epoch: int
+    session: int
+
+
 class Sharing:
     """Sharing of one run. Arguments: ``share`` is what this member advertises; ``store`` of the nodes, for tests."""
 
@@ -109,7 +116,8 @@ class Sharing:
         self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
         self._homes: dict[TopicPartition, list[OpenPartition]] = {}
         self._plan = _Plan()
-        self._epoch = -1
+        self._now = _Connection(-1, 0)
+        """The connection by which the group was last seen."""
         self._behind = False
         """The reader has not done yet what an earlier look ordered."""
         self._leaving = False
@@ -216,21 +224,19 @@ class Sharing:
             # not lent them
             self._on_reader(lambda: None)
             self._behind = False
-        session = self._access.session
-        epoch = session.lease.epoch
-        if epoch != self._epoch:
-            # watches do not outlive the connection: until all is read again, nothing borrowed may begin
-            self._store.refresh()
         positions = self._access.positions()
         if not self._access.shares and not self._concerned(positions):
             if self._leaving:
                 self._left.set()
             return
-        self._begin_stays(positions)
+        now = self._connection()
+        if now != self._now:
+            # watches do not outlive the connection: until all is read again, nothing borrowed may begin
+            self._store.refresh()
+        self._begin_stays(positions, now)
         # a loan outlives its owner: taken on anew, it would begin where it began when it was written
-        sight = self._store.look(self._topics(), [position.tp for position in self._lent], list(self._borrowed))
-        if session.lease.epoch == epoch:
-            self._epoch = epoch
+        sight = self._look(now, [position.tp for position in self._lent], list(self._borrowed))
+        self._now = now
         if self._access.shares:
             self._quotas(sight)
         for position, lent in list(self._lent.items()):
@@ -239,6 +245,28 @@ class Sharing:
             else:
                 self._lend(lent, sight)
         self._borrow(sight)
+
+    def _connection(self) -> _Connection:
+        """Return the present connection. Raises RegistryError if there is none."""
+        session = self._access.session
+        # in this order: the epoch changes before there is another id, see _look
+        found = _Connection(session.lease.epoch, session.session_id)
+        if not found.session:
+            raise RegistryError("there is no connection to ZooKeeper")
+        return found
+
+    def _look(
+        self, now: _Connection, lent: Collection[TopicPartition], borrowed: Collection[TopicPartition] = ()
+    ) -> GroupSight:
+        """Return the group as seen by one connection. Raises RegistryError, also if that was lost meanwhile.
+
+        ZooKeeper's client knows no id of a session while the connection is away. Taken for another session, that would
+        end loans, and an owner's stay would begin in no session.
+        """
+        sight = self._store.look(self._topics(), lent, borrowed)
+        if self._connection() != now:
+            raise RegistryError("the connection to ZooKeeper was lost while the group was read")
+        return sight
 
     def _topics(self) -> Collection[str]:
         """Return the topics whose partitions may be lent to us. Raises RegistryError."""
@@ -284,20 +312,20 @@ class Sharing:
             self._reader.wake()
         return bool(self._lent) or len(wanted) > len(whole)
 
-    def _begin_stays(self, positions: Mapping[TopicPartition, PartitionPosition]) -> None:
+    def _begin_stays(self, positions: Mapping[TopicPartition, PartitionPosition], now: _Connection) -> None:
         """Take over the loans of partitions that have become ours. Raises RegistryError."""
         with self._lock:
             wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
         for position in wanted:
-            self._begin_stay(position)
+            self._begin_stay(position, now)
 
-    def _begin_stay(self, position: PartitionPosition) -> None:
+    def _begin_stay(self, position: PartitionPosition, now: _Connection) -> None:
         """Take over the loans of one partition, if the claim is to be seen. Raises RegistryError."""
-        tp, session = position.tp, self._access.session
+        tp = position.tp
         self._store.forget(tp)  # Our claim is newer than the cache may be.
-        sight = self._store.look(self._topics(), [tp])
+        sight = self._look(now, [tp])
         owner = sight.owners.get(tp)
-        if owner is None or owner.session != session.session_id:
+        if owner is None or owner.session != now.session:
             return
         view, borrowed = self._view(tp, sight, ()), self._borrowed.pop(tp, None)
         if borrowed is not None:
@@ -305,8 +333,8 @@ class Sharing:
             if (seen := view.loans.get(us)) is not None:
                 view = replace(view, loans={**view.loans, us: replace(seen, report=borrowed.last_word())})
             self._on_reader(borrowed.end)  # It must end before the same slots may be lent on.
-        stay = f"{session.session_id & (1 << 64) - 1:x}-{next(_STAYS)}"
-        lender = Lender(self._access.consumer, session.session_id, self._share.order, stay)
+        stay = f"{now.session & (1 << 64) - 1:x}-{next(_STAYS)}"
+        lender = Lender(self._access.consumer, now.session, self._share.order, stay)
         self._lent[position] = LentPartition.of_stay(position, lender, view)
         with self._lock:
             self._wanted.discard(position)
@@ -322,7 +350,7 @@ class Sharing:
     def _lend(self, lent: LentPartition, sight: GroupSight) -> None:
         position, lender, tp = lent.position, lent.lender, lent.position.tp
         owner = sight.owners.get(tp)
-        if lent.over or owner is None or owner.session != lender.session or not lent.in_session(self._access.session):
+        if lent.over or owner is None or not (owner.session == lender.session == self._now.session):
             return
         home = self._reader.home_of(position) if lent.opened else None
         view = self._view(tp, sight, self._homes_of(tp, home), lent.pinned)
@@ -378,7 +406,7 @@ class Sharing:
         access, tp = self._access, one.tp
         seen, owner = sight.mine.get(tp), sight.owners.get(tp)
         view = BorrowerView(
-            access.session.session_id,
+            self._now.session,
             None if owner is None else owner.session,
             None if seen is None else seen.loan,
             slots_in_hand(self._homes_of(tp, one.home)),
@@ -386,11 +414,11 @@ class Sharing:
             self._leaving,
         )
         orders = one.borrower.step(view)
-        epoch = self._epoch
+        epoch = self._now.epoch
         lender = seen.loan.lender if seen is not None and seen.loan is not None else ""
         self._on_reader(lambda: one.obey(orders, self._engine, self._reader, self.wake, lender))
         # not before: what a former session has borrowed must not begin once the group was seen in a new one
-        one.current = lambda: epoch == access.session.lease.epoch
+        one.begin_while(lambda: epoch == access.session.lease.epoch)
         if one.begun is not None:
             position, queue = one.begun
             one.begun = None

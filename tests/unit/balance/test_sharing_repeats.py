@@ -1,0 +1,199 @@
+"""Sharing with the real reader and engine: what a lost connection or a quick change of loans must not repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.balance.test_sharing_thread import TP, Store
+from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.message_fates import EngineRules
+from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.outcomes import DONE
+from zkconsumer.balance.reader import Reader, ReadLimits
+from zkconsumer.balance.sharing.lender import SeenLoan
+from zkconsumer.balance.sharing.loan_nodes import Loan
+from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
+from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
+from zkconsumer.core.finished_note import FinishedNote
+from zkconsumer.core.key_slots import ALL_SLOTS
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.registration import AdvertisedShare
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
+from zkconsumer.fetch.partition_fetch import Sink
+from zkconsumer.model import ConsumerId, ThreadId
+from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
+from zkconsumer.testing.partition_log import encode_batch
+from zkconsumer.zookeeper.lease import Lease
+
+AT_ONCE = Deadline(0.0)
+
+
+class Session:
+    """A session that the test connects and ends. ``readings`` counts how often its id was asked for."""
+
+    def __init__(self) -> None:
+        self.lease = Lease()
+        self.id = 0
+        self.readings = 0
+        self.away_at = -1
+        """The number of the reading that finds no connection."""
+
+    @property
+    def session_id(self) -> int:
+        self.readings += 1
+        return 0 if self.readings == self.away_at else self.id
+
+    def connect(self, session_id: int) -> None:
+        self.id = session_id
+        self.lease.renew(monotonic(), 3600.0)
+        self.lease.resume(self.lease.epoch)
+
+    def lose_connection(self) -> None:
+        """As kazoo does it: first there is no id any more, then the lease hears of it."""
+        self.id = 0
+        self.lease.suspend()
+
+
+class ObedientReader(Reader):
+    """Does at once what the sharing thread has it do."""
+
+    def submit(self, call: Callable[[], None]) -> None:
+        super().submit(call)
+        self._serve_calls()
+
+
+class World:
+    """The member ``b`` of a group, in session 20, with a log of messages without keys."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+        self.session.connect(20)
+        budget = QueueBudget(1 << 30)
+
+        def made_stream(_: object) -> KafkaStream[Any, Any]:
+            queue = StreamQueue(9, lambda: None, budget)
+            chunks = ChunkReader("s", queue, self.session.lease, ReadSettings(), lambda *_: None)
+            return KafkaStream(chunks, timeout=None)
+
+        self.stream = made_stream("t")
+        self.engine = Engine(self.session.lease, EngineRules())
+        self.own: dict[Any, PartitionPosition] = {}
+        self.reader = ObedientReader(
+            "g_b",
+            self.engine,
+            ReadLimits(100, budget),
+            streams=lambda: [self.stream],
+            positions=lambda: self.own,
+            stream_of=lambda _: self.stream,
+            wake_fetchers=lambda: None,
+        )
+        self.fetched: list[tuple[PartitionPosition, Any]] = []
+        access = SharingAccess(
+            session=cast(Any, self.session),
+            group="g",
+            consumer=ConsumerId("b"),
+            topics=lambda: ["t"],
+            positions=lambda: self.own,
+            stream=made_stream,
+            fetch=self.fetch,
+            forget=lambda: None,
+        )
+        self.store = Store()
+        self.sharing = Sharing(access, self.engine, self.reader, AdvertisedShare("key", 2), cast(Any, self.store))
+
+    def fetch(self, position: PartitionPosition, queue: Sink) -> None:
+        self.fetched.append((position, queue))
+
+    def lend(self, number: int, session: int, start: int = 0) -> None:
+        """Let ``a`` lend everything of the partition to a session of ours."""
+        loan = Loan(number, "s", "a", 10, session, "key", ALL_SLOTS, 0, FinishedNote(start))
+        self.store.sight = GroupSight(owners={TP: Owner("a", 10, True)}, mine={TP: SeenLoan(loan, number)})
+        self.sharing.step()
+
+    def take(self, first: int = 0, count: int = 4) -> list[Any]:
+        """Let some messages come from the broker to the last position that is fetched, and have workers take all."""
+        position, queue = self.fetched[-1]
+        records = bytearray(encode_batch([b"v"] * count, 0, ()))
+        records[:8] = first.to_bytes(8, "big")
+        queue.deliver(position, bytes(records), (first, first + count), ())
+        while self.reader.step():
+            pass
+        return list(self.engine.take(1000, AT_ONCE))
+
+    def finish(self, works: list[Any]) -> None:
+        self.engine.settle([(work, DONE) for work in works])
+
+
+def test_no_worker_begins_a_message_of_an_ended_loan() -> None:
+    """A worker had looked at everything but the loan when its session ended. Then the next loan was the current one."""
+    world = World()
+    world.lend(1, 20)
+    work, *_ = world.take()
+    stay: OpenPartition = work.home
+    assert stay.may_start(work)
+    world.session.lose_connection()
+    world.session.connect(30)
+    assert not stay.may_start(work)
+    world.lend(2, 30, start=4)
+    assert not stay.may_start(work)
+    work, *_ = world.take(4)
+    assert work.home is not stay
+    assert world.engine.may_start(work)
+
+
+@pytest.mark.parametrize("away_at", range(1, 7))
+def test_a_lost_connection_ends_no_loan(away_at: int) -> None:
+    """ZooKeeper's client knows no id while the connection is away, which was taken for another session's.
+
+    The loan ended, and was taken on anew from where it began: the borrower repeated what it had finished.
+    """
+    world = World()
+    world.lend(1, 20)
+    world.finish(world.take())
+    world.session.readings, world.session.away_at = 0, away_at
+    for _ in range(3):
+        with suppress(RegistryError):
+            world.sharing.step()
+    assert world.sharing.borrowed == {TP: ALL_SLOTS}
+    assert len(world.fetched) == 1
+
+
+def test_a_look_of_two_connections_decides_nothing() -> None:
+    """It began in one session and ended in the next one, whose loan begins where the lender took everything back."""
+    world = World()
+    world.lend(1, 20)
+    first, *_ = world.take()
+
+    def reconnect() -> None:
+        world.session.lose_connection()
+        world.session.connect(30)
+
+    world.store.looked = reconnect
+    with pytest.raises(RegistryError):
+        world.lend(2, 30, start=4)
+    assert len(world.fetched) == 1
+    assert not world.engine.may_start(first)
+    world.store.looked = lambda: None
+    world.sharing.step()
+    assert [position.consumed for position, _ in world.fetched] == [0, 4]
+
+
+@pytest.mark.parametrize("away_at", range(1, 7))
+def test_a_lost_connection_stops_no_owner(away_at: int) -> None:
+    """The stay of an owner began in no session, and nobody handled the partition as long as the member owned it."""
+    world = World()
+    position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
+    world.store.sight = GroupSight({"b": 20}, {}, {TP: Owner("b", 20, True)})
+    world.session.away_at = away_at
+    assert world.sharing.ledger_of(position) is None
+    for _ in range(3):
+        with suppress(RegistryError):
+            world.sharing.step()
+    assert world.sharing.ledger_of(position) is not None
