@@ -422,10 +422,11 @@ class Engine:
         self._tell_leavers(home)
         return [work.offset for work in dropped]
 
-    def take_on(self, home: OpenPartition, slots: int) -> None:
-        """Begin messages of these slots again."""
+    def take_on(self, home: OpenPartition, slots: int) -> set[int]:
+        """Begin messages of these slots again. Returns the offsets of those in hand, which come again if need be."""
         with self._lock:
             home.leaving &= ~slots
+            return {work.offset for work in home.hand if slots >> work.slot & 1}
 
     def _tell_leavers(self, home: OpenPartition) -> None:
         with self._lock:

@@ -196,6 +196,8 @@ class Member:
 
     def obey(self, order: LenderOrder, ledger: SharedLedger) -> None:
         if isinstance(order, CloseSlots):
+            reopened = self.closed & ~order.slots & ledger.slots
+            ledger.forget_waiting(reopened, {offset for offset, of in self.in_hand if of is ledger})
             self.closed = order.slots
         elif isinstance(order, LendSlots):
             assert not order.slots & self.slots_in_hand

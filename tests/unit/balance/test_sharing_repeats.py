@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from time import monotonic
 from typing import Any, cast
@@ -13,16 +13,18 @@ from tests.unit.balance.test_sharing_thread import TP, Store
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.outcomes import DONE
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
 from zkconsumer.balance.reader import Reader, ReadLimits
+from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.lender import SeenLoan
+from zkconsumer.balance.sharing.lent_partition import slots_in_hand
 from zkconsumer.balance.sharing.loan_nodes import Loan
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.registration import AdvertisedShare
+from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.fetch.partition_fetch import Sink
@@ -117,6 +119,22 @@ class World:
         self.store.sight = GroupSight(owners={TP: Owner("a", 10, True)}, mine={TP: SeenLoan(loan, number)})
         self.sharing.step()
 
+    def own_partition(self) -> PartitionPosition:
+        """Become the owner, with nothing on loan."""
+        position = self.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
+        self.fetched.append((position, self.stream.queue))
+        self.group(())
+        assert self.sharing.ledger_of(position) is None
+        self.sharing.step()
+        self.reader.step()
+        return position
+
+    def group(self, others: Iterable[str]) -> None:
+        """Let the group have us as the owner, and these other members that share."""
+        sessions = {"b": 20, **{name: 30 + number for number, name in enumerate(others)}}
+        registration = Registration("static", {"t": 1}, extra={SHARE_KEY: str(AdvertisedShare("key", 2))})
+        self.store.sight = GroupSight(sessions, dict.fromkeys(sessions, registration), {TP: Owner("b", 20, True)})
+
     def take(self, first: int = 0, count: int = 4) -> list[Any]:
         """Let some messages come from the broker to the last position that is fetched, and have workers take all."""
         position, queue = self.fetched[-1]
@@ -127,8 +145,8 @@ class World:
             pass
         return list(self.engine.take(1000, AT_ONCE))
 
-    def finish(self, works: list[Any]) -> None:
-        self.engine.settle([(work, DONE) for work in works])
+    def finish(self, works: list[Any], outcome: Outcome = DONE) -> None:
+        self.engine.settle([(work, outcome) for work in works])
 
 
 def test_no_worker_begins_a_message_of_an_ended_loan() -> None:
@@ -197,3 +215,57 @@ def test_a_lost_connection_stops_no_owner(away_at: int) -> None:
         with suppress(RegistryError):
             world.sharing.step()
     assert world.sharing.ledger_of(position) is not None
+
+
+@pytest.mark.parametrize("outcome", [DONE, NOT_STARTED])
+@pytest.mark.parametrize("moment", ["closed", "open again", "read again"])
+def test_slots_that_stay_repeat_nothing(monkeypatch: pytest.MonkeyPatch, moment: str, outcome: Outcome) -> None:
+    """The borrower went away before its slots were free: what was in hand of them counted no more, and came again."""
+    monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
+    world = World()
+    position = world.own_partition()
+    works = world.take()
+    home: OpenPartition = works[0].home
+    assert [work.offset for work in works] == [0, 1, 2, 3]
+    again: list[Any] = []
+    for now, others in (("closed", "c"), ("open again", "")):
+        world.group(others)
+        for _ in range(2):
+            world.sharing.step()
+        assert bool(home.leaving) is bool(others)
+        if now == moment:
+            world.finish(works, outcome)
+    again += world.take()
+    if moment == "read again":
+        world.finish(works, outcome)
+        again += world.engine.take(1000, AT_ONCE)
+    assert sorted(work.offset for work in again) == ([] if outcome is DONE else [0, 1, 2, 3])
+    world.finish(again)
+    assert position.consumed == 4
+
+
+def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was pinned after the look at what is pinned, and free at the look at what is in hand.
+
+    What waits for its pointer stays with the owner, so the borrower would have handled it as well.
+    """
+    monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
+    world = World()
+    world.own_partition()
+    works = world.take(count=16)
+    failed = 0
+    for work in works:
+        failed |= 1 << work.slot
+
+    def in_hand(homes: Collection[OpenPartition]) -> int:
+        world.finish(works, Failed(ValueError("bad")))
+        return slots_in_hand(homes)
+
+    world.group("c")
+    for _ in range(2):
+        world.sharing.step()
+    assert works[0].home.leaving & failed
+    monkeypatch.setattr(sharing_thread, "slots_in_hand", in_hand)
+    world.sharing.step()
+    assert world.sharing.lent[TP]["c"]
+    assert not world.sharing.lent[TP]["c"] & failed

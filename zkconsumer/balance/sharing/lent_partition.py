@@ -99,9 +99,9 @@ class LentPartition:
 
 def reopen(home: OpenPartition, ledger: SharedLedger, engine: Engine, slots: int) -> int:
     """Handle slots again whose waiting messages were forgotten. Returns the offset to read again from."""
-    again = ledger.take_on(slots, ledger.give_up(slots))
-    engine.take_on(home, slots)
-    return again
+    # The engine first: until then it forgets a message that a worker gives back, and afterwards it begins it again.
+    in_hand = engine.take_on(home, slots)
+    return ledger.forget_waiting(slots, in_hand)
 
 
 def _lower(one: int | None, other: int) -> int:

@@ -6,7 +6,7 @@ that none comes or goes between the question whether a message is wanted and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 
 from zkconsumer.balance.sharing.lender import Beginning
@@ -131,6 +131,17 @@ class SharedLedger(MessageLedger):
             self._attempts.update(note.attempts)
             self._serial += 1
             return again
+
+    def forget_waiting(self, slots: int, in_hand: Collection[int]) -> int:
+        """Have unfinished messages of these slots read again. Returns the offset from which to read.
+
+        Those in hand, and those that wait for their pointers, count on. Otherwise an outcome that comes before they are
+        read would be lost, and they would be handled again.
+        """
+        with self._lock:
+            base = self._unfinished.base
+            offsets = [o for o in self.offsets_of(slots) if o not in in_hand and o not in self._passing]
+            return self._unfinished.take_on(slots, base, self._unfinished.give_up(slots, offsets))
 
     def offsets_of(self, slots: int) -> list[int]:
         """Return the unfinished messages of these slots."""

@@ -27,7 +27,7 @@ from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, L
 from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_hand
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
-from zkconsumer.core.key_slots import SLOTS
+from zkconsumer.core.key_slots import NO_SLOTS, SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare, advertised_share
@@ -327,7 +327,7 @@ class Sharing:
         owner = sight.owners.get(tp)
         if owner is None or owner.session != now.session:
             return
-        view, borrowed = self._view(tp, sight, ()), self._borrowed.pop(tp, None)
+        view, borrowed = self._view(tp, sight), self._borrowed.pop(tp, None)
         if borrowed is not None:
             us = self._access.consumer
             if (seen := view.loans.get(us)) is not None:
@@ -340,12 +340,12 @@ class Sharing:
             self._wanted.discard(position)
 
     def _view(
-        self, tp: TopicPartition, sight: GroupSight, homes: Collection[OpenPartition], pinned: int = 0
+        self, tp: TopicPartition, sight: GroupSight, in_hand: int = NO_SLOTS, pinned: int = NO_SLOTS
     ) -> LenderView:
         quotas = self._plan.quotas.get(tp, {})
         if self._recalling:
             quotas = {self._access.consumer: SLOTS}
-        return LenderView(sight.sessions, sight.loans.get(tp, {}), quotas, pinned, slots_in_hand(homes), monotonic())
+        return LenderView(sight.sessions, sight.loans.get(tp, {}), quotas, pinned, in_hand, monotonic())
 
     def _lend(self, lent: LentPartition, sight: GroupSight) -> None:
         position, lender, tp = lent.position, lent.lender, lent.position.tp
@@ -353,7 +353,9 @@ class Sharing:
         if lent.over or owner is None or not (owner.session == lender.session == self._now.session):
             return
         home = self._reader.home_of(position) if lent.opened else None
-        view = self._view(tp, sight, self._homes_of(tp, home), lent.pinned)
+        # before what is pinned: a message that fails is known as such when it leaves the hand
+        in_hand = slots_in_hand(self._homes_of(tp, home))
+        view = self._view(tp, sight, in_hand, lent.pinned)
         if home is None or home.ledger is not lent.ledger:
             orders = lender.writes(view)
             if lender.ready(view) and not lent.ready:
