@@ -64,10 +64,13 @@ class Session:
 
 
 class ObedientReader(Reader):
-    """Does at once what the sharing thread has it do."""
+    """Does at once what the sharing thread has it do, after what happens ``meanwhile``."""
+
+    meanwhile: Callable[[], None] = staticmethod(lambda: None)
 
     def submit(self, call: Callable[[], None]) -> None:
         super().submit(call)
+        self.meanwhile()
         self._serve_calls()
 
 
@@ -269,3 +272,20 @@ def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPat
     world.sharing.step()
     assert world.sharing.lent[TP]["c"]
     assert not world.sharing.lent[TP]["c"] & failed
+
+
+def test_a_borrower_that_becomes_owner_knows_its_last_message() -> None:
+    """It had asked itself what was finished before its loan ended. Until then handlers finished more."""
+    world = World()
+    world.lend(1, 20)
+    works = world.take()
+    loan = world.store.sight.mine[TP]
+    position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
+    position.known_note = FinishedNote(0)
+    world.store.sight = GroupSight({"b": 20}, {}, {TP: Owner("b", 20, True)}, {TP: {"b": loan}})
+    world.reader.meanwhile = lambda: world.finish(works)
+    assert world.sharing.ledger_of(position) is None
+    world.sharing.step()
+    ledger = world.sharing.ledger_of(position)
+    assert ledger is not None
+    assert not any(ledger.wants(work.offset, work.slot) for work in works)

@@ -122,6 +122,13 @@ class BorrowedPartition:
         self.begun = None
         self._closed = NO_SLOTS
 
+    def last_word(self) -> LoanReport:
+        """End, and return what is finished by then, for ourselves as the next owner: the report may be older."""
+        borrower, home, ledger = self.borrower, self.home, self._ledger
+        self.end()  # first: a message that began after the last word would be repeated
+        note = _of_same_log(home, borrower.note(ledger))
+        return LoanReport(borrower.number, borrower.stay, borrower.session, borrower.held, note)
+
     # ---- the sharing thread
 
     def begin_while(self, current: Callable[[], bool]) -> None:
@@ -165,12 +172,6 @@ class BorrowedPartition:
             if same and (told.note == note or now - self._told_at < REPORT_EVERY):
                 return None
         return report
-
-    def last_word(self) -> LoanReport:
-        """Return what is finished by now, for ourselves as the next owner: the report in ZooKeeper may be older."""
-        borrower = self.borrower
-        note = _of_same_log(self.home, borrower.note(self._ledger))
-        return LoanReport(borrower.number, borrower.stay, borrower.session, borrower.held, note)
 
     def reported(self, report: LoanReport, now: float) -> None:
         """Note that this was written."""

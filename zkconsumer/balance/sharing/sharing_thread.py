@@ -25,6 +25,7 @@ from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.borrower import BorrowerView
 from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_hand
+from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
 from zkconsumer.core.key_slots import NO_SLOTS, SLOTS
@@ -329,10 +330,11 @@ class Sharing:
             return
         view, borrowed = self._view(tp, sight), self._borrowed.pop(tp, None)
         if borrowed is not None:
-            us = self._access.consumer
+            us, words = self._access.consumer, list[LoanReport]()
+            # It must end before the same slots may be lent on.
+            self._on_reader(lambda: words.append(borrowed.last_word()))
             if (seen := view.loans.get(us)) is not None:
-                view = replace(view, loans={**view.loans, us: replace(seen, report=borrowed.last_word())})
-            self._on_reader(borrowed.end)  # It must end before the same slots may be lent on.
+                view = replace(view, loans={**view.loans, us: replace(seen, report=words[0])})
         stay = f"{now.session & (1 << 64) - 1:x}-{next(_STAYS)}"
         lender = Lender(self._access.consumer, now.session, self._share.order, stay)
         self._lent[position] = LentPartition.of_stay(position, lender, view)
