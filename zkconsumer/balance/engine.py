@@ -180,7 +180,9 @@ class Engine:
         """Return whether the handler may begin now: the session's lease is good, the partition and slot are ours."""
         assert type(work) is ReadWork
         home = work.part.home
-        if home.position.halted or monotonic() >= self._lease.until or self._ended or home.stopped:
+        # Before the partition: a worker held up between the two would go on with the lease of the next session.
+        until = self._lease.until
+        if home.position.halted or monotonic() >= until or self._ended or home.stopped:
             return False
         return not home.shared or (not home.leaving >> work.slot & 1 and home.may_start(work))
 

@@ -302,9 +302,10 @@ class _Worker:
             if not self._pending:
                 self._bad_lanes.clear()
                 self._pending.extend(self._source.take(self._most(), Deadline(_SLICE)))
+            until = self._source.lease_until  # first, or it may be of a session in which the works are others'
             groups = self._next_groups()
             if groups:
-                self._make_trip(link, groups)
+                self._make_trip(link, groups, until)
             elif not self._pending:
                 link.receive(0.0)  # sees that the idle process has died
                 if link.dead:
@@ -335,11 +336,11 @@ class _Worker:
             self._source.settle([(work, NOT_STARTED) for work in works])
             self._source.look()
 
-    def _make_trip(self, link: WorkerLink, groups: list[tuple[Work, ...]]) -> None:
+    def _make_trip(self, link: WorkerLink, groups: list[tuple[Work, ...]], until: float) -> None:
         trip = WorkerTrip(link, groups)
         self._trip = trip
         try:
-            trip.send(self._source.lease_until)
+            trip.send(until)
             while not trip.over:
                 slice_ = _LOOK_EACH if len(trip.waiting()) else _SLICE
                 self._settle(trip, link.receive(slice_ if self._timeout is None else min(slice_, self._timeout / 4)))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Lock
 from time import monotonic
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -205,6 +205,23 @@ def test_nothing_begins_without_the_lease_or_when_revoked() -> None:
     world.lease.resume(world.lease.epoch)
     world.position.revoked = True
     assert not world.engine.may_start(work)
+
+
+def test_nothing_begins_with_the_lease_of_the_next_session() -> None:
+    """A worker had looked at its partition, which left with the session, and then saw the lease of the next one."""
+    world = World()
+    (work,) = world.take(1)
+
+    class ReconnectedLease:
+        valid = True
+
+        @property
+        def until(self) -> float:
+            world.position.revoked = True
+            return monotonic() + 3600.0
+
+    engine = Engine(cast(Any, ReconnectedLease()), EngineRules())
+    assert not engine.may_start(work)
 
 
 def test_the_rate_cap_holds_at_hand_out() -> None:
