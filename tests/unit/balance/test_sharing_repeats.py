@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.timing import eventually, scaled
 from tests.unit.balance.test_sharing_thread import TP, Store
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
@@ -274,18 +275,47 @@ def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPat
     assert not world.sharing.lent[TP]["c"] & failed
 
 
-def test_a_borrower_that_becomes_owner_knows_its_last_message() -> None:
-    """It had asked itself what was finished before its loan ended. Until then handlers finished more."""
+@pytest.mark.parametrize("claimed_before", [False, True])
+def test_a_borrower_that_becomes_owner_knows_its_last_message(claimed_before: bool) -> None:
+    """It had asked itself what was finished before its loan ended. Until then handlers finished more.
+
+    With the claim to be seen before the member knew of its partition, it even forgot all that it had not reported.
+    """
     world = World()
     world.lend(1, 20)
     works = world.take()
     loan = world.store.sight.mine[TP]
+    world.store.sight = GroupSight({"b": 20}, {}, {TP: Owner("b", 20, True)}, {TP: {"b": loan}}, {TP: loan})
+    if claimed_before:
+        world.sharing.step()
     position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
     position.known_note = FinishedNote(0)
-    world.store.sight = GroupSight({"b": 20}, {}, {TP: Owner("b", 20, True)}, {TP: {"b": loan}})
     world.reader.meanwhile = lambda: world.finish(works)
     assert world.sharing.ledger_of(position) is None
     world.sharing.step()
     ledger = world.sharing.ledger_of(position)
     assert ledger is not None
     assert not any(ledger.wants(work.offset, work.slot) for work in works)
+
+
+def test_a_plan_that_waits_outlives_a_failed_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was never made when a look failed before the group had stayed the same for a while: nothing was lent."""
+    monkeypatch.setattr(sharing_thread, "SETTLED", 0.05)
+    monkeypatch.setattr(sharing_thread, "TICK", 0.1)
+    world = World()
+    position = world.own_partition()
+    looks: list[None] = []
+
+    def fail_the_second() -> None:
+        looks.append(None)
+        if len(looks) == 2:
+            raise RegistryError("no answer")
+
+    world.store.looked = fail_the_second
+    world.group("c")
+    world.sharing.start()
+    try:
+        eventually(lambda: world.sharing.lent.get(TP), 5, "slots are lent")
+    finally:
+        world.sharing.stop(Deadline(scaled(5)))
+    assert position.ledger is not None

@@ -86,8 +86,7 @@ class Borrower:
         loan = view.loan
         orders: list[BorrowerOrder] = []
         strange = loan is None or loan.borrower_session != view.session or loan.order != self._order
-        # An owner must have ended its loan before it lends the same slots on.
-        if loan is None or strange or view.owner_session == view.session:
+        if loan is None or strange:
             if self.held or self.stay:
                 orders.append(EndLoan())
             self._forget("", 0)
@@ -100,6 +99,7 @@ class Borrower:
             self._forget(loan.stay, loan.borrower_session)
         if view.owner_session != loan.lender_session:
             # The owner has gone. The next one of ours takes the loan over; another one repeats what is not committed.
+            # If it is this member, what is known here is kept until its own stay begins, which ends the loan.
             self.allowed, self.reports = NO_SLOTS, None
             return orders
         self._answer(loan, view, orders)

@@ -209,7 +209,7 @@ class Sharing:
                 except RegistryError as e:
                     self.trouble = f"loans of slots wait for ZooKeeper: {e}"
                     self._store.refresh()
-                    self._plan.waits = False
+                    self._plan.basis, self._plan.waits = None, False  # it begins to wait anew
                 self._flag.wait(SETTLED if self._plan.waits else TICK)
                 if not self._stopping:
                     WakeFlag().wait(PAUSE)  # several changes at once are one
