@@ -103,10 +103,19 @@ class OwnerNodes:
             self.release({}, deadline, stray)
         self._doubtful.intersection_update(wanted)
 
+    def _ours(self) -> int:
+        """Return our session's id. Raises RegistryError while the connection is away, when there is none.
+
+        Asked before the nodes are read: no node would be ours if the connection were lost in between.
+        """
+        if not (ours := self._session.session_id):
+            raise RegistryError("there is no connection to ZooKeeper")
+        return ours
+
     def mine(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
         """Return the partitions whose owner nodes our session made and no other client changed. Watch all of them."""
+        ours = self._ours()
         nodes = self._cache.nodes([self._path(tp) for tp in partitions], deadline)
-        ours = self._session.session_id
         return frozenset(
             tp
             for tp in partitions
@@ -117,9 +126,8 @@ class OwnerNodes:
 
     def standing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
         """Return the partitions whose owner node our session made, even if somebody changed it since."""
-        wanted = list(partitions)
+        wanted, ours = list(partitions), self._ours()
         nodes = self._session.stat([self._path(tp) for tp in wanted], deadline)
-        ours = self._session.session_id
         return frozenset(
             tp for tp, node in zip(wanted, nodes, strict=True) if node is not None and node.ephemeral_owner == ours
         )
