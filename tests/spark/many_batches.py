@@ -1,32 +1,42 @@
 """Memory of a streaming query over many small batches: of the driver's Python, of the source's process, of the tasks'
 workers, and of the JVM's heap after a garbage collection.
 
-``python -m tests.spark.many_batches 500`` measures a query with tasks and one with ``readOnDriver=true``, 500 batches
-each, on a cluster of its own; ``test_many_batches.py`` runs a few of them. MB are 1,000,000 bytes.
+``python -m tests.spark.many_batches 1500`` measures a query with tasks, one with ``readOnDriver=true``, and one of a
+source that makes its rows itself, each in a process of its own with 1500 batches. The last one shows what Spark takes.
+``test_many_batches.py`` runs a few batches of the first two. MB are 1,000,000 bytes.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from tests.bench.machine import resident_mib
 from tests.cluster.conftest import produce_to
 from tests.spark.conftest import child_processes, runners
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster, java_home_for_spark
+from zkconsumer.spark import register
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 PARTITIONS = 4
 ROWS = 100
 """Rows of a batch."""
+VALUE_BYTES = 1000
+PLAIN = "plain"
 COLUMNS = ("driver", "source", "worker", "heap")
 _MARKS = 10
 _BATCH_S = 20.0
@@ -70,8 +80,54 @@ def fill(cluster: DevCluster, topic: str, batches: int, value_bytes: int) -> Non
     produce_to(cluster.bootstrap_servers, topic, values, partitions=PARTITIONS)
 
 
+class PlainSource(DataSource):
+    """A source of rows as large as those of :func:`fill`, which asks nobody for them."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return PLAIN
+
+    def schema(self) -> str:
+        """Return the schema."""
+        return "value binary"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+        """Return the reader."""
+        return _PlainReader(int(self.options["rows"]))
+
+
+class _PlainReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._at = 0
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"at": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        pass
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
+        self._at = min(self._at + ROWS, self._rows)
+        return {"at": self._at}
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        return [InputPartition((end["at"] - start["at"]) // PARTITIONS) for _ in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        import pyarrow as pa
+
+        yield pa.record_batch([pa.array([bytes(VALUE_BYTES)] * partition.value, pa.binary())], names=["value"])
+
+
 def measure(
-    spark: SparkSession, options: Mapping[str, str], batches: int, marks: Collection[int], checkpoint: Path
+    spark: SparkSession,
+    options: Mapping[str, str],
+    batches: int,
+    marks: Collection[int],
+    checkpoint: Path,
+    format_: str = "zkconsumer",
 ) -> dict[int, Memory]:
     """Run a query of so many batches. Return the memory at the ends of the batches ``marks``, which count from 1.
 
@@ -87,7 +143,7 @@ def measure(
             print(found[len(rows)].line(len(rows)), flush=True)
 
     given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(ROWS), **options}
-    frame = spark.readStream.format("zkconsumer").options(**given).load()
+    frame = spark.readStream.format(format_).options(**given).load()
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     try:
@@ -98,31 +154,40 @@ def measure(
     return found
 
 
-def main(batches: int) -> None:
-    """Print a table for each way of reading."""
-    from pyspark.sql import SparkSession
-
-    from zkconsumer.spark import register
-
+def run(way: str, batches: int) -> None:
+    """Print a table for one way of reading: ``tasks``, ``driver`` or ``plain``."""
     os.environ |= {"JAVA_HOME": str(java_home_for_spark()), "PYSPARK_PYTHON": sys.executable}
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    with tempfile.TemporaryDirectory(prefix="zkconsumer-batches-") as folder, DevCluster() as cluster:
+    with tempfile.TemporaryDirectory(prefix="zkconsumer-batches-") as folder, ExitStack() as ends:
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         spark = builder.config("spark.local.dir", folder).config("spark.driver.memory", "1g").getOrCreate()
+        ends.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
-        register(spark)
-        cluster.create_topic("batches", PARTITIONS)
-        fill(cluster, "batches", batches, value_bytes=1000)
+        if way == PLAIN:
+            spark.dataSource.register(PlainSource)
+            options, format_ = {"rows": str(batches * ROWS)}, PLAIN
+        else:
+            cluster = ends.enter_context(DevCluster())
+            register(spark)
+            cluster.create_topic("batches", PARTITIONS)
+            fill(cluster, "batches", batches, VALUE_BYTES)
+            options, format_ = {"zookeeper.connect": cluster.zookeeper_connect, "subscribe": "batches"}, "zkconsumer"
+            options |= {"group.id": way, "readOnDriver": str(way == "driver").lower()}
         marks = range(batches // _MARKS, batches + 1, batches // _MARKS)
-        for on_driver in ("false", "true"):
-            group = f"on-driver-{on_driver}"
-            options = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": "batches"}
-            print(f"\nreadOnDriver={on_driver}\nbatch " + "".join(f"{name:>9}" for name in COLUMNS), flush=True)
-            began = perf_counter()
-            measure(spark, {**options, "readOnDriver": on_driver}, batches, marks, Path(folder, group))
-            print(f"{batches} batches of {ROWS} rows in {perf_counter() - began:.0f} s", flush=True)
-        spark.stop()
+        print(f"\n{way}\nbatch " + "".join(f"{name:>9}" for name in COLUMNS), flush=True)
+        began = perf_counter()
+        measure(spark, options, batches, marks, Path(folder, "checkpoint"), format_)
+        print(f"{batches} batches of {ROWS} rows in {perf_counter() - began:.0f} s", flush=True)
+
+
+def main(batches: int, ways: Sequence[str]) -> None:
+    """Run one way in this process, or several, by default all, in a process each."""
+    if len(ways) == 1:
+        run(ways[0], batches)
+        return
+    for way in ways or ("tasks", "driver", PLAIN):
+        subprocess.run([sys.executable, "-m", "tests.spark.many_batches", str(batches), way], check=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])

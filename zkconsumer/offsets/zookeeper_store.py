@@ -159,7 +159,7 @@ class ZooKeeperOffsets:
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions whose owner node our session did not create, looked up now. Raises RegistryError."""
-        ours = self._session.session_id
+        ours = self._session.require_id()
         return refusals(
             {
                 tp: Outcome.DONE if owner == ours else Outcome.NOT_OURS
@@ -172,7 +172,7 @@ class ZooKeeperOffsets:
 
         Raises RegistryError, also if one of these nodes is not ours now.
         """
-        wanted, ours = list(partitions), self._session.session_id
+        wanted, ours = list(partitions), self._session.require_id()
         nodes = self._session.stat([paths.owner(self._group, tp) for tp in wanted], deadline)
         found = {
             tp: node.czxid for tp, node in zip(wanted, nodes, strict=True) if node and node.ephemeral_owner == ours

@@ -194,6 +194,16 @@ class Session(Requests):
         identity = client.client_id if client is not None else None
         return signed(identity[0]) if identity is not None else 0
 
+    def require_id(self) -> int:
+        """Return the current session's id.
+
+        Raises :class:`RegistryUnavailableError` without one, as while the connection is away. Ask before you read nodes
+        to compare their owners. Otherwise no node is ours if the connection is lost in between.
+        """
+        if not (session_id := self.session_id):
+            raise RegistryUnavailableError(f"there is no connection to ZooKeeper ({self.hosts})")
+        return session_id
+
     @property
     def timeout(self) -> float:
         """The negotiated session timeout in seconds (the requested one before the first connection)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import Any, cast
 
@@ -27,15 +28,16 @@ from zkconsumer.core.key_slots import ALL_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryError
+from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.fetch.partition_fetch import Sink
-from zkconsumer.model import ConsumerId, ThreadId
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
 from zkconsumer.testing.partition_log import encode_batch
 from zkconsumer.zookeeper.lease import Lease
 
 AT_ONCE = Deadline(0.0)
+OTHER = TopicPartition("u", 0)
 
 
 class Session:
@@ -52,6 +54,11 @@ class Session:
     def session_id(self) -> int:
         self.readings += 1
         return 0 if self.readings == self.away_at else self.id
+
+    def require_id(self) -> int:
+        if not (found := self.session_id):
+            raise RegistryError("there is no connection")
+        return found
 
     def connect(self, session_id: int) -> None:
         self.id = session_id
@@ -319,3 +326,32 @@ def test_a_plan_that_waits_outlives_a_failed_look(monkeypatch: pytest.MonkeyPatc
     finally:
         world.sharing.stop(Deadline(scaled(5)))
     assert position.ledger is not None
+
+
+def test_a_forbidden_loan_stops_no_other_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step ended with its error. After another session nothing borrowed could begin again, and workers spun."""
+    monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
+    world = World()
+    world.own_partition()
+    world.group("c")
+    loan = Loan(1, "s", "a", 10, 20, "key", ALL_SLOTS, 0, FinishedNote(0))
+    sight = world.store.sight
+    owners = {**sight.owners, OTHER: Owner("a", 10, True)}
+    world.store.sight = replace(sight, owners=owners, mine={OTHER: SeenLoan(loan, 1)}, loans={TP: {}})
+    monkeypatch.setattr(world.store, "write", forbidden)
+    for _ in range(3):
+        with suppress(RegistryError):
+            world.sharing.step()
+    assert world.sharing.lent[TP]
+    work, *_ = world.take()
+    assert work.home.position.tp == OTHER
+    assert world.engine.may_start(work)
+    world.session.lose_connection()
+    world.session.connect(20)
+    with pytest.raises(NotPermittedError):
+        world.sharing.step()
+    assert world.engine.may_start(work)
+
+
+def forbidden(*_: object) -> bool:
+    raise NotPermittedError("no right to write")

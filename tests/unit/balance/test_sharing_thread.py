@@ -123,6 +123,7 @@ def sharing(
 ) -> tuple[Sharing, Store, Any]:
     """Return the sharing of member ``b`` in session 20."""
     session = SimpleNamespace(session_id=20, lease=SimpleNamespace(epoch=1))
+    session.require_id = lambda: session.session_id
     engine = SimpleNamespace(give_up=lambda *_: [], take_on=lambda *_: None)
     store = store or Store()
     share = AdvertisedShare("key", 2)
@@ -224,22 +225,28 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
 class Borrowing(Obeying):
     """Has finished everything before offset 9 since its last report."""
 
-    def last_word(self) -> LoanReport:
-        return replace(super().last_word(), note=FinishedNote(9))
+    def end_as_owner(self) -> None:
+        first = self.word is None
+        super().end_as_owner()
+        assert self.word is not None
+        if first:
+            self.word = replace(self.word, note=FinishedNote(9))
 
     def end(self) -> None:
         pass
 
 
+@pytest.mark.parametrize("stuck", [False, True])
 @pytest.mark.parametrize(("stay", "finished"), [("s", True), ("other", False)])
 def test_a_borrower_that_becomes_owner_repeats_nothing(
-    monkeypatch: pytest.MonkeyPatch, stay: str, finished: bool
+    monkeypatch: pytest.MonkeyPatch, stay: str, finished: bool, stuck: bool
 ) -> None:
-    """It knows more than its last report says, of the same stay."""
+    """It knows more than its last report says, of the same stay, also if the reader ends that loan too late."""
     monkeypatch.setattr(sharing_thread, "BorrowedPartition", Borrowing)
     position = PartitionPosition(TP, ThreadId("b-0"), 5)
     position.known_note = FinishedNote(5)
-    made, store, _ = sharing(Reader(), position)
+    reader = Reader()
+    made, store, _ = sharing(reader, position)
     position.tp = TopicPartition("t", 1)  # not ours yet
     store.sight = seen(1, 20)
     made.step()
@@ -249,6 +256,12 @@ def test_a_borrower_that_becomes_owner_repeats_nothing(
     loan = replace(loan, loan=replace(loan.loan, stay=stay))
     store.sight = replace(store.sight, owners={TP: Owner("b", 20, True)}, loans={TP: {"b": loan}})
     made.ledger_of(position)
+    if stuck:
+        reader.stuck = True
+        with pytest.raises(RegistryError):
+            made.step()
+        reader.stuck = False
+        reader.go_on()
     made.step()
     ledger = made.ledger_of(position)
     assert ledger is not None

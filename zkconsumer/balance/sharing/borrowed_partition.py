@@ -39,6 +39,7 @@ class BorrowedPartition:
         self.begun: tuple[PartitionPosition, StreamQueue] | None = None
         self.ended = False
         self.left = False
+        self.word: LoanReport | None = None
         self._make_stream = stream
         self._stream: KafkaStream[Any, Any] | None = None
         self._ledger: SharedLedger | None = None
@@ -122,12 +123,16 @@ class BorrowedPartition:
         self.begun = None
         self._closed = NO_SLOTS
 
-    def last_word(self) -> LoanReport:
-        """End, and return what is finished by then, for ourselves as the next owner: the report may be older."""
-        borrower, home, ledger = self.borrower, self.home, self._ledger
-        self.end()  # first: a message that began after the last word would be repeated
-        note = _of_same_log(home, borrower.note(ledger))
-        return LoanReport(borrower.number, borrower.stay, borrower.session, borrower.held, note)
+    def end_as_owner(self) -> None:
+        """End, and keep the last ``word``: what is finished, for ourselves as the next owner. The report may be older.
+
+        May be called again, if the caller could not wait for it.
+        """
+        if self.word is None:
+            borrower, home, ledger = self.borrower, self.home, self._ledger
+            self.end()  # first: a message that began after the last word would be repeated
+            note = _of_same_log(home, borrower.note(ledger))
+            self.word = LoanReport(borrower.number, borrower.stay, borrower.session, borrower.held, note)
 
     # ---- the sharing thread
 

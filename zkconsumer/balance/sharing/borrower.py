@@ -121,8 +121,8 @@ class Borrower:
         wanted = loan.slots & ~self._declined
         new = wanted & ~self.held
         if new:
+            orders.append(TakeOn(new, self._known_of(new, loan.note)))
             self._gone = [(kept, note) for slots, note in self._gone if (kept := slots & ~new)]
-            orders.append(TakeOn(new, loan.note))
             self.held |= new
         # only what was closed before the view was taken: otherwise a message may have begun since
         gone = self.held & ~wanted & self.closing & ~view.in_hand
@@ -134,6 +134,20 @@ class Borrower:
         self.allowed = self.held & wanted
         # Slots in hand since an earlier stay are reported too: nobody else may begin their keys.
         self.reports = self.held | view.in_hand & self._awaited
+
+    def _known_of(self, new: int, note: FinishedNote) -> FinishedNote:
+        """Return what is finished of slots that come back, by the loan and by what we finished of them before.
+
+        The lender may write a loan again before it has seen our report.
+        """
+        pieces, attempts = list(note.finished), dict(note.attempts)
+        for slots, gone in self._gone:
+            if back := slots & new:
+                if gone.base > note.base:
+                    pieces.append(Finished(note.base, gone.base, (), back))
+                pieces += (part for one in gone.finished if (part := one.of_slots(back)) is not None)
+                attempts.update(gone.attempts)
+        return FinishedNote(note.base, tuple(pieces), attempts)
 
     def _vouch(self, loan: Loan, gone: int) -> None:
         """Report slots that we never had as the lender knows them: the report's base says nothing of them otherwise."""

@@ -10,8 +10,8 @@ Threads: ``<consumer>-sharing`` does everything but :meth:`Sharing.ledger_of` an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Event, Lock, Thread
@@ -25,7 +25,6 @@ from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.borrower import BorrowerView
 from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_hand
-from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
 from zkconsumer.core.key_slots import NO_SLOTS, SLOTS
@@ -205,12 +204,11 @@ class Sharing:
                 self._flag.clear()
                 try:
                     self.step()
-                    self.trouble = ""
+                    self.trouble, pause = "", SETTLED if self._plan.waits else TICK
                 except RegistryError as e:
-                    self.trouble = f"loans of slots wait for ZooKeeper: {e}"
+                    self.trouble, pause = f"loans of slots wait for ZooKeeper: {e}", TICK
                     self._store.refresh()
-                    self._plan.basis, self._plan.waits = None, False  # it begins to wait anew
-                self._flag.wait(SETTLED if self._plan.waits else TICK)
+                self._flag.wait(pause)
                 if not self._stopping:
                     WakeFlag().wait(PAUSE)  # several changes at once are one
         except BaseException as e:  # noqa: BLE001 (the caller of run raises it)
@@ -240,21 +238,32 @@ class Sharing:
         self._now = now
         if self._access.shares:
             self._quotas(sight)
+        failures: list[RegistryError] = []
         for position, lent in list(self._lent.items()):
             if position.revoked or positions.get(position.tp) is not position:
                 del self._lent[position]
             else:
-                self._lend(lent, sight)
-        self._borrow(sight)
+                with self._alone(failures):
+                    self._lend(lent, sight)
+        self._borrow(sight, failures)
+        if failures:
+            raise failures[0]
+
+    @contextmanager
+    def _alone(self, failures: list[RegistryError]) -> Iterator[None]:
+        """Keep a failure of one partition for later. Otherwise one forbidden node would stop all other partitions."""
+        try:
+            yield
+        except RegistryError as e:
+            if self._behind:
+                raise
+            failures.append(e)
 
     def _connection(self) -> _Connection:
         """Return the present connection. Raises RegistryError if there is none."""
         session = self._access.session
         # in this order: the epoch changes before there is another id, see _look
-        found = _Connection(session.lease.epoch, session.session_id)
-        if not found.session:
-            raise RegistryError("there is no connection to ZooKeeper")
-        return found
+        return _Connection(session.lease.epoch, session.require_id())
 
     def _look(
         self, now: _Connection, lent: Collection[TopicPartition], borrowed: Collection[TopicPartition] = ()
@@ -328,13 +337,13 @@ class Sharing:
         owner = sight.owners.get(tp)
         if owner is None or owner.session != now.session:
             return
-        view, borrowed = self._view(tp, sight), self._borrowed.pop(tp, None)
+        view, borrowed = self._view(tp, sight), self._borrowed.get(tp)
         if borrowed is not None:
-            us, words = self._access.consumer, list[LoanReport]()
-            # It must end before the same slots may be lent on.
-            self._on_reader(lambda: words.append(borrowed.last_word()))
+            us = self._access.consumer
+            self._on_reader(borrowed.end_as_owner)  # It must end before the same slots may be lent on.
             if (seen := view.loans.get(us)) is not None:
-                view = replace(view, loans={**view.loans, us: replace(seen, report=words[0])})
+                view = replace(view, loans={**view.loans, us: replace(seen, report=borrowed.word)})
+            del self._borrowed[tp]
         stay = f"{now.session & (1 << 64) - 1:x}-{next(_STAYS)}"
         lender = Lender(self._access.consumer, now.session, self._share.order, stay)
         self._lent[position] = LentPartition.of_stay(position, lender, view)
@@ -392,15 +401,16 @@ class Sharing:
 
     # ---- others' partitions
 
-    def _borrow(self, sight: GroupSight) -> None:
+    def _borrow(self, sight: GroupSight, failures: list[RegistryError]) -> None:
         leaving = self._leaving  # before the loans are looked at: whoever leaves says first that they are to come back
         own = {position.tp for position in self._access.positions().values()}
         if not self._access.shares:
             own |= sight.mine.keys()
         for tp in {*sight.mine, *self._borrowed} - own:
-            if tp not in self._borrowed:
-                self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._share.order)
-            self._serve(self._borrowed[tp], sight)
+            if (one := self._borrowed.get(tp)) is None or one.word is not None:
+                one = self._borrowed[tp] = BorrowedPartition(tp, self._access.stream, self._share.order)
+            with self._alone(failures):
+                self._serve(one, sight)
         lent = self._recalling and any(lent.lender.lent for lent in self._lent.values())
         if leaving and not lent and all(one.left for one in self._borrowed.values()):
             self._left.set()

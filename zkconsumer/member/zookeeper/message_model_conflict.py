@@ -105,8 +105,9 @@ class ModelRegistration(GroupRegistration):
     def deregister(self, deadline: Deadline) -> None:
         """Delete the nodes that our session made to show us."""
         if self._broadcasting:
+            session_id = self._session.require_id()
             node = self._session.stat([self._shown], deadline)[0]
-            if node is not None and node.ephemeral_owner == self._session.session_id:
+            if node is not None and node.ephemeral_owner == session_id:
                 self._session.delete(self._shown, deadline, node.version)
         super().deregister(deadline)
 

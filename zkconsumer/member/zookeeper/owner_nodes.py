@@ -103,18 +103,9 @@ class OwnerNodes:
             self.release({}, deadline, stray)
         self._doubtful.intersection_update(wanted)
 
-    def _ours(self) -> int:
-        """Return our session's id. Raises RegistryError while the connection is away, when there is none.
-
-        Asked before the nodes are read: no node would be ours if the connection were lost in between.
-        """
-        if not (ours := self._session.session_id):
-            raise RegistryError("there is no connection to ZooKeeper")
-        return ours
-
     def mine(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
         """Return the partitions whose owner nodes our session made and no other client changed. Watch all of them."""
-        ours = self._ours()
+        ours = self._session.require_id()
         nodes = self._cache.nodes([self._path(tp) for tp in partitions], deadline)
         return frozenset(
             tp
@@ -126,7 +117,7 @@ class OwnerNodes:
 
     def standing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
         """Return the partitions whose owner node our session made, even if somebody changed it since."""
-        wanted, ours = list(partitions), self._ours()
+        wanted, ours = list(partitions), self._session.require_id()
         nodes = self._session.stat([self._path(tp) for tp in wanted], deadline)
         return frozenset(
             tp for tp, node in zip(wanted, nodes, strict=True) if node is not None and node.ephemeral_owner == ours
@@ -146,6 +137,7 @@ class OwnerNodes:
         """
         result = Claimed()
         self._doubtful.update(wanted)
+        session_id = self._session.require_id()
         believed = {tp for tp in wanted if self._cache.stands(self._path(tp))}
         rest = self.look([tp for tp in wanted if self._path(tp) not in ahead.nodes], deadline)
         seen = Seen({**ahead.nodes, **rest.nodes})
@@ -154,7 +146,7 @@ class OwnerNodes:
             node = seen.nodes[self._path(tp)]
             if node is None:
                 free[tp] = thread
-            elif node.ephemeral_owner == self._session.session_id or self._session.is_former(node.ephemeral_owner):
+            elif node.ephemeral_owner == session_id or self._session.is_former(node.ephemeral_owner):
                 # of our own session, from a claim whose answer was lost: begin again, so that its version is ours. Or
                 # of a session that we gave up ourselves, with everything that it owned
                 self._delete(tp, node.version, deadline)
@@ -386,6 +378,7 @@ class OwnerNodes:
             if offset is not None and not self._claims.ended(tp)
         ]
         try:
+            session_id = self._session.require_id()
             if doubtful:
                 commits += [Commit(tp, None, ABSENT) for tp in self.standing(doubtful, deadline)]
             outcomes = fenced_writes.release(self._session, self._group, commits, deadline)
@@ -393,7 +386,7 @@ class OwnerNodes:
             refused = [tp for tp, outcome in outcomes.items() if outcome is not Outcome.DONE]
             nodes = self._session.stat([self._path(tp) for tp in refused], deadline) if refused else []
             for tp, node in zip(refused, nodes, strict=True):
-                if node is not None and node.ephemeral_owner == self._session.session_id:
+                if node is not None and node.ephemeral_owner == session_id:
                     self._delete(tp, node.version, deadline)
             self._doubtful.difference_update(known, doubtful)
         finally:

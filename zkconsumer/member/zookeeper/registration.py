@@ -90,10 +90,11 @@ class GroupRegistration:
         process with our ``consumer.id``, or to our own former session, which ends by its timeout. Such a node is never
         adopted: it would vanish under us (KAFKA-1387).
         """
+        session_id = self._session.require_id()
         seen = self._cache.look(self._before_registering(), deadline)
         self._examine(seen)
         node = seen.nodes[self.path]
-        if node is not None and node.ephemeral_owner == self._session.session_id:
+        if node is not None and node.ephemeral_owner == session_id:
             overwritten = bool(self._written) and node.data != self._written
             if overwritten and not self._rewrite:
                 log.warning("somebody else wrote our registration %s; making it anew", self.path)
@@ -171,8 +172,9 @@ class GroupRegistration:
 
     def renew(self, deadline: Deadline) -> bool:
         """Delete and make our node again, which every member notices. Returns False if the node is not ours now."""
+        session_id = self._session.require_id()
         node = self._session.stat([self.path], deadline)[0]
-        if node is None or node.ephemeral_owner != self._session.session_id:
+        if node is None or node.ephemeral_owner != session_id:
             return False
         self._make_anew(node.version, deadline)
         with suppress(RegistryError):  # it is done, whatever cannot be looked at now
@@ -181,8 +183,9 @@ class GroupRegistration:
 
     def deregister(self, deadline: Deadline) -> None:
         """Delete our registration, if our session made it."""
+        session_id = self._session.require_id()
         node = self._session.stat([self.path], deadline)[0]
-        if node is not None and node.ephemeral_owner == self._session.session_id:
+        if node is not None and node.ephemeral_owner == session_id:
             self._session.delete(self.path, deadline, node.version)
 
     def view(self, deadline: Deadline) -> GroupView:

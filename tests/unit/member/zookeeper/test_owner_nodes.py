@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.offsets.acks import TP, Member, Server, soon
+from tests.unit.offsets.acks import GROUP, TP, Member, Server, soon
 from zkconsumer.errors import RegistryError
+from zkconsumer.model import ThreadId
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 
 def lose_connection(monkeypatch: pytest.MonkeyPatch, member: Member) -> None:
@@ -39,3 +41,41 @@ def test_a_node_is_ours_if_the_connection_is_lost_then(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(member.session, "stat", lost_after)
     assert member.owner_nodes.standing([TP], soon()) == {TP}
+
+
+def test_a_claim_sees_its_node_if_the_connection_is_lost_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node of an earlier claim was taken for another member's, and its doubt was forgotten: it stayed for ever."""
+    server = FakeZooKeeper()
+    member = Member(Server(server))
+    member.claim()
+    look = member.owner_nodes.look
+
+    def lost_after(*arguments: Any) -> Any:
+        answer = look(*arguments)
+        lose_connection(monkeypatch, member)
+        return answer
+
+    monkeypatch.setattr(member.owner_nodes, "look", lost_after)
+    claimed = member.owner_nodes.claim({TP: ThreadId("g_c-0")}, soon())
+    assert not claimed.blocked
+    assert TP in claimed.ours
+
+
+def test_a_release_outlives_a_connection_lost_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FakeZooKeeper()
+    member = Member(Server(server))
+    (position,) = member.claim()
+    known = member.tracker.surrender(
+        [position], commit=True, count_held=lambda _: False, deadline=soon(), release=False
+    )
+    server.put(paths.offset(GROUP, TP), b"7")  # by somebody else, so the release with versions is refused
+    stat = member.session.stat
+
+    def lost_after(*arguments: Any) -> Any:
+        answer = stat(*arguments)
+        lose_connection(monkeypatch, member)
+        return answer
+
+    monkeypatch.setattr(member.session, "stat", lost_after)
+    member.owner_nodes.release(known, soon())
+    assert server.node(paths.owner(GROUP, TP)) is None
