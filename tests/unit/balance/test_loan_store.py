@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from zkconsumer.balance.sharing.lender import DeleteLoan, WriteLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import LoanStore
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import NotPermittedError
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -119,3 +122,11 @@ def test_foreign_bytes_are_no_loan_and_no_report() -> None:
     group.server.put(f"{NODE}/report", b"{}")
     seen = group.lender.look(["t"], [TP]).loans[TP][BORROWER]
     assert (seen.loan, seen.report, seen.reported) == (None, None, True)
+
+
+def test_a_forbidden_loan_says_so() -> None:
+    """It was tried again and again without a word."""
+    group = Group()
+    group.server.refuse(NODE, "create")
+    with pytest.raises(NotPermittedError, match="ACL"):
+        group.lend()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.balance.test_sharing_thread import TP, Store
+from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition
@@ -20,7 +21,7 @@ from zkconsumer.balance.reader import Reader, ReadLimits
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.lender import SeenLoan
 from zkconsumer.balance.sharing.lent_partition import slots_in_hand
-from zkconsumer.balance.sharing.loan_nodes import Loan
+from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.core.finished_note import FinishedNote
@@ -139,6 +140,18 @@ class World:
         self.sharing.step()
         self.reader.step()
         return position
+
+    def become_owner(self, position: PartitionPosition, loan: SeenLoan, others: Iterable[str]) -> None:
+        """Become the owner of what was borrowed until now."""
+        self.own[TP] = position
+        self.fetched.append((position, self.stream.queue))
+        self.group(others)
+        self.store.sight = replace(self.store.sight, loans={TP: {"b": loan}}, mine={TP: loan})
+        assert self.sharing.ledger_of(position) is None
+        self.sharing.step()
+        self.store.sight = replace(self.store.sight, loans={TP: {}}, mine={})
+        self.sharing.step()
+        self.reader.step()
 
     def group(self, others: Iterable[str]) -> None:
         """Let the group have us as the owner, and these other members that share."""
@@ -355,3 +368,76 @@ def test_a_forbidden_loan_stops_no_other_partition(monkeypatch: pytest.MonkeyPat
 
 def forbidden(*_: object) -> bool:
     raise NotPermittedError("no right to write")
+
+
+def test_slots_that_come_back_after_a_cut_are_read_anew() -> None:
+    """What was finished of a log that was cut short counted for other messages, which were skipped."""
+    world = World()
+    first, rest = 1, ALL_SLOTS & ~1
+
+    def lend(number: int, slots: int, recalled: int = 0) -> None:
+        loan = Loan(number, "s", "a", 10, 20, "key", slots, recalled, FinishedNote(0))
+        world.store.sight = GroupSight(owners={TP: Owner("a", 10, True)}, mine={TP: SeenLoan(loan, number)})
+        world.sharing.step()
+
+    lend(1, ALL_SLOTS)
+    works = world.take(0, 8)
+    home = works[0].home
+    world.finish(works)
+    for _ in range(3):
+        lend(2, rest, first)
+    home.cut = home.position.cut = 4
+    home.position.revoked = True
+    world.sharing.step()
+    lend(3, ALL_SLOTS)
+    ledger = world.fetched[-1][0].ledger
+    assert ledger is not None
+    assert [ledger.wants(offset, slot) for offset in (3, 6) for slot in (0, 5)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_new_owner_lends_no_key_that_it_has_in_hand(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """It became the owner before it had looked at its loan once more: another member could begin the same keys."""
+    monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
+    monkeypatch.setattr(reader_module, "TICK", 0.0)
+    world = World()
+    world.lend(1, 20)
+    works = world.take()
+    for _ in range(looks):
+        world.sharing.step()
+    in_hand = slots_in_hand([works[0].home])
+    loan = world.store.sight.mine[TP]
+    position = PartitionPosition(TP, ThreadId("b-0"), 0)
+    position.known_note = FinishedNote(0)
+    world.become_owner(position, loan, ["c"])
+    for _ in range(4):
+        world.sharing.step()
+    assert world.sharing.lent[TP]["c"]
+    assert not world.sharing.lent[TP]["c"] & in_hand
+
+
+def test_a_word_of_the_next_session_replaces_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that the former session had reported was handled again."""
+    world = World()
+    world.lend(1, 20)
+    works = world.take()
+    world.finish(works)
+    world.sharing.step()
+    report = LoanReport(1, "s", 20, ALL_SLOTS, FinishedNote(4))
+    seen = replace(world.store.sight.mine[TP], report=report, reported=True)
+    world.session.lose_connection()
+    world.session.connect(30)
+    world.store.sight = GroupSight({"b": 30}, mine={TP: seen})
+    world.sharing.step()
+    position = PartitionPosition(TP, ThreadId("b-0"), 0)
+    position.known_note = FinishedNote(0)
+    monkeypatch.setattr(world.store, "delete", lambda *_, **__: None)
+    world.own[TP] = position
+    world.store.sight = GroupSight(
+        {"b": 30}, owners={TP: Owner("b", 30, True)}, loans={TP: {"b": seen}}, mine={TP: seen}
+    )
+    world.sharing.ledger_of(position)
+    world.sharing.step()
+    ledger = world.sharing.ledger_of(position)
+    assert ledger is not None
+    assert [work.offset for work in works if ledger.wants(work.offset, work.slot)] == []

@@ -29,7 +29,8 @@ REPORT_EVERY = 1.0
 class BorrowedPartition:
     """A loan to this member.
 
-    ``begun`` is a position to fetch from now on; ``ended``: one is to be forgotten; ``told`` is the last report.
+    ``begun`` is a position to fetch from now on; ``ended``: one is to be forgotten; ``told`` is the last report, and
+    ``word`` what was finished when this member became the owner.
     """
 
     def __init__(self, tp: TopicPartition, stream: Callable[[str], KafkaStream[Any, Any]], order: str) -> None:
@@ -59,13 +60,14 @@ class BorrowedPartition:
         lender: str = "",
     ) -> None:
         """Do what concerns the ledger and the engine. Arguments: ``lender`` is the owner, for the state."""
-        self._reader = reader
+        self._reader, before = reader, self.home
         self._begin_anew(engine, reader)
         for order in orders:
             if isinstance(order, EndLoan):
                 self.end()
             elif isinstance(order, TakeOn):
-                self._take_on(order, engine, reader)
+                # the order may be older than the cut of the log
+                self._take_on(replace(order, note=_of_same_log(before, order.note)), engine, reader)
             elif isinstance(order, GiveUp) and self._ledger is not None and self.home is not None:
                 self.borrower.gave_up(order.slots, self._ledger.give_up(order.slots))
                 self._closed &= ~order.slots
@@ -93,6 +95,7 @@ class BorrowedPartition:
         if home is None or ledger is None or home.cut < 0:
             return
         self.end()
+        self.borrower.cut(lambda note: _of_same_log(home, note))
         self._take_on(TakeOn(ledger.slots, _of_same_log(home, ledger.point().note)), engine, reader)
 
     def _take_on(self, order: TakeOn, engine: Engine, reader: Reader) -> None:

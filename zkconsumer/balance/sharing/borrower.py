@@ -8,6 +8,7 @@ forgets it with either, whether or not it saw the loan go.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from zkconsumer.balance.sharing.loan_nodes import Loan
@@ -160,6 +161,10 @@ class Borrower:
     def gave_up(self, slots: int, note: FinishedNote) -> None:
         """Note what is finished of slots that are given back, until the lender has heard of it."""
         self._gone.append((slots, note))
+
+    def cut(self, of_same_log: Callable[[FinishedNote], FinishedNote]) -> None:
+        """Believe of slots that were given back only what ``of_same_log`` leaves of their notes."""
+        self._gone = [(slots, of_same_log(note)) for slots, note in self._gone]
 
     def note(self, ledger: MessageLedger | None) -> FinishedNote:
         """Return what to report: what is finished of the slots held, and of those given back."""

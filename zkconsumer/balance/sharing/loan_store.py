@@ -17,13 +17,13 @@ from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import MalformedNodeError
+from zkconsumer.errors import MalformedNodeError, NotPermittedError
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import OWNER_VERSION
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import Look, Node
-from zkconsumer.zookeeper.requests import Transaction
+from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session
 
 
@@ -200,10 +200,12 @@ class LoanStore:
 
     def _transact(self, build: Callable[[Transaction], None], path: str) -> bool:
         try:
-            done = not any(self._session.transact(build, self._deadline()))
+            failures = self._session.transact(build, self._deadline())
         finally:
             self._cache.forget([path, f"{path}/report"])
-        return done
+        if NodeFailure.NO_AUTH in failures:
+            raise NotPermittedError(f"{path}: this member may not write the loan or its report (an ACL forbids it)")
+        return not any(failures)
 
 
 def _seen(nodes: Mapping[str, Node | None], path: str) -> SeenLoan | None:

@@ -23,8 +23,9 @@ from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.borrower import BorrowerView
-from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, WriteLoan
+from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderOrder, LenderView, SeenLoan, WriteLoan
 from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_hand
+from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
 from zkconsumer.core.key_slots import NO_SLOTS, SLOTS
@@ -34,7 +35,7 @@ from zkconsumer.core.registration import AdvertisedShare, advertised_share
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryError
+from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.fetch.partition_fetch import Sink
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -251,12 +252,10 @@ class Sharing:
 
     @contextmanager
     def _alone(self, failures: list[RegistryError]) -> Iterator[None]:
-        """Keep a failure of one partition for later. Otherwise one forbidden node would stop all other partitions."""
+        """Keep a refused write for later. Otherwise one forbidden node would stop all other partitions."""
         try:
             yield
-        except RegistryError as e:
-            if self._behind:
-                raise
+        except NotPermittedError as e:
             failures.append(e)
 
     def _connection(self) -> _Connection:
@@ -339,9 +338,10 @@ class Sharing:
             return
         view, borrowed = self._view(tp, sight), self._borrowed.get(tp)
         if borrowed is not None:
-            us = self._access.consumer
+            us, seen = self._access.consumer, view.loans.get(self._access.consumer)
+            self._homes_of(tp, borrowed.home)  # Nobody else may begin a key that is in hand there.
             self._on_reader(borrowed.end_as_owner)  # It must end before the same slots may be lent on.
-            if (seen := view.loans.get(us)) is not None:
+            if seen is not None and _answers(borrowed.word, seen):
                 view = replace(view, loans={**view.loans, us: replace(seen, report=borrowed.word)})
             del self._borrowed[tp]
         stay = f"{now.session & (1 << 64) - 1:x}-{next(_STAYS)}"
@@ -471,3 +471,10 @@ class Sharing:
                 raise RegistryError("the reader did not take a change of slots in time")
         if failed:
             raise failed[0]
+
+
+def _answers(word: LoanReport | None, seen: SeenLoan) -> bool:
+    """Return whether a report counts for a loan. One of another session or number must not replace one that does."""
+    return (
+        word is not None and seen.loan is not None and seen.loan.answered_by(word) and word.number == seen.loan.number
+    )
