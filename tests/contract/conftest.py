@@ -32,7 +32,8 @@ def zookeeper_server() -> Iterator[str]:
 
 def _real_coordinator(zookeeper: str, version: str, **properties: object) -> Iterator[Target]:
     connect = f"{zookeeper}/groups-on-{version}{'-'.join(properties)}"
-    quick: dict[str, object] = {"group.min.session.timeout.ms": 100}
+    # one partition of offsets, or that of another group may still be loaded when the warm-up's is
+    quick: dict[str, object] = {"group.min.session.timeout.ms": 100, "offsets.topic.num.partitions": 1}
     quick |= {name.replace("_", "."): value for name, value in properties.items()}
     with EmbeddedKafka(connect, version=version, properties=quick) as broker:
         with Admin(connect) as admin:

@@ -52,7 +52,8 @@ def _session(address: str) -> Session:
 
 def _on_kafka(address: str, version: str) -> Iterator[Make]:
     connect = f"{address}/offsets-on-{version}"
-    with EmbeddedKafka(connect, version=version) as broker:
+    # one partition of offsets, or that of another group may still be loaded when the first one's is
+    with EmbeddedKafka(connect, version=version, properties={"offsets.topic.num.partitions": 1}) as broker:
         with Admin(connect) as admin:
             admin.create_topic("t", 3, deadline=Deadline(scaled(30)))
         session = _session(connect)
