@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -86,3 +87,10 @@ def _every_thread_ends() -> Iterator[None]:
         return True
 
     eventually(ended, 10, "all threads to end")
+
+
+@pytest.fixture(autouse=True)
+def _no_exception_is_left() -> Iterator[None]:
+    """A test that interrupts code where Python never does can leave an exception in hand, for all tests after it."""
+    yield
+    assert sys.exc_info() == (None, None, None)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
@@ -198,8 +199,18 @@ def sweep(
         if number % every:
             continue
         for kind, aftermath in [ways[number // every % len(ways)]] if rotate else ways:
-            _interrupt(subject, visit, kind, aftermath, scope, figures)
+            next(_by_itself(partial(_interrupt, subject, visit, kind, aftermath, scope, figures)))
     return figures
+
+
+def _by_itself(run: Callable[[], None]) -> Iterator[None]:
+    """Run this in a generator, whose exception in hand is its own.
+
+    An interrupt at an instruction that begins or ends an ``except`` leaves the thread with an exception in hand for
+    ever. Every later failure of the process would be shown as one that came of it.
+    """
+    run()
+    yield
 
 
 def passes(subject: Subject, scope: Callable[[CodeType], bool] = in_project) -> list[Visit]:

@@ -202,6 +202,7 @@ def test_a_sweep_finds_an_interrupt_that_is_swallowed() -> None:
                 continue
 
     assert "swallowed" in _swept(_by(deaf_get))
+    assert sys.exc_info() == (None, None, None), "an exception of the sweep would appear in the failures of other tests"
 
 
 @pytest.mark.one_way

@@ -91,7 +91,7 @@ def test_a_topic_is_read_and_committed(cluster: FakeCluster, make: Make) -> None
 
     assert sorted(run(read())) == sorted((number, f"v{n}") for number in range(PARTITIONS) for n in range(EACH))
     assert committed(cluster) == [EACH, EACH]
-    eventually(lambda: not threads_of("g_"), scaled(WITHIN), "the threads to end")
+    eventually(lambda: not threads_of("g_"), WITHIN, "the threads to end")
 
 
 def test_timeouts_are_those_of_the_configuration(make: Make) -> None:
