@@ -21,7 +21,6 @@ from functools import partial
 from threading import Thread, get_native_id
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
-from weakref import WeakSet
 
 from zkconsumer.balance.loop_bridge import LoopAccess
 from zkconsumer.config import ConsumerConfig
@@ -98,7 +97,8 @@ class AsyncZookeeperConsumerConnector:
             inner = self.config.replace({"consumer.timeout.ms": 0, "consumer.timeout.action": "end"})
         self._connector = ZookeeperConsumerConnector(inner, offset_store=offset_store)
         self._listener: Listener | None = None
-        self._readers: WeakSet[AsyncMessages[Any, Any]] = WeakSet()
+        # kept also if the application drops its stream: they tell which task has a message in its hands
+        self._readers: list[AsyncMessages[Any, Any]] = []
         self._merged: AsyncMessages[Any, Any] | None = None
 
     @property
@@ -165,6 +165,9 @@ class AsyncZookeeperConsumerConnector:
         if member is not None:
             member.put_down_positions([one for one in held if one.topic in leaving], finished=True)
         await self._call(partial(self._connector.unsubscribe, leaving, timeout))
+        if member is not None:
+            streams = [stream for _, _, stream in member.delivery.streams()]
+            self._readers = [reader for reader in self._readers if any(map(reader.reads, streams))]
 
     def messages(self) -> AsyncMessages[Any, Any]:
         """Return all streams as one: ``async for message in connector.messages()``. Streams are served in turn.
@@ -174,12 +177,12 @@ class AsyncZookeeperConsumerConnector:
         merged = self._connector.messages()
         if self._merged is None:
             self._merged = AsyncMessages(merged, timeout=self._timeout, ends_on_timeout=self._ends_on_timeout)
-            self._readers.add(self._merged)
+            self._readers.append(self._merged)
         return self._merged
 
     def _reading(self, stream: KafkaStream[K, V]) -> AsyncStream[K, V]:
         made = AsyncStream(stream, timeout=self._timeout, ends_on_timeout=self._ends_on_timeout)
-        self._readers.add(made)
+        self._readers.append(made)
         return made
 
     @property
@@ -357,6 +360,9 @@ class AsyncZookeeperConsumerConnector:
         """
         check_seconds(timeout)
         self._connector._begin_shutdown(timeout)
+        member = self._connector._member
+        if member is not None:
+            member.end_streams()  # now: until its thread did so, tasks would be handed further messages
 
     def shutdown(self, timeout: float = CLOSE_WITHIN) -> Coroutine[Any, Any, None]:
         """Leave the group; a message that the calling task holds counts as finished. Other tasks may finish theirs.
@@ -439,7 +445,8 @@ class _LoopListener(ConsumerRebalanceListener):
         self._run("on_partitions_lost", partitions)
 
     def _run(self, method: str, *arguments: Any) -> Any:
-        done = self._access.submit(self._called(method, *arguments))
+        called = self._called(method, *arguments)
+        done = self._access.submit(called)
         while True:
             try:
                 return done.result(LOOK_FOR_LOOP)
@@ -447,6 +454,8 @@ class _LoopListener(ConsumerRebalanceListener):
                 if done.done():
                     raise  # the listener's own
                 if not self._access.call(lambda: None):
+                    if inspect.getcoroutinestate(called) == inspect.CORO_CREATED:
+                        called.close()  # it came amid the loop's end, and Python would warn of it later
                     raise RuntimeError(f"{method}: the event loop has ended") from None
 
     async def _called(self, method: str, *arguments: Any) -> Any:

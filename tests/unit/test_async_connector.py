@@ -20,6 +20,7 @@ from zkconsumer import (
     TopicPartition,
     Whitelist,
 )
+from zkconsumer import connector as connector_module
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerTimeoutException,
@@ -244,17 +245,32 @@ def test_a_cancelled_join_leaves_no_member(cluster: FakeCluster, make: Make) -> 
     run(join())
 
 
-def test_a_shutdown_that_is_begun_ends_loops(cluster: FakeCluster, make: Make) -> None:
-    """As from a signal: the message in hand is finished and committed, and nothing more comes."""
+@pytest.mark.parametrize("late", [False, True], ids=["", "whose thread is late"])
+def test_a_shutdown_that_is_begun_ends_loops(
+    cluster: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """As from a signal: the message in hand is finished and committed, and nothing more comes.
+
+    A thread that began to close only later let the loop read on, to the end of the topic.
+    """
     seen = []
+    may_close = threading.Event()
+
+    class LateThread(threading.Thread):
+        def run(self) -> None:
+            may_close.wait(scaled(WITHIN))
+            super().run()
 
     async def read() -> None:
         async with make() as connector:
             async for message in await stream_of(connector):
                 seen.append(message)
                 if len(seen) == 7:
+                    if late:
+                        monkeypatch.setattr(connector_module, "Thread", LateThread)
                     connector.begin_shutdown()
                     await asyncio.sleep(0)
+            may_close.set()
 
     run(read())
     assert len(seen) == 7

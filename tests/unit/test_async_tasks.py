@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from threading import Event
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -59,6 +61,40 @@ def test_another_tasks_commit_leaves_a_message_out(cluster: FakeCluster, make: M
             assert [offset or 0 for offset in committed(cluster)] == [0, 0]
             await connector.commit()
             assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+
+    run(read())
+
+
+def test_a_stream_that_is_dropped_has_its_message_in_hand(cluster: FakeCluster, make: Make) -> None:
+    """No commit counted the message of a stream that nobody kept, unless its task had waited for it.
+
+    The shutdown then waited for that message in vain, and another member got it again.
+    """
+
+    async def read() -> None:
+        connector = make()
+        stream = await stream_of(connector)
+        while not await stream.getmany(0, 1):  # noqa: ASYNC110 - a read that has to wait keeps the stream
+            await asyncio.sleep(0.01)
+        del stream
+        await connector.commit()
+        assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+        await connector.shutdown()
+
+    run(read())
+
+
+def test_topics_that_were_left_keep_no_streams(cluster: FakeCluster, make: Make) -> None:
+    cluster.create_topic("others", 1)
+
+    async def read() -> None:
+        async with make() as connector:
+            kept = await stream_of(connector)
+            gone = ref((await connector.add_topics({"others": 1}))["others"][0])
+            await connector.unsubscribe(["others"])
+            gc.collect()
+            assert gone() is None
+            assert (await kept.getone()).topic == "events"
 
     run(read())
 

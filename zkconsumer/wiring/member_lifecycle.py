@@ -174,9 +174,13 @@ class GroupMember:
                 last.callback(self._end_group, self.engine, end, scale)
                 self.put_down(get_native_id(), finished=finished)
                 # the group thread does so too, but it may be waiting for an answer, and readers must not wait for it
-                self.delivery.end()
-                self.delivery.revoke(list(self.positions().values()))
+                self.end_streams()
                 self.fetching.forget()
+
+    def end_streams(self) -> None:
+        """Hand out no message any more, and end readers that wait for one. Any thread; returns at once."""
+        self.delivery.end()
+        self.delivery.revoke(list(self.positions().values()))
 
     def _end_group(self, engine: Engine, end: Deadline, scale: float) -> None:
         """Have the group thread leave.

@@ -119,7 +119,8 @@ def test_unseen_members_protect_the_offsets_in_kafka(
     command: str, cluster: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scala members may keep their offsets in Kafka; to the brokers, such a group has no members."""
-    away = ["--zookeeper", "127.0.0.1:1", "--bootstrap-server", cluster.bootstrap_servers, "--timeout", "2000"]
+    away = ["--zookeeper", "127.0.0.1:1", "--bootstrap-server", cluster.bootstrap_servers]
+    away += ["--timeout", str(int(scaled(2) * 1000))]
     assert main(["groups", *command.split(), *away, "--execute"]) == 1
     assert "whether the group has members in ZooKeeper is unknown: ZooKeeper 127.0.0.1:1" in capsys.readouterr().out
     assert stored(cluster)[1] == {0, 1, 2, 3}
