@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -113,7 +114,8 @@ class Delivery:
     def _by_queue(self, positions: Sequence[PartitionPosition]) -> dict[StreamQueue, list[PartitionPosition]]:
         found: dict[StreamQueue, list[PartitionPosition]] = {}
         for position in positions:
-            found.setdefault(self.stream_of(position).queue, []).append(position)
+            with suppress(KeyError):  # its stream has just been retired, and ended with that
+                found.setdefault(self.stream_of(position).queue, []).append(position)
         return found
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:

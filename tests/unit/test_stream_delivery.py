@@ -83,6 +83,15 @@ def test_a_revoked_message_is_not_waited_for_alone(house: House) -> None:
     assert house.delivery.came_back(KEY, before)
 
 
+def test_a_stream_is_retired_as_its_positions_are_revoked(house: House) -> None:
+    """A shutdown has a list of the positions, and topics may be left before it comes to each of them."""
+    gone, kept = house.put(0), house.put(1, partition=1)
+    house.delivery.retire(house.streams[:1])
+    house.delivery.revoke([gone, kept])
+    house.try_to_read(1)
+    assert not house.place(1).in_hand
+
+
 def test_untaken_messages_come_and_go_without_a_reader(house: House) -> None:
     position = house.put(0)
     before = house.place()
