@@ -167,7 +167,8 @@ class AsyncZookeeperConsumerConnector:
         await self._call(partial(self._connector.unsubscribe, leaving, timeout))
         if member is not None:
             streams = [stream for _, _, stream in member.delivery.streams()]
-            self._readers = [reader for reader in self._readers if any(map(reader.reads, streams))]
+            merged = self._merged  # it will read what is added later too, also if nothing is left now
+            self._readers = [one for one in self._readers if one is merged or any(map(one.reads, streams))]
 
     def messages(self) -> AsyncMessages[Any, Any]:
         """Return all streams as one: ``async for message in connector.messages()``. Streams are served in turn.
@@ -452,7 +453,7 @@ class _LoopListener(ConsumerRebalanceListener):
                 return done.result(LOOK_FOR_LOOP)
             except TimeoutError:
                 if done.done():
-                    raise  # the listener's own
+                    return done.result()  # it is the listener's own error, or the listener has returned just now
                 if not self._access.call(lambda: None):
                     if inspect.getcoroutinestate(called) == inspect.CORO_CREATED:
                         called.close()  # it came amid the loop's end, and Python would warn of it later

@@ -7,6 +7,7 @@ import gc
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +17,8 @@ from tests.timing import eventually, scaled
 from tests.unit.test_async_connector import WITHIN, Make, committed, run, stream_of, threads_of
 from tests.unit.test_async_connector import cluster as cluster
 from tests.unit.test_async_connector import make as make
-from zkconsumer import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector
+from zkconsumer import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector, async_connector
+from zkconsumer.balance import loop_bridge
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
@@ -109,6 +111,38 @@ def test_a_listener_outlives_its_loop_and_is_told(cluster: FakeCluster, make: Ma
     asyncio.run(made[0].shutdown(timeout=scaled(5)))
 
     assert committed(cluster) == [0, 0]  # the task that read has ended, with the message in its hands
+
+
+def test_a_listener_returns_as_its_thread_looks_for_the_loop(
+    cluster: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look was due, and its timeout was taken for an error of the listener. Offsets that it returned were lost."""
+    late: list[object] = []
+
+    class Late(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            try:
+                return super().result(timeout)
+            except TimeoutError:
+                late.append(super().result(scaled(WITHIN)))
+                raise
+
+    class Starts(AsyncConsumerRebalanceListener):
+        async def before_starting_fetchers(self, consumer_id: str, assignment: Any) -> Any:
+            await asyncio.sleep(0.05)
+            return {tp: 15 for tp in assignment}
+
+    monkeypatch.setattr(loop_bridge, "Future", Late)
+    monkeypatch.setattr(async_connector, "LOOK_FOR_LOOP", 0.01)
+
+    async def read() -> None:
+        connector = make(**{"rebalance.listener.timeout.ms": 600_000})
+        connector.set_consumer_rebalance_listener(Starts())
+        async with connector:
+            assert (await (await stream_of(connector)).getone()).offset == 15
+
+    run(read())
+    assert late
 
 
 @pytest.mark.parametrize("begun", [False, True])

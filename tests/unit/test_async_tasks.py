@@ -99,6 +99,44 @@ def test_topics_that_were_left_keep_no_streams(cluster: FakeCluster, make: Make)
     run(read())
 
 
+def test_all_topics_are_left_before_others_are_read(cluster: FakeCluster, make: Make) -> None:
+    """No commit counted a message of ``messages()`` any more, once the member had had no topic for a while."""
+    cluster.create_topic("others", 1)
+
+    async def read() -> None:
+        async with make() as connector:
+            await connector.create_message_streams({"others": 1})
+            connector.messages()
+            await connector.unsubscribe(["others"])
+            await connector.add_topics({"events": 1})
+            await connector.messages().getone()
+            await connector.commit()
+            assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+
+    run(read())
+
+
+def test_a_topic_is_left_before_its_commit_is_seen(cluster: FakeCluster, make: Make) -> None:
+    """The loop was busy meanwhile. With a shutdown begun then, a commit that had ended well raised KeyError."""
+
+    async def read() -> None:
+        connector = make(**{"rebalance.drain.timeout.ms": 0})
+        await (await stream_of(connector)).getone()
+        held = [one for one in member_of(connector).positions().values() if one.held]
+        commit = asyncio.ensure_future(connector.commit())
+        await asyncio.sleep(0)
+        leaving = asyncio.ensure_future(connector.unsubscribe("events"))
+        await asyncio.sleep(0)
+        eventually(lambda: not member_of(connector).delivery.streams(), WITHIN, "the streams to go")
+        connector.begin_shutdown()
+        await asyncio.gather(commit, leaving)
+        member_of(connector).put_down_positions(held, finished=True)  # as a shutdown that saw them a moment before
+        await connector.shutdown()
+
+    run(read())
+    assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+
+
 def test_the_task_that_read_last_has_the_message(cluster: FakeCluster, make: Make) -> None:
     """A stream may be read by one task, and later, with all others, by another one through ``messages()``."""
 

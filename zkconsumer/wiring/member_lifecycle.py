@@ -261,7 +261,8 @@ class GroupMember:
                 position.consumed = end
             else:
                 position.held_until = NOTHING_HELD
-            self.delivery.stream_of(position).queue.let_go()
+            with suppress(KeyError):  # its stream has just been retired, and nothing waits for it any more
+                self.delivery.stream_of(position).queue.let_go()
 
     # ---- questions and requests of the application
 
