@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.timing import eventually
+from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.errors import BrokerUnavailableError, ConnectorClosedException, PartitionNotOwnedError
 from zkconsumer.kafka import BrokerChannel
@@ -92,7 +92,7 @@ def test_an_end_that_is_not_told_is_no_zero(connect: Connect, monkeypatch: pytes
 
 def test_an_unknown_topic_is_told_in_time(connect: Connect) -> None:
     with pytest.raises(BrokerUnavailableError, match="nowhere"):
-        connect().partitions_for("nowhere", timeout=0.2)
+        connect().partitions_for("nowhere", timeout=scaled(1))
 
 
 def test_offsets_of_the_group_are_read_from_its_store(connect: Connect) -> None:

@@ -177,6 +177,6 @@ def test_what_makes_no_sense_is_named(connector: ZookeeperConsumerConnector, sta
 
 def test_an_unknown_topic_is_told_in_time(connector: ZookeeperConsumerConnector) -> None:
     with pytest.raises(BrokerUnavailableError, match="nowhere"):
-        connector.read("nowhere", timeout=0.3)
+        connector.read("nowhere", timeout=scaled(1))
     with pytest.raises(ValueError, match="no partition"):
         connector.read([])

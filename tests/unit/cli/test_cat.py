@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.timing import scaled
 from zkconsumer.cli import main
 from zkconsumer.testing import FakeCluster
 
@@ -139,8 +140,8 @@ def test_wrong_usage_is_exit_code_2(
 
 
 def test_what_is_not_there_is_exit_code_1(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--zookeeper", cluster.zookeeper_connect, "--timeout", "200"]
-    assert main(["cat", "nowhere", *where]) == 1
+    where = ["--zookeeper", cluster.zookeeper_connect]
+    assert main(["cat", "nowhere", *where, "--timeout", str(int(scaled(1) * 1000))]) == 1
     assert "nowhere" in capsys.readouterr().err
     assert main(["cat", "events", "--partition", "7", *where]) == 1
     assert "no partition 7" in capsys.readouterr().err
