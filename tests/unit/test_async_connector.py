@@ -318,7 +318,8 @@ def test_a_message_nobody_finishes_is_told(cluster: FakeCluster, make: Make) -> 
         task = asyncio.ensure_future(other())
         await taken.wait()
         with pytest.raises(OffsetCommitError, match="still in hand"):
-            await connector.shutdown(timeout=2.0)
+            while True:  # a close that ends late is told by the next call
+                await connector.shutdown(timeout=2.0)
         task.cancel()
 
     run(read())
@@ -357,7 +358,7 @@ def test_a_listener_runs_on_the_loop_and_may_commit(cluster: FakeCluster, make: 
     calls: list[tuple[str, int]] = []
 
     async def read() -> None:
-        connector = make(**{"auto.commit.enable": False})
+        connector = make(**{"auto.commit.enable": False, "rebalance.listener.timeout.ms": 600_000})
 
         class Listener(AsyncConsumerRebalanceListener):
             async def before_starting_fetchers(
