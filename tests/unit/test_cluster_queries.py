@@ -87,7 +87,7 @@ def test_an_end_that_is_not_told_is_no_zero(connect: Connect, monkeypatch: pytes
     monkeypatch.setattr(BrokerChannel, "list_offsets", nothing)
     for ask in (connector.beginning_offsets, connector.end_offsets):
         with pytest.raises(BrokerUnavailableError, match="no offset"):
-            ask([FIRST], timeout=0.1)
+            ask([FIRST], timeout=scaled(1))
 
 
 def test_an_unknown_topic_is_told_in_time(connect: Connect) -> None:
