@@ -6,13 +6,13 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.timing import scaled
+from zkconsumer.devcluster.ports import free_port
 
 DEBIAN = Path("/usr/lib/postgresql")
 UNPRIVILEGED = ("postgres", "nobody")
@@ -52,11 +52,9 @@ class Server:
         self._log = folder / "log"
         self._bin = bin_folder
         self._user = user
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()  # one that no outgoing connection takes while the database is made
         self._options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
-        self.address = f"host=127.0.0.1 port={self.port} user=tests dbname=postgres connect_timeout=5"
+        self.address = f"host=127.0.0.1 port={self.port} user=tests dbname=postgres connect_timeout={scaled(10):.0f}"
 
     def _run(self, program: str, *arguments: str) -> None:
         with self._log.open("ab") as out:
