@@ -16,7 +16,7 @@ from tests.cluster.in_process import Reader, by_range
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
 from tests.scale import real_skewed
-from tests.timing import eventually
+from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.placement_plan import decode_plan
 from zkconsumer.devcluster import DevCluster
@@ -105,6 +105,7 @@ def test_a_rolling_restart_moves_nothing_and_loses_nothing(
 
 def started(our_member: Callable[..., OurMember], group: str, topic: str, name: str, grace_ms: int) -> OurMember:
     properties = {**lasting(name), "group.instance.grace.ms": str(grace_ms), "auto.offset.reset": "smallest"}
+    properties["zookeeper.session.timeout.ms"] = str(int(scaled(5000)))  # the others' sessions must not end
     return our_member(group, {topic: 1}, properties=properties).wait_ready()
 
 
@@ -177,7 +178,7 @@ def test_a_scala_member_ends_the_plan_and_may_leave_again(
     watched = Watched(zookeeper, group, topic)
     ours: list[Any] = []
     for number in range(MEMBERS):
-        ours.append(connector(group, **underscored(lasting(f"m{number}"))))
+        ours.append(connector(group, **underscored(lasting(f"m{number}") | STEADY)))
         ours[-1].create_message_streams({topic: 1})
     eventually(lambda: watched.even(MEMBERS), SETTLED_S, "an even start")
     scala = legacy_member("1.1.1", group, {topic: 1})

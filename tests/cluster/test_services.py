@@ -30,7 +30,7 @@ SETTLES: dict[str, object] = {
 }
 """Properties in addition to the program's. A group settles within seconds, and no session ends on a busy machine."""
 
-QUICK: dict[str, object] = {"zookeeper.session.timeout.ms": 2_000, "socket.timeout.ms": 2_000}
+QUICK: dict[str, object] = {"zookeeper.session.timeout.ms": int(scaled(2_500)), "socket.timeout.ms": 2_000}
 """Properties in addition to these, for a member that soon finds out what is away."""
 
 

@@ -294,7 +294,7 @@ def test_a_node_wanted_but_not_claimed_is_deleted_later(server: FakeZooKeeper) -
     nodes = member.coordinator.rounds.owner_nodes
     server.put(paths.owner(GROUP, tp(0)), b"garbage")
     nodes.doubt([tp(0)])
-    nodes.sweep({tp(0)}, Deadline(1))
+    nodes.sweep({tp(0)}, Deadline(60))
     assert server.node(paths.owner(GROUP, tp(0))) is not None
-    nodes.sweep((), Deadline(1))
+    nodes.sweep((), Deadline(60))
     assert server.node(paths.owner(GROUP, tp(0))) is None
