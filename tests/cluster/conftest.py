@@ -112,7 +112,8 @@ def produce_to(
         }
     )
     if partitions is not None:  # a partition that was just made is refused until the broker has heard of it
-        eventually(lambda: len(producer.list_topics(topic, 5).topics[topic].partitions) >= partitions, 20, topic)
+        within = scaled(20)
+        eventually(lambda: len(producer.list_topics(topic, within).topics[topic].partitions) >= partitions, 20, topic)
     count = 0
     for number, value in enumerate(values):
         where: dict[str, Any] = {} if partitions is None else {"partition": number % partitions}
