@@ -30,6 +30,7 @@ from zkconsumer.devcluster.dev_cluster import DevCluster
 from zkconsumer.devcluster.download_cache import cache_directory, locked, write_atomically
 from zkconsumer.devcluster.errors import DevClusterError, OtherClusterError, ServerStartError, ServerStopError
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
+from zkconsumer.devcluster.ports import is_free
 from zkconsumer.devcluster.server_process import as_deadline, tail
 from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
 
@@ -37,6 +38,7 @@ UP_TIMEOUT_S = 90.0
 DOWN_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 _LOCK_PATIENCE_S = 2.0  # a call of ``status`` holds the lock for a moment
+_OLD_SERVERS_PATIENCE_S = 20.0
 _LOG_TAIL_LINES = 40
 _ALREADY_UP = 4
 
@@ -165,8 +167,12 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
     deadline = as_deadline(deadline)
     if present.stale:  # the servers of a dead supervisor may still have the ports and the directory
         _wait_for_old_servers()
-    supervisor = _start_supervisor(options)
+    supervisor = None
+    # an interrupt waits until we know the process that it is to end; the supervisor inherits that
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
+        supervisor = _start_supervisor(options)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         while True:
             code = supervisor.poll()
             now = status()
@@ -182,8 +188,11 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
                 raise ServerStartError(f"the cluster was not ready in time:\n{tail(log_file(), _LOG_TAIL_LINES)}")
             sleep(deadline.bounded(_POLL_S))
     except BaseException:  # also after Ctrl-C, a cluster that is not ready must not stay behind
-        _end(supervisor)
+        if supervisor is not None:
+            _end(supervisor)
         raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _suitable(state: ClusterState, options: ClusterOptions) -> ClusterState:
@@ -262,11 +271,16 @@ def down(deadline: Deadline | float = DOWN_TIMEOUT_S) -> bool:
 
 
 def _wait_for_old_servers() -> None:
-    """Wait a moment until the servers of a killed supervisor end too, and remove its state file."""
+    """Wait until the servers of a killed supervisor end too, and remove its state file.
+
+    Other processes may have their ids by now. These are waited for only a moment if the ports are free.
+    """
     state = _read_state()
     if state is not None:
-        gone = Deadline(_LOCK_PATIENCE_S)
+        moment, gone = Deadline(_LOCK_PATIENCE_S), Deadline(_OLD_SERVERS_PATIENCE_S)
         while any(map(_exists, state.servers.values())) and not gone.expired:
+            if moment.expired and is_free(_port(state.zookeeper_connect)) and is_free(_port(state.bootstrap_servers)):
+                break
             sleep(_POLL_S)
         _state_file().unlink(missing_ok=True)
 
@@ -320,6 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal that started it may close
     try:
         with locked(_lock_file(), Deadline(_LOCK_PATIENCE_S)):
