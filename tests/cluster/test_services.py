@@ -378,7 +378,7 @@ def test_the_signal_of_the_watchdog_writes_all_stacks(new_group: NewGroup) -> No
     process.signal(signal.SIGABRT)
     assert process.exit_code() == -signal.SIGABRT
     assert "Current thread" in process.log()
-    assert "in until_the_end" in process.log()
+    assert " in serve\n" in process.log(), "of the main thread, wherever it is"
 
 
 def test_the_command_of_the_manifest_runs(new_group: NewGroup) -> None:
