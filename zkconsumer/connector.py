@@ -403,7 +403,12 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         self._restorers.append(restore)
 
     def _close_in_background(self) -> None:
-        Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False).start()
+        closing = Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False)
+        try:
+            closing.start()
+        except RuntimeError:  # the system gives no thread: the next shutdown closes, else nobody ever would
+            self._end.end(complete=False)
+            raise
 
     def _close(self, finished: bool, deadline: Deadline | None = None) -> None:
         failure, complete = None, False

@@ -342,11 +342,11 @@ def test_mixed_strategies_of_scala_members(
         members.append(legacy_member("1.1.1", staged.group, {topic: 1}, properties=properties))
     expected = {0: f"{staged.group}_a-0", 1: f"{staged.group}_a-0", 2: f"{staged.group}_c-0"}
     eventually(lambda: owners_of(zookeeper, staged.group, topic) == expected, 40, "what each strategy gives")
-    (found,) = doctor.check("mixed-strategies", staged.group)
-    assert levels([found]) == ["error"]
+    # the members may rebalance once more, and own nothing for a moment
+    (found,) = doctor.until("mixed-strategies", staged.group, ["error"])
     assert f"{staged.group}_a" in found.evidence
     assert f"{staged.group}_c" in found.evidence
-    assert levels(doctor.check("roundrobin-releases", staged.group)) == ["ok"]
+    doctor.until("roundrobin-releases", staged.group, ["ok"])
     for member in members:
         member.kill()  # one that is told to leave first tries all its attempts
 
@@ -379,10 +379,9 @@ def test_roundrobin_of_two_scala_releases(
         40,
         lambda: f"what each release gives: {owners_of(zookeeper, staged.group, topic)}",
     )
-    (found,) = doctor.check("roundrobin-releases", staged.group)
-    assert levels([found]) == ["error"]
+    (found,) = doctor.until("roundrobin-releases", staged.group, ["error"])
     assert "scala.compat.version" in found.remedy
-    assert levels(doctor.check("mixed-strategies", staged.group)) == ["ok"]
+    doctor.until("mixed-strategies", staged.group, ["ok"])
     for member in members:
         member.kill()  # one that is told to leave first tries all its attempts
 

@@ -27,6 +27,7 @@ from zkconsumer.errors import (
     MessageStreamsExistException,
     OffsetCommitError,
 )
+from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
 
 WITHIN = 30.0
@@ -304,6 +305,29 @@ def test_other_tasks_may_finish_and_commit_at_the_end(cluster: FakeCluster, make
     assert committed(cluster) == [1, 1]
 
 
+def test_a_shutdown_without_a_thread_is_done_by_the_next(
+    cluster: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system gave no thread. The connector counted as being shut down, and kept its partitions for ever."""
+
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    async def read() -> None:
+        connector = make()
+        await (await stream_of(connector)).getone()
+        with monkeypatch.context() as patched:
+            patched.setattr(connector_module, "Thread", NoThread)
+            with pytest.raises(RuntimeError, match="can't start"):
+                connector.begin_shutdown()
+        await connector.shutdown()
+        assert connector.state.phase is Phase.CLOSED
+
+    run(read())
+    assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+
+
 def test_a_message_nobody_finishes_is_told(cluster: FakeCluster, make: Make) -> None:
     async def read() -> None:
         connector = make()
@@ -317,9 +341,13 @@ def test_a_message_nobody_finishes_is_told(cluster: FakeCluster, make: Make) -> 
 
         task = asyncio.ensure_future(other())
         await taken.wait()
-        with pytest.raises(OffsetCommitError, match="still in hand"):
+
+        async def shut_down() -> None:
             while True:  # a close that ends late is told by the next call
                 await connector.shutdown(timeout=2.0)
+
+        with pytest.raises(OffsetCommitError, match="still in hand"):
+            await shut_down()
         task.cancel()
 
     run(read())

@@ -130,7 +130,7 @@ def test_a_listener_returns_as_its_thread_looks_for_the_loop(
     class Starts(AsyncConsumerRebalanceListener):
         async def before_starting_fetchers(self, consumer_id: str, assignment: Any) -> Any:
             await asyncio.sleep(0.05)
-            return {tp: 15 for tp in assignment}
+            return dict.fromkeys(assignment, 15)
 
     monkeypatch.setattr(loop_bridge, "Future", Late)
     monkeypatch.setattr(async_connector, "LOOK_FOR_LOOP", 0.01)
