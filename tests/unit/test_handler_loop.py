@@ -81,7 +81,7 @@ def test_an_exception_of_a_handler_is_raised_by_run(
             raise error
         taken.append((message.partition, message.offset))
 
-    connector = join()
+    connector = join(**{"consumer.timeout.ms": int(scaled(10) * 1000)})
     with pytest.raises(type(error)) as raised:
         connector.run(handle, "events", workers=workers)
     assert raised.value is error

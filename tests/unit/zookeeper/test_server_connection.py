@@ -253,6 +253,22 @@ def _takes_another_client(session: Session, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(session_module, "HEAD_START", 0.0)
 
 
+def _ends_once_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on no client ends before a close waits for one. One that has ended at once is not waited for."""
+    asked, join, stop = threading.Event(), Retired.join, KazooClient.stop
+
+    def asked_for(retired: Retired, deadline: Deadline) -> None:
+        asked.set()
+        join(retired, deadline)
+
+    def stop_then(client: KazooClient) -> None:
+        asked.wait(scaled(30))
+        stop(client)
+
+    monkeypatch.setattr(Retired, "join", asked_for)
+    monkeypatch.setattr(KazooClient, "stop", stop_then)
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "name"), [(Lease, "void"), (Retired, "__init__"), (Retired, "join")])
 @pytest.mark.parametrize("candidate", [False, True])
@@ -263,6 +279,8 @@ def test_a_second_close_ends_what_an_interrupted_one_left(
     if candidate:
         _takes_another_client(opened, monkeypatch)
         assert not opened.look_for_replacement()
+    if name == "join":
+        _ends_once_it_is_waited_for(monkeypatch)
     _at(monkeypatch, owner, name, when, _interrupt)
     with pytest.raises(KeyboardInterrupt):
         opened.close(Deadline(scaled(5)))
