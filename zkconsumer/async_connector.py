@@ -36,6 +36,7 @@ from zkconsumer.model import ConsumerId, PartitionLike, ThreadId, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.partition_control import checked_offsets
 from zkconsumer.shutdown import check_seconds
+from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream, calling_task
 
@@ -362,7 +363,7 @@ class AsyncZookeeperConsumerConnector:
         check_seconds(timeout)
         self._connector._begin_shutdown(timeout)
         member = self._connector._member
-        if member is not None:
+        if member is not None and not in_signal_handler():  # a handler may have interrupted who holds a queue's lock
             member.end_streams()  # now: until its thread did so, tasks would be handed further messages
 
     def shutdown(self, timeout: float = CLOSE_WITHIN) -> Coroutine[Any, Any, None]:

@@ -14,6 +14,7 @@ from weakref import ref
 import pytest
 
 from tests.internals import member_of
+from tests.interrupts.sweep import bounded
 from tests.timing import eventually, scaled
 from tests.unit.streams.test_async_cancellation import cancelled_at
 from tests.unit.test_async_connector import (
@@ -356,3 +357,22 @@ async def _commit(connector: AsyncZookeeperConsumerConnector) -> None:
 
 async def _next(loop: Any) -> Any:
     return await anext(loop)
+
+
+def test_a_signal_handler_may_begin_a_shutdown(cluster: FakeCluster, make: Make) -> None:
+    """It waited for the lock of a queue that its own thread held below it, for ever."""
+
+    async def read() -> None:
+        async with make() as connector:
+            message = await (await stream_of(connector)).getone()
+            ((_, _, stream),) = member_of(connector).delivery.streams()
+            before = signal.signal(signal.SIGUSR1, lambda *_: connector.begin_shutdown())
+            try:
+                with bounded(WITHIN), stream.queue._lock:
+                    signal.raise_signal(signal.SIGUSR1)
+            finally:
+                signal.signal(signal.SIGUSR1, before)
+            assert message.offset == 0
+
+    run(read())
+    assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]

@@ -178,7 +178,11 @@ class GroupMember:
                 self.fetching.forget()
 
     def end_streams(self) -> None:
-        """Hand out no message any more, and end readers that wait for one. Any thread; returns at once."""
+        """Hand out no message any more, end readers that wait for one, and have :meth:`open` raise.
+
+        Any thread, but no signal handler: it takes the locks of queues. Returns at once.
+        """
+        self._closing = True
         self.delivery.end()
         self.delivery.revoke(list(self.positions().values()))
 
