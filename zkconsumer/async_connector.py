@@ -25,16 +25,18 @@ from typing import Any, Literal, Self, TypeVar
 from zkconsumer.balance.loop_bridge import LoopAccess
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import CLOSE_WITHIN, ZookeeperConsumerConnector
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
+from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
 from zkconsumer.errors import OffsetCommitError, ZkConsumerError
 from zkconsumer.health import Health
 from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId, PartitionLike, ThreadId, TopicPartition
+from zkconsumer.offsets.commit_schedule import GivenOffset
+from zkconsumer.offsets.committer import NOT_ANSWERED
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.partition_control import checked_offsets
 from zkconsumer.shutdown import check_seconds
 from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.streams import KafkaStream
@@ -155,21 +157,24 @@ class AsyncZookeeperConsumerConnector:
 
         If it is cancelled, they are unsubscribed again.
         """
-        undo = partial(self._connector.unsubscribe, list(topics)) if self._connector._created else None
-        made = await self._join(partial(self._connector.add_topics, topics, key_decoder, value_decoder, timeout), undo)
+        connector = self._connector
+        if not connector._created:
+            return await self.create_message_streams(topics, key_decoder, value_decoder)
+        member, undo = connector._live(), partial(connector.unsubscribe, list(topics))
+        deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
+        add = partial(connector._add_topics, member, topics, key_decoder, value_decoder, deadline, held)
+        made = await self._join(add, undo, deadline)
         return {topic: [self._reading(stream) for stream in streams] for topic, streams in made.items()}
 
     async def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
         """Leave these topics, and end their streams. A message of them in the task's hands counts as finished."""
         leaving = [topics] if isinstance(topics, str) else list(topics)
-        member, held = self._connector._member, self._held(asyncio.current_task())
-        if member is not None:
-            member.put_down_positions([one for one in held if one.topic in leaving], finished=True)
-        await self._call(partial(self._connector.unsubscribe, leaving, timeout))
-        if member is not None:
-            streams = [stream for _, _, stream in member.delivery.streams()]
-            merged = self._merged  # it will read what is added later too, also if nothing is left now
-            self._readers = [one for one in self._readers if one is merged or any(map(one.reads, streams))]
+        member = self._connector._live()
+        deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
+        await self._call(partial(self._connector._unsubscribe, member, leaving, deadline, held), deadline)
+        streams = [stream for _, _, stream in member.delivery.streams()]
+        merged = self._merged  # it will read what is added later too, also if nothing is left now
+        self._readers = [one for one in self._readers if one is merged or any(map(one.reads, streams))]
 
     def messages(self) -> AsyncMessages[Any, Any]:
         """Return all streams as one: ``async for message in connector.messages()``. Streams are served in turn.
@@ -196,14 +201,16 @@ class AsyncZookeeperConsumerConnector:
     def _ends_on_timeout(self) -> bool:
         return self.config.consumer_timeout_action == "end"
 
-    async def _join(self, create: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
+    async def _join(
+        self, create: Callable[[], T], undo: Callable[[], object] | None = None, deadline: Deadline | None = None
+    ) -> T:
         if self._listener is not None:
             access = LoopAccess(self.consumer_id, asyncio.get_running_loop())
             listener, self._listener = self._listener, None
             self._connector.set_consumer_rebalance_listener(_LoopListener(listener, access))
         created = self._begin_call(create)
         try:
-            return await outcome(created)
+            return await outcome(created, deadline)
         except asyncio.CancelledError:
             # else nobody would have the streams, and the member would keep partitions
             if undo is None:
@@ -225,35 +232,29 @@ class AsyncZookeeperConsumerConnector:
         it takes before it awaits this, do not count.
         Arguments and errors: as :meth:`ZookeeperConsumerConnector.commit_offsets`.
         """
-        given = None if offsets is None else checked_offsets(offsets)
         # now: in a task of its own, this may run when the caller has its next message in hand
-        ends = {position: position.finished(including_held=True) for position in self._held(calling_task())}
-        return self._commit(given, ends, timeout)
+        return self._commit(self._connector._given(offsets), self._held_by(calling_task()), timeout)
 
     async def _commit(
-        self,
-        given: Mapping[TopicPartition, int] | None,
-        ends: Mapping[PartitionPosition, int | None],
-        timeout: float | None,
+        self, given: Mapping[TopicPartition, GivenOffset] | None, held: Held, timeout: float | None
     ) -> None:
         connector = self._connector
-        done, left = connector._begin_commit(given, ends, timeout, in_listener=_in_listener.get())
-        limit = asyncio.timeout(left)
+        done, deadline = connector._begin_commit(given, held, timeout, in_listener=_in_listener.get())
+        limit = asyncio.timeout(deadline.remaining())
         try:
             async with limit:
-                await outcome(done)
+                await outcome(done, deadline)
         except TimeoutError:
             if not limit.expired():
                 raise
-            reason = "the commit did not end in time; where offsets are kept may be unreachable"
-            raise OffsetCommitError(reason) from None
+            raise OffsetCommitError(NOT_ANSWERED) from None
         if connector._end.begun and connector._member is not None:
             # the streams hand nothing out any more: the shutdown need not wait for a message that is committed
-            connector._member.put_down_positions(ends, finished=False)
+            connector._member.put_down_positions(held, finished=False)
 
-    def _held(self, task: asyncio.Task[Any] | None) -> list[PartitionPosition]:
-        """Return the positions of which a task has messages in its hands."""
-        return [position for position, reader in self._in_hand() if reader.task is task]
+    def _held_by(self, task: asyncio.Task[Any] | None) -> Held:
+        """Return the messages that a task has in its hands."""
+        return {position: position.range_in_hand for position, reader in self._in_hand() if reader.task is task}
 
     def _in_hand(self) -> list[tuple[PartitionPosition, AsyncMessages[Any, Any]]]:
         """Return the positions with messages in the hands of tasks, and the readers that these came from.
@@ -345,13 +346,15 @@ class AsyncZookeeperConsumerConnector:
         timeout: float | None = None,
     ) -> None:
         """Go on at another offset of a partition, as :meth:`ZookeeperConsumerConnector.seek` does."""
-        await self._call(partial(self._connector.seek, partition, offset, timeout))
+        deadline = self._connector._deadline(timeout)
+        await self._call(partial(self._connector._seek_to, partition, offset, deadline), deadline)
 
     async def seek_to_timestamp(
         self, timestamp: int, partitions: Iterable[PartitionLike] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Go on at the first message that is not older than a time in ms since 1970, or at the end."""
-        return await self._call(partial(self._connector.seek_to_timestamp, timestamp, partitions, timeout))
+        deadline = self._connector._deadline(timeout)
+        return await self._call(partial(self._connector._seek_to_time, timestamp, partitions, deadline), deadline)
 
     # ---- the end ----
 
@@ -377,7 +380,7 @@ class AsyncZookeeperConsumerConnector:
     async def _shut_down(
         self, caller: asyncio.Task[Any] | None, *, finished: bool, timeout: float = CLOSE_WITHIN
     ) -> None:
-        member, held = self._connector._member, self._held(caller)
+        member, held = self._connector._member, self._held_by(caller)
         # a task that has ended will not finish what it got
         left = [one for one, reader in self._in_hand() if one not in held and reader.task and reader.task.done()]
         self.begin_shutdown(timeout)
@@ -401,9 +404,9 @@ class AsyncZookeeperConsumerConnector:
     def __repr__(self) -> str:
         return f"<AsyncZookeeperConsumerConnector {self.consumer_id} {self.state}>"
 
-    async def _call(self, function: Callable[[], T]) -> T:
-        """Call a function that blocks, on a thread of its own. If this is cancelled, the function goes on."""
-        return await outcome(self._begin_call(function))
+    async def _call(self, function: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """Call a function that blocks, on a thread of its own. It goes on if this is cancelled; see :func:`outcome`."""
+        return await outcome(self._begin_call(function), deadline)
 
     def _begin_call(self, function: Callable[[], T]) -> Future[T]:
         done: Future[T] = Future()
@@ -466,8 +469,11 @@ class _LoopListener(ConsumerRebalanceListener):
         return await found if inspect.isawaitable(found) else found
 
 
-async def outcome(future: Future[T]) -> T:
-    """Wait for a future of another thread. Cancelling this does not cancel it: its thread has begun the work."""
+async def outcome(future: Future[T], deadline: Deadline | None = None) -> T:
+    """Wait for a future of another thread, which may have begun the work.
+
+    Cancelling this ends the ``deadline``, so that work which has not begun by then is never done.
+    """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[T] = loop.create_future()
 
@@ -485,4 +491,9 @@ async def outcome(future: Future[T]) -> T:
             loop.call_soon_threadsafe(settle)
 
     future.add_done_callback(hand_over)
-    return await waiter
+    try:
+        return await waiter
+    except asyncio.CancelledError:
+        if deadline is not None:
+            deadline.expire()
+        raise

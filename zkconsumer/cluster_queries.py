@@ -21,13 +21,13 @@ from zkconsumer.balance.until import requested_end
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.topic_filter import INTERNAL_TOPICS
 from zkconsumer.deadline import Deadline
-from zkconsumer.decoded_messages import message_class
 from zkconsumer.decoders import Decoder, K, V
 from zkconsumer.errors import ConnectorClosedException, ForkedProcessError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.model import ConsumerId, PartitionLike, TopicPartition, partitions_of
 from zkconsumer.shutdown import Closing
+from zkconsumer.streams.message import message_class
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.cluster_access import ClusterAccess
 from zkconsumer.wiring.partition_stream import CLOSE_WITHIN, PartitionReading, PartitionStream

@@ -31,11 +31,10 @@ from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.until import RunEndRequest, requested_end, stop_streams_at
 from zkconsumer.cluster_queries import ClusterQueries
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.node_names import name_problem
-from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
+from zkconsumer.core.partition_position import Held
+from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
-from zkconsumer.decoded_messages import message_class
 from zkconsumer.decoders import Decoder, K, V
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -58,7 +57,9 @@ from zkconsumer.shutdown import CLOSE_WITHIN, Closing, check_seconds
 from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MessageAndMetadata
+from zkconsumer.streams.message import message_class
 from zkconsumer.streams.message_iterator import public_names
+from zkconsumer.subscription import Subscription, check_subscribed, check_topics
 from zkconsumer.wiring import GroupMember, build_member
 from zkconsumer.wiring.partition_stream import PartitionReading
 
@@ -115,7 +116,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         self._offset_store = offset_store
         self._readings: WeakSet[PartitionReading] = WeakSet()
         self._listener: ConsumerRebalanceListener | None = None
-        self._registration = Registration(STATIC, {})
+        self._subscription = Subscription()
         self._advertised: dict[str, object] = {}
 
     # ---- streams ----
@@ -152,7 +153,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         :class:`ConsumerRebalanceFailedException`, :class:`BrokerUnavailableError` if ends cannot be looked up (the
         connector is shut down then); ValueError and TypeError for a bad topic, number or end.
         """
-        _check_topics(topics)
+        check_topics(topics)
         end = None if until is None else requested_end(until, time.time_ns() // 1_000_000)
         registration = Registration(STATIC, dict(topics))
         member = self._create_once("message streams")
@@ -175,23 +176,39 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         Arguments: as for :meth:`create_message_streams`; ``timeout`` in seconds to wait until the group knows, by
         default as long as a rebalance may take.
         Raises: ValueError for a bad topic, for one that is subscribed already, or if the connector follows a filter.
-        :class:`RegistryUnavailableError` if ZooKeeper did not answer in time; the subscription changes once it does.
+        :class:`RegistryUnavailableError` if the group could not be told in time. The error says whether the
+        subscription stays as it was, or the member has begun to tell the group and goes on.
         :class:`ConnectorClosedException`; as :meth:`create_message_streams` if it is the first call.
         """
-        _check_topics(topics)
         if not self._created:
             return self.create_message_streams(topics, key_decoder, value_decoder)
         member = self._live()
-        with self._create_lock:
-            subscription = self._static_subscription()
-            known = sorted(topics.keys() & subscription.keys())
-            if known:
-                raise ValueError(f"subscribed already: {', '.join(known)}")
-            _check_topics({**subscription, **topics})
-            streams = self._make_streams(member, topics, message_class(key_decoder, value_decoder))
-            self._registration = replace(self._registration, subscription={**subscription, **topics})
-            done = member.subscribe(self._registration)
-        member.await_change(done, timeout)
+        deadline, held = member.change_deadline(timeout), member.held_by(get_native_id())
+        return self._add_topics(member, topics, key_decoder, value_decoder, deadline, held)
+
+    def _add_topics(
+        self,
+        member: GroupMember,
+        topics: Mapping[str, int],
+        key_decoder: Decoder[K] | None,
+        value_decoder: Decoder[V] | None,
+        deadline: Deadline,
+        held: Held,
+    ) -> dict[str, list[KafkaStream[K | None, V | None]]]:
+        check_topics(topics)
+        streams: dict[str, list[KafkaStream[K | None, V | None]]] = {}
+
+        def make() -> Mapping[str, list[KafkaStream[K | None, V | None]]]:
+            streams.update(self._make_streams(member, topics, message_class(key_decoder, value_decoder)))
+            return streams
+
+        try:
+            with self._create_lock:
+                asked = self._subscription.add(member, topics, make, deadline, held)
+            member.await_change(asked)
+        except BaseException:
+            deadline.expire()  # before the member begins, nothing changes for a caller that has gone
+            raise
         return streams
 
     def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
@@ -204,24 +221,26 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         Arguments: ``topics`` by name; ``timeout`` as for :meth:`add_topics`.
         Raises: ValueError for a topic that is not subscribed; otherwise as :meth:`add_topics`.
         """
-        leaving = [topics] if isinstance(topics, str) else list(topics)
         member = self._live()
-        with self._create_lock:
-            subscription = dict(self._static_subscription())
-            strange = sorted(set(leaving) - subscription.keys())
-            if strange:
-                raise ValueError(f"not subscribed: {', '.join(strange)}")
-            retired = [member.delivery.streams_of(topic, subscription.pop(topic)) for topic in dict.fromkeys(leaving)]
-            self._registration = replace(self._registration, subscription=subscription)
-            done = member.subscribe(self._registration, leaving, [stream for streams in retired for stream in streams])
-        if isinstance(self._running, BalancedRun):  # the group thread waits for what handlers have in hand
-            self._running.put_down(get_native_id(), True, leaving)
-        member.await_change(done, timeout)
+        self._unsubscribe(member, topics, member.change_deadline(timeout), member.held_by(get_native_id()))
 
-    def _static_subscription(self) -> Mapping[str, int]:
-        if self._registration.pattern != STATIC:
-            raise ValueError("this connector follows a filter: topics come and go with it, none can be added or left")
-        return self._registration.subscription
+    def _unsubscribe(self, member: GroupMember, topics: Iterable[str], deadline: Deadline, held: Held) -> None:
+        """Leave these topics. The messages of them that the caller ``held`` count as finished."""
+        leaving = [topics] if isinstance(topics, str) else list(topics)
+        run = self._running
+        works = run.in_hand_of(get_native_id(), leaving) if isinstance(run, BalancedRun) else ()
+
+        def begun() -> None:
+            if works and isinstance(run, BalancedRun):
+                run.finish(works)  # the group thread waits for what handlers have in hand
+
+        try:
+            with self._create_lock:
+                asked = self._subscription.leave(member, leaving, deadline, held, begun)
+            member.await_change(asked)
+        except BaseException:
+            deadline.expire()  # as in _add_topics
+            raise
 
     def create_message_streams_by_filter(
         self,
@@ -238,7 +257,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         """
         if not isinstance(topic_filter, TopicFilter):
             raise ValueError(f"a filter must be a Whitelist or a Blacklist, not {topic_filter!r}")
-        _check_subscription(topic_filter.regex, streams)
+        check_subscribed(topic_filter.regex, streams)
         registration = Registration(topic_filter.pattern, {topic_filter.regex: streams})
         member = self._create_once("message streams by filter")
         made = self._make_streams(member, {ANY_TOPIC: streams}, message_class(key_decoder, value_decoder))[ANY_TOPIC]
@@ -273,7 +292,8 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         return {topic: member.parts.streams(topic, count, message, ended) for topic, count in topics.items()}
 
     def _join_group(self, member: GroupMember, registration: Registration, end: RunEndRequest | None = None) -> None:
-        self._registration = registration = replace(registration, extra={**registration.extra, **self._advertised})
+        registration = replace(registration, extra={**registration.extra, **self._advertised})
+        self._subscription.join(registration)
         try:
             if self._end.begun:
                 raise ConnectorClosedException("the connector was shut down before it joined the group")
@@ -473,26 +493,3 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
 
 
 _SHUT_DOWN = ZookeeperConsumerConnector._shut_down.__code__
-
-
-def _check_topics(topics: Mapping[str, int]) -> None:
-    if not isinstance(topics, Mapping):
-        raise ValueError(f"topics must be a mapping from names to numbers of streams, not {topics!r}")
-    for topic, count in topics.items():
-        _check_subscription(topic, count)
-        problem = name_problem(topic)
-        if problem is not None:
-            raise ValueError(f"{topic!r} cannot be a topic: {problem}")
-    size = sum(len(topic.encode()) + len(f'"":{count},') for topic, count in topics.items())
-    if size > (most := MAX_REGISTRATION_BYTES - RESERVED_BYTES):
-        raise ValueError(
-            f"{len(topics)} topics take {size} bytes in the registration, more than {most}: subscribe to fewer, or by a"
-            " filter"
-        )
-
-
-def _check_subscription(name: str, count: int) -> None:
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"a topic or expression must be a non-empty text, not {name!r}")
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"{name}: the number of streams must be a whole number of at least 1, not {count!r}")

@@ -1,6 +1,6 @@
 """A point in time after which an operation gives up. Seconds as float, on the monotonic clock.
 
-Any thread may use one; it is immutable.
+Any thread may use one. It moves once at most: :meth:`expire` ends it early.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ class Deadline:
         found = Deadline(None)
         found.at = None if self.at is None else self.at - seconds
         return found
+
+    def expire(self) -> None:
+        """End the time now, because nobody waits for the result any more.
+
+        One write, so that an interrupt comes before it or after it.
+        """
+        self.at = 0.0
 
     @property
     def expired(self) -> bool:

@@ -30,7 +30,7 @@ from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.until import RunEndRequest, checked_end, watch_end
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.registration import SHARE_KEY, Registration
+from zkconsumer.core.registration import SHARE_KEY
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
@@ -39,6 +39,7 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams
+from zkconsumer.subscription import Subscription
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.sharing_access import share_keys, sharing_access
 
@@ -74,7 +75,7 @@ class RunLoop:
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | BalancedRun | None = None
     _advertised: dict[str, object]
-    _registration: Registration
+    _subscription: Subscription
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
         """Return all streams of this connector as one, to be read in one thread: ``for message in
@@ -257,7 +258,9 @@ class RunLoop:
             closing=lambda: self._end.begun,
             closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
-            sharing=sharing_access(member, lambda: self._registration, shares=SHARE_KEY in self._advertised),
+            sharing=sharing_access(
+                member, lambda: self._subscription.registration, shares=SHARE_KEY in self._advertised
+            ),
             handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
 

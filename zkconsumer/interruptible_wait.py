@@ -12,10 +12,13 @@ Threads: any.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Lock, get_ident, main_thread
 from time import monotonic
 from typing import TypeVar
+
+from zkconsumer.deadline import Deadline
 
 T = TypeVar("T")
 
@@ -70,6 +73,50 @@ class Answer(Future[T]):
             raise TimeoutError
         self._flag.set()  # for the next one who asks
         return super().result(0)
+
+
+class Request(Answer[T]):
+    """What an application's thread asks another thread of its member to do.
+
+    It is begun before the deadline, or never. A caller that leaves its call by a time limit or an exception withdraws
+    it, if it has not begun. So nothing acts for a caller that has gone.
+
+    Arguments: ``deadline`` ends the caller's time. The other thread may use it for what it does.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self.deadline = deadline
+        self._begun = False
+
+    def begin(self) -> bool:
+        """Return whether to do it. False: the time is over, or the caller has gone. Only the thread that is asked."""
+        # in this order: a caller that withdraws ends the time before it looks at the mark: one sees the other
+        self._begun = True
+        self._begun = not self.deadline.expired
+        return self._begun
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether it was not begun in time, and never will be."""
+        return self.deadline.expired and not self._begun
+
+    @property
+    def may_be_withdrawn(self) -> bool:
+        """Whether it has not begun, and its deadline or its caller may still withdraw it."""
+        return not self._begun and self.deadline.at is not None
+
+    def ask(self, send: Callable[[], object]) -> T:
+        """Have ``send`` hand this over to the other thread, and return the result.
+
+        Leaving this in any other way withdraws it. Raises: TimeoutError at the deadline; what was set.
+        """
+        try:
+            send()
+            return self.result(self.deadline.remaining())
+        except BaseException:
+            self.deadline.expire()
+            raise
 
 
 _LONGEST = 1_000_000.0

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from threading import get_native_id
 from typing import Literal
 
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -27,6 +27,7 @@ from zkconsumer.errors import (
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
+from zkconsumer.offsets.commit_schedule import GivenOffset
 from zkconsumer.shutdown import Closing
 from zkconsumer.wiring import GroupMember
 
@@ -163,15 +164,24 @@ class PartitionControl:
 
         Fetched messages of it are dropped. The position before is never committed after this; the new one is, with the
         next commit. A message of it that is in hand counts no more. ``auto.offset.reset`` applies to an offset that is
-        not in the log.
+        not in the log. This waits for a commit that is under way. An error means that the position did not move, unless
+        the error says otherwise; an exception of a signal handler may come before or after the move.
 
         Arguments: ``offset``, or the word for the beginning or the end of the log, which its leader is asked for;
         ``timeout`` in seconds, by default the session timeout (at least 5).
         Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError` if nobody says where the log begins or
-        ends; TimeoutError; ValueError for a value that is no offset.
+        ends; TimeoutError, also if a commit under way is not answered in time; :class:`OffsetCommitError` if the
+        outcome of an earlier commit cannot be found out; ValueError for a value that is no offset.
         """
+        self._seek_to(partition, offset, self._deadline(timeout))
+
+    def _seek_to(
+        self,
+        partition: PartitionLike,
+        offset: int | Literal["earliest", "latest", "smallest", "largest"],
+        deadline: Deadline,
+    ) -> None:
         tp = partition_of(partition)
-        deadline = self._deadline(timeout)
         if isinstance(offset, str):
             if offset not in _PLACES:
                 raise ValueError(f"{offset!r} is no place; there are {', '.join(map(repr, _PLACES))}")
@@ -192,8 +202,12 @@ class PartitionControl:
         place at most a whole segment too early, or the beginning if no whole segment is older.
         Returns: the offset at which each goes on. Raises: as :meth:`seek`.
         """
+        return self._seek_to_time(timestamp, partitions, self._deadline(timeout))
+
+    def _seek_to_time(
+        self, timestamp: int, partitions: Iterable[PartitionLike] | None, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
         _check_time("seek_to_timestamp", timestamp)
-        deadline = self._deadline(timeout)
         wanted = list(self.assignment()) if partitions is None else partitions_of(partitions)
         for tp in wanted:
             self._position(tp)
@@ -222,7 +236,7 @@ class PartitionControl:
         return self._live().lookup.find(wanted, self._deadline(timeout)) if wanted else {}
 
     def _seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
-        strange = self._live().seek(offsets, deadline)
+        strange = self._live().seek({self._position(tp): offset for tp, offset in offsets.items()}, deadline)
         if strange:
             raise PartitionNotOwnedError(f"not owned by this member: {', '.join(map(str, sorted(strange)))}")
 
@@ -243,14 +257,16 @@ class PartitionControl:
         next automatic commit writes the progress again. The offset of a partition that this member does not own is
         written only while nobody owns it (the original overwrites its owner's).
         During a shutdown, a thread with a message in its hands may still commit it as long as the shutdown waits for
-        such messages.
+        such messages. A call that ends by its timeout or by an exception sends nothing after that. A commit that was
+        sent before may still land, and counts no message that the thread takes later.
         Raises: :class:`OffsetCommitError` naming the offsets that could not be written, and why;
         :class:`ConnectorClosedException`; ValueError or TypeError for a value that is no offset.
         """
-        given = None if offsets is None else checked_offsets(offsets)
+        given = self._given(offsets)
         member = self._member
+        held = NONE_HELD if member is None else member.held_by(get_native_id())
         if self._end.begun and not (member is not None and member.in_listener):
-            self._commit_while_closing(member, given)
+            self._commit_while_closing(member, given, held)
             return
         if member is None or member.committer is None:
             if given:
@@ -259,9 +275,8 @@ class PartitionControl:
         deadline = Deadline(member.request_timeout if timeout is None else timeout)
         if given is not None:
             member.committer.commit_given(given, deadline)
-            return
-        thread = get_native_id()
-        member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
+        else:
+            member.committer.commit(held, deadline)
 
     def commit_offsets_async(
         self,
@@ -279,57 +294,67 @@ class PartitionControl:
         Returns: a future, which raises as :meth:`commit_offsets` does. Raises at once: ConnectorClosedException;
         ValueError or TypeError for a value that is no offset.
         """
-        given = None if offsets is None else checked_offsets(offsets)
         member = self._member
-        held = () if member is None else member.in_hand(get_native_id())
-        ends = {position: position.finished(including_held=True) for position in held}
-        done, _ = self._begin_commit(given, ends, timeout)
+        held = NONE_HELD if member is None else member.held_by(get_native_id())
+        done, _ = self._begin_commit(self._given(offsets), held, timeout)
         if callback is not None:
             done.add_done_callback(lambda done: _tell(callback, done.exception()))
         return done
 
     def _begin_commit(
         self,
-        given: Mapping[TopicPartition, int] | None,
-        ends: Mapping[PartitionPosition, int | None],
+        given: Mapping[TopicPartition, GivenOffset] | None,
+        held: Held,
         timeout: float | None,
         *,
         in_listener: bool = False,
-    ) -> tuple[Future[None], float]:
-        """Begin a commit. Arguments: the messages before ``ends`` count as finished, also if they are in hand.
+    ) -> tuple[Future[None], Deadline]:
+        """Begin a commit. Arguments: the messages that the caller ``held`` count as finished.
 
-        Returns: its future, and the seconds that it may take.
+        Returns: its future, and its time. It is withdrawn if the time ends before it begins.
         """
         member = self._member
         closing = self._end.begun and not (in_listener or (member is not None and member.in_listener))
-        if closing and not ends:
+        if closing and not held:
             raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
         done: Future[None] = Future()
         if member is None or member.committer is None:
             if given:
                 raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
             done.set_result(None)
-            return done, 0.0
+            return done, Deadline(0.0)
         limit = member.request_timeout if timeout is None else timeout
-        seconds = self._end.remaining if closing else limit
-        deadline = Deadline(seconds)
+        deadline = Deadline(self._end.remaining if closing else limit)
         if given is None:
-            asked = member.committer.begin_commit(lambda position: ends.get(position) or False, deadline)
+            asked = member.committer.begin_commit(held, deadline)
         else:
             asked = member.committer.begin_commit_given(given, deadline)
-        asked.add_done_callback(lambda asked: _hand_on(asked, done, ends if closing and given is None else {}))
-        return done, seconds
+        asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else NONE_HELD))
+        return done, deadline
 
-    def _commit_while_closing(self, member: GroupMember | None, offsets: Mapping[TopicPartition, int] | None) -> None:
+    def _given(
+        self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None
+    ) -> Mapping[TopicPartition, GivenOffset] | None:
+        """Return offsets that a caller gave, each with the ownership of its partition now.
+
+        Raises: as :func:`checked_offsets`.
+        """
+        if offsets is None:
+            return None
+        positions = self._positions()
+        return {tp: GivenOffset.now(positions.get(tp), offset) for tp, offset in checked_offsets(offsets).items()}
+
+    def _commit_while_closing(
+        self, member: GroupMember | None, given: Mapping[TopicPartition, GivenOffset] | None, held: Held
+    ) -> None:
         """Commit what the calling thread has in its hands, while that is still waited for."""
-        held = {} if member is None else {p: p.finished(including_held=True) for p in member.in_hand(get_native_id())}
         if member is None or member.committer is None or not held:
             raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
         deadline = Deadline(self._end.remaining)
-        if offsets is not None:
-            member.committer.commit_given(offsets, deadline)
+        if given is not None:
+            member.committer.commit_given(given, deadline)
             return
-        member.committer.commit(lambda position: position in held, deadline)
+        member.committer.commit(held, deadline)
         _check_committed(held)
 
     # ---- inside ----
@@ -371,16 +396,16 @@ def checked_offsets(
     return found
 
 
-def _check_committed(held: Mapping[PartitionPosition, int | None]) -> None:
+def _check_committed(held: Held) -> None:
     """Raise ConnectorClosedException if the last commit came before this one, which then wrote nothing."""
-    late = [f"{position.tp} at {position.consumed}" for position, end in held.items() if position.committed != end]
+    late = [f"{one.tp} at {one.consumed}" for one, offsets in held.items() if one.committed != offsets.stop]
     if late:
         raise ConnectorClosedException(
             f"the connector was shut down, and its last commit was done without {', '.join(late)}: it is consumed again"
         )
 
 
-def _hand_on(asked: Future[None], done: Future[None], held: Mapping[PartitionPosition, int | None]) -> None:
+def _hand_on(asked: Future[None], done: Future[None], held: Held) -> None:
     """Give the end of a commit to its caller, who may have cancelled its future."""
     if not done.set_running_or_notify_cancel():
         return

@@ -5,21 +5,21 @@ purpose.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
+from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
@@ -66,13 +66,10 @@ class InlineCommitter(Committer):
         meanwhile()
         return super().surrender(*arguments, meanwhile=meanwhile, **options)
 
-    def submit(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
-        future = Future[T]() if answer is None else answer
-        try:
-            future.set_result(request())
-        except Exception as e:
-            future.set_exception(e)
-        return future
+    def submit(self, work: Callable[[], T], request: Request[T] | None = None) -> Request[T]:
+        request = Request(Deadline(None)) if request is None else request
+        self._execute(work, request)
+        return request
 
 
 class RecordingDelivery:
@@ -109,6 +106,7 @@ class RecordingDelivery:
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
         new.paused = new.halted = old.paused
+        old.successor = new
         self.revoke([old])
 
     def wake(self) -> None:
@@ -122,9 +120,6 @@ class RecordingDelivery:
 
     def refuse(self, error: Exception | None) -> None:
         """Nobody reads, so nobody is told."""
-
-    def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        return position.held and thread == 1
 
 
 class SteppedMember:
@@ -201,20 +196,32 @@ class SteppedMember:
         if self.listener is not None:
             self.listener.close(Deadline(1))
 
-    def subscribe(self, topics: Mapping[str, int], *, leaving: Collection[str] = (), holder: int = 0) -> Future[None]:
+    def subscribe(
+        self,
+        topics: Mapping[str, int],
+        *,
+        leaving: Collection[str] = (),
+        held: Held = NONE_HELD,
+        deadline: Deadline | None = None,
+    ) -> Request[None]:
         """Ask for other topics; ``retired`` then lists those whose streams ended."""
         change = SubscriptionChanged(
-            lambda: Registration(STATIC, topics, timestamp="2"),
+            lambda _: topics,
+            Request(deadline or Deadline(None)),
             frozenset(leaving),
-            holder,
-            lambda: self.retired.extend(leaving),
-            Future(),
+            held,
+            applied=lambda: self.retired.extend(leaving),
         )
         self.events.put(change)
         return change.done
 
-    def seek(self, offsets: Mapping[TopicPartition, int]) -> Future[frozenset[TopicPartition]]:
-        request = SeekRequested(offsets, Future())
+    def seek(
+        self, offsets: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, PartitionPosition] | None = None
+    ) -> Request[frozenset[PartitionPosition]]:
+        """Ask for a seek of ``owned`` partitions, by default those of this moment."""
+        ours = self.owned if owned is None else owned
+        wanted = {ours.get(tp) or PartitionPosition(tp, ThreadId("another")): offset for tp, offset in offsets.items()}
+        request = SeekRequested(wanted, Request(Deadline(None)))
         self.events.put(request)
         return request.done
 
@@ -228,7 +235,7 @@ class SteppedMember:
         position.consumed = (position.consumed or 0) + count
 
     def commit(self) -> None:
-        self.committer.commit(lambda _: False, Deadline(1))
+        self.committer.commit(NONE_HELD, Deadline(1))
 
 
 def make_topic(server: FakeZooKeeper, partitions: int, topic: str = TOPIC) -> None:

@@ -248,7 +248,7 @@ class Group(RuleBasedStateMachine):
         lives = owner is not None and owner.ephemeral_owner == member.session.session_id
         done = member.seek({tp: offset})
         member.step(2)
-        if done.done() and tp not in done.result(0) and lives:
+        if done.done() and not done.result(0) and lives:
             # from here on the place before must not be committed any more (one that was cut off and does not know yet
             # that it lost the partition changes nothing for the next owner)
             self.reached[tp] = offset

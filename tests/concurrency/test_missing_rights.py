@@ -188,7 +188,8 @@ def test_filters_stop_nobody_if_topics_may_not_be_listed(server: FakeZooKeeper) 
 def test_a_member_by_filter_that_may_not_list_topics_says_so(server: FakeZooKeeper) -> None:
     server.refuse(paths.TOPICS, "read")
     member = SteppedMember(server, "a")
-    member.membership.subscribe(lambda: Registration(WHITE_LIST, {"t.*": 1}, timestamp="1"))
+    member.membership.own.subscribed = Registration(WHITE_LIST, {"t.*": 1})
+    member.membership.advertise()
     settle([member])
     with pytest.raises(NotPermittedError, match=paths.TOPICS):
         member.rebalancer.first_round.result(0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.events import StartsResolved
@@ -89,6 +89,7 @@ def test_a_seek_while_the_start_is_being_stored_wins(server: FakeZooKeeper, memb
 def test_two_seeks_leave_the_last_one(server: FakeZooKeeper, member: SteppedMember) -> None:
     for offset in (6, 7):
         member.seek({tp(0): offset, tp(1): offset})
+        member.step()
     settle([member])
     assert [member.owned[tp(n)].fetched for n in (0, 1)] == [7, 7]
     assert member.delivery.flowing == dict(member.owned)
@@ -99,7 +100,7 @@ def test_two_seeks_leave_the_last_one(server: FakeZooKeeper, member: SteppedMemb
 def test_a_seek_of_what_is_not_ours_says_so(server: FakeZooKeeper, member: SteppedMember) -> None:
     done = member.seek({tp(0): 1, tp(7): 1})
     settle([member])
-    assert done.result(0) == {tp(7)}
+    assert {position.tp for position in done.result(0)} == {tp(7)}
     assert member.owned[tp(0)].fetched == 1
 
 
@@ -123,6 +124,10 @@ class Draining:
         self.asked: Future[Any] | None = None
         monkeypatch.setattr(member.delivery, "wait", self.wait)
 
+    @property
+    def held(self) -> Held:
+        return {self.position: self.position.range_in_hand}
+
     def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
         if self.position in positions and (limit.remaining() or 0.0) > 0.0:
             self.slices += 1
@@ -139,7 +144,7 @@ def test_a_seek_by_who_is_waited_for_is_done_at_once(server: FakeZooKeeper, drai
     second = SteppedMember(server, "b")
     settle([second, draining.member])
     assert draining.asked is not None
-    assert draining.asked.result(0) == {tp(1)}, "that one is not to be moved any more"
+    assert {position.tp for position in draining.asked.result(0)} == {tp(1)}, "that one is not to be moved any more"
     assert (draining.member.owned[tp(0)].consumed, offsets(server)[1]) == (3, 11)
 
 
@@ -149,7 +154,7 @@ def test_a_subscription_by_who_is_waited_for_comes_later(
 ) -> None:
     """As above, with ``add_topics`` and ``unsubscribe``. A message that the thread gets later is not finished."""
     topics = {"other": 1} if leaving else {"t": 1, "other": 1}
-    draining.ask = lambda: draining.member.subscribe(topics, leaving=leaving, holder=1)
+    draining.ask = lambda: draining.member.subscribe(topics, leaving=leaving, held=draining.held)
     member, second = draining.member, SteppedMember(server, "b")
     settle([second, member], 2)
     assert draining.asked is not None
@@ -161,7 +166,7 @@ def test_a_subscription_by_who_is_waited_for_comes_later(
 
 
 def test_a_subscription_by_another_thread_waits_for_the_drain(server: FakeZooKeeper, draining: Draining) -> None:
-    draining.ask = lambda: draining.member.subscribe({"t": 1, "other": 1}, holder=2)
+    draining.ask = lambda: draining.member.subscribe({"t": 1, "other": 1})
     member, second = draining.member, SteppedMember(server, "b")
     slices = []
 
@@ -196,9 +201,10 @@ def test_a_pause_outlives_a_seek_but_not_the_ownership(server: FakeZooKeeper, me
 
 
 def test_a_seek_does_not_survive_the_end(server: FakeZooKeeper, member: SteppedMember) -> None:
+    before = member.owned
     member.stop()
     assert not member.owned
-    done = member.seek({tp(0): 1})
+    done = member.seek({tp(0): 1}, before)
     assert not done.done(), "nobody answers any more; who asks has a deadline"
 
 
@@ -260,14 +266,14 @@ def test_an_unsubscribed_topic_is_committed_released_and_ended(server: FakeZooKe
 
 def test_a_message_of_the_unsubscribing_thread_is_finished(server: FakeZooKeeper, member: SteppedMember) -> None:
     member.owned[tp(0)].held_until = 1 << 40
-    member.subscribe({}, leaving=[TOPIC], holder=1)
+    member.subscribe({}, leaving=[TOPIC], held={member.owned[tp(0)]: range(10, 11)})
     settle([member])
     assert offsets(server) == {0: 11}
 
 
 def test_the_message_of_another_thread_does_not(server: FakeZooKeeper, member: SteppedMember) -> None:
     member.owned[tp(0)].held_until = 1 << 40
-    member.subscribe({}, leaving=[TOPIC], holder=2)
+    member.subscribe({}, leaving=[TOPIC])
     settle([member])
     assert offsets(server) == {0: 10}
 

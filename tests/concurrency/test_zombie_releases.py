@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.model import TopicPartition
@@ -117,9 +117,7 @@ def test_a_last_commit_after_its_deadline_releases_nothing(server: FakeZooKeeper
     settle([member])
     member.finish(P2, 5)
     held = list(member.owned.values())
-    known = member.committer.surrender(
-        held, commit=True, count_held=lambda _: False, deadline=Deadline(0.0), release=True
-    )
+    known = member.committer.surrender(held, commit=True, held=NONE_HELD, deadline=Deadline(0.0), release=True)
     assert known.keys() == set(member.owned)
     assert None not in known.values()
     assert len(owners(server)) == 4

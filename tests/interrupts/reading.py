@@ -22,8 +22,8 @@ from tests.interrupts.world import (
     by_to_arrow,
     by_turns,
 )
-from zkconsumer.decoded_messages import message_class
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.streams.message import message_class
 from zkconsumer.streams.rate_limit import RateLimitedLease
 from zkconsumer.zookeeper.lease import Lease
 

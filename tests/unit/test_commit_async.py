@@ -86,7 +86,7 @@ def test_a_number_counts_what_was_in_hand(
     position = PartitionPosition(TP, ThreadId("g_c-0"), consumed)
     position.held_until, position.committed = held_until, committed
 
-    assert due_offset(position, counting_held=counting, ahead=False) == offset
+    assert due_offset(position, counting_held=False, ahead=False, caller_held=range(5, counting)) == offset
 
 
 def test_given_offsets_are_written(connector: ZookeeperConsumerConnector) -> None:

@@ -12,7 +12,7 @@ from tests.streams import new_stream
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import DecodeError, IntDecoder, KafkaStream, LongDecoder, MessageAndMetadata, StringDecoder
-from zkconsumer.decoded_messages import message_class
+from zkconsumer.streams.message import message_class
 
 
 class Decoded(Bench):

@@ -7,7 +7,7 @@ threads of their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -26,7 +26,7 @@ from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_summary import RunParts, run_problems, run_summary
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
-from zkconsumer.balance.work import Executor
+from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare
 from zkconsumer.deadline import Deadline
@@ -285,16 +285,26 @@ class BalancedRun:
         self._hurried = True
         self._events.put(None)
 
-    def put_down(self, thread: int, finished: bool, topics: Iterable[str] | None = None) -> None:
-        """Settle what the handler that this thread runs has in hand, because the thread waits for the group.
+    def put_down(self, thread: int, finished: bool) -> None:
+        """Settle the messages of the handler that this thread runs, because the thread waits for the group.
 
-        Arguments: ``thread`` is its native identifier; ``finished``: it counts as done, otherwise it comes again;
-        ``topics`` limits it to these (None: all).
+        Arguments: ``thread`` is its native identifier; ``finished``: the messages count as done, otherwise they come
+        again.
+        """
+        self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in self.in_hand_of(thread)])
+
+    def in_hand_of(self, thread: int, topics: Container[str] | None = None) -> Sequence[Work]:
+        """Return the messages of the handler that this thread (native identifier) runs; of these topics (None: all).
+
+        Messages that the thread has taken and not begun go back.
         """
         executor = self.executor
         if not isinstance(executor, ThreadExecutor):
-            return
+            return ()
         executor.reclaim(thread)
-        chosen = None if topics is None else set(topics)
-        works = [w for w in executor.in_hand_of(thread) if chosen is None or w.ledger.position.topic in chosen]
-        self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in works])
+        works = executor.in_hand_of(thread)
+        return [work for work in works if topics is None or work.ledger.position.topic in topics]
+
+    def finish(self, works: Sequence[Work]) -> None:
+        """Count these messages as done, unless their handlers have returned. Any thread."""
+        self.engine.settle([(work, DONE) for work in works])

@@ -26,14 +26,13 @@ from typing import Any, NamedTuple
 
 from zkconsumer.balance.handler_results import outcome_of, outcomes_of
 from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, Pending
-from zkconsumer.decoded_messages import message_class
 from zkconsumer.errors import HandlerFailedError, InvalidMessageException
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams.chunk_reader import ReadSettings
-from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message import MessageAndMetadata, message_class
 
 READY, UNABLE, SETTLED, OVER = range(4)
 """What a worker's frame tells: it may be given work; it cannot work; a group's outcome; the trip is over."""

@@ -31,7 +31,7 @@ loses it in a crash.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.leader_epochs import Epochs
@@ -42,7 +42,7 @@ from zkconsumer.model import ThreadId, TopicPartition
 if TYPE_CHECKING:
     from zkconsumer.core.message_ledger import MessageLedger
 
-__all__ = ["NOTHING_HELD", "PartitionPosition"]
+__all__ = ["NONE_HELD", "NOTHING_HELD", "Held", "PartitionPosition"]
 
 
 class PartitionPosition(HandOutMarks):
@@ -131,6 +131,23 @@ class PartitionPosition(HandOutMarks):
         if value:
             self.halted = True
 
+    @property
+    def latest(self) -> PartitionPosition:
+        """The position at which the same ownership goes on now; this one if it was not replaced."""
+        found = self
+        while found.successor is not None:
+            found = found.successor
+        return found
+
+    @property
+    def range_in_hand(self) -> range:
+        """The offsets of the message or rows in the user's hands, empty if there are none.
+
+        Always empty where messages are finished in any order.
+        """
+        consumed, end = self.consumed, self.finished(including_held=True)
+        return range(0) if consumed is None or end is None else range(consumed, end)
+
     def begin(self, offset: int) -> None:
         """Begin at an offset that ``auto.offset.reset`` chose and that is already stored."""
         self.consumed = offset
@@ -171,3 +188,8 @@ class PartitionPosition(HandOutMarks):
     def __repr__(self) -> str:
         state = " revoked" if self.revoked else ""
         return f"<{self.tp} consumed={self.consumed} fetched={self.fetched} committed={self.committed}{state}>"
+
+
+Held = Mapping[PartitionPosition, range]
+"""The offsets of the messages that a caller had in hand at its call, by their positions."""
+NONE_HELD: Final[Held] = {}

@@ -6,13 +6,11 @@ Watches, the session, fetchers and the committer only put them; the group thread
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.registration import Registration
+from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.model import TopicPartition
+from zkconsumer.interruptible_wait import Request
 from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.session import SessionChanged
 
@@ -92,26 +90,41 @@ def first_stop(requests: Iterable[StopRequested]) -> StopRequested | None:
 
 @dataclass(frozen=True, slots=True)
 class SeekRequested:
-    """A seek: partitions must continue at other offsets. ``done`` gets the partitions that are not owned."""
+    """A seek: partitions must continue at other offsets.
 
-    offsets: Mapping[TopicPartition, int]
-    done: Future[frozenset[TopicPartition]]
+    ``done`` gets the positions that did not move, because they have ended or were replaced.
+    """
+
+    offsets: Mapping[PartitionPosition, int]
+    done: Request[frozenset[PartitionPosition]]
 
 
-@dataclass(frozen=True, slots=True)
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(slots=True, eq=False)
 class SubscriptionChanged:
     """The member subscribes to other topics.
 
-    ``registration`` makes the new registration. ``leaving`` are the topics that it drops; messages of them that the
-    asking thread ``holder`` has in its hands count as finished. Once the change is in force, the group thread calls
-    ``applied`` and sets ``done``.
+    ``revise`` makes the new subscription (topic -> number of streams) of the one before. ``leaving`` are the topics
+    that it drops; the messages of them that the caller ``held`` at its call count as finished. The group thread calls
+    ``begun`` when it begins to tell the group, or ``withdrawn`` if the caller has gone before. Once the change is in
+    force, the group thread calls ``applied`` and sets ``done``.
     """
 
-    registration: Callable[[], Registration]
-    leaving: frozenset[str]
-    holder: int
-    applied: Callable[[], None]
-    done: Future[None]
+    revise: Callable[[Mapping[str, int]], Mapping[str, int]]
+    done: Request[None]
+    leaving: frozenset[str] = frozenset()
+    held: Held = field(default_factory=dict)
+    begun: Callable[[], object] = _nothing
+    withdrawn: Callable[[], object] = _nothing
+    applied: Callable[[], object] = _nothing
+
+    def holds(self, position: PartitionPosition) -> bool:
+        """Return whether the caller held the message of this position at its call, and nobody has passed it since."""
+        consumed = position.consumed
+        return consumed is not None and consumed in self.held.get(position, range(0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
@@ -49,9 +49,6 @@ class Hold(Protocol):
 
     def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
         """Raise ``error`` to the reader of this partition until the position ends."""
-
-    def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        """Return whether that thread (native identifier) reads the stream of this partition."""
 
     def end(self) -> None:
         """End all streams: their readers wake and finish."""
@@ -108,14 +105,15 @@ class Commits(Protocol):
         positions: Collection[PartitionPosition],
         *,
         commit: bool,
-        count_held: Callable[[PartitionPosition], bool],
+        held: Held,
         deadline: Deadline,
         meanwhile: Callable[[], None],
         release: bool = False,
     ) -> Mapping[TopicPartition, KnownOffset | None]:
         """Make the last commit of partitions before they are revoked. With ``release`` it may delete their owner nodes.
 
-        Arguments: ``meanwhile`` is called a few times a second.
+        Arguments: messages that a caller ``held`` as it unsubscribed count as finished; ``meanwhile`` is called a few
+        times a second.
         Returns the offset node of each partition; None: it is released. A partition that may be released or not is
         left out.
         """

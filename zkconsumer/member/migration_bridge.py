@@ -21,16 +21,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Condition, Event, Thread, current_thread
 from typing import Any
 
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, ZkConsumerError
+from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.events import LookAgain, StopRequested, SubscriptionChanged
 from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
@@ -134,8 +134,8 @@ class Bridge:
                 self._in, self._wish = bool(topics), None
                 self._changed.notify_all()
         self._joined = dict(topics)
-        registration = Registration(STATIC, dict(topics))
-        self._kafka.put(SubscriptionChanged(lambda: registration, frozenset(), 0, lambda: None, Future()))
+        joined = self._joined
+        self._kafka.put(SubscriptionChanged(lambda _: joined, Request(Deadline(None))))
 
     def _may_go(self, view: GroupView) -> bool:
         """Return whether the brokers' group can be left to ZooKeeper.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import Event, SeekRequested, StartsFound, StartsStored
@@ -49,10 +49,6 @@ class OwnedPartitions:
     def sought(self) -> frozenset[TopicPartition]:
         """Partitions whose seek waits until its offset is stored."""
         return frozenset(position.tp for position in self._sought)
-
-    def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        """Return whether that thread reads the stream of this partition."""
-        return self._hold.held_by(position, thread)
 
     # ---- claimed ----
 
@@ -167,13 +163,20 @@ class OwnedPartitions:
         return True
 
     def answer_seek(self, request: SeekRequested) -> None:
-        """Perform a seek. The request gets the partitions that are not owned, or the error."""
+        """Perform a seek, unless its caller has gone. Its answer: the positions that did not move, or the error."""
+        if not request.done.begin():
+            request.done.set_exception(TimeoutError())
+            return
         try:
-            strange = frozenset(tp for tp, offset in request.offsets.items() if not self.seek(tp, offset))
+            left = frozenset(
+                position
+                for position, offset in request.offsets.items()
+                if not self.holds(position) or not self.seek(position.tp, offset)
+            )
         except Exception as e:  # noqa: BLE001 (the thread that waits for the answer raises it)
             request.done.set_exception(e)
         else:
-            request.done.set_result(strange)
+            request.done.set_result(left)
 
     def _flow_or_wait(self, position: PartitionPosition, waits: bool) -> None:
         if waits:
@@ -277,7 +280,7 @@ class OwnedPartitions:
         positions: Collection[PartitionPosition],
         *,
         commit: bool,
-        count_held: Callable[[PartitionPosition], bool],
+        held: Held,
         deadline: Deadline,
         meanwhile: Callable[[], None],
         release: bool,
@@ -287,7 +290,7 @@ class OwnedPartitions:
         Raises: RegistryError, OffsetCommitError.
         """
         return self._commits.surrender(
-            positions, commit=commit, count_held=count_held, deadline=deadline, meanwhile=meanwhile, release=release
+            positions, commit=commit, held=held, deadline=deadline, meanwhile=meanwhile, release=release
         )
 
     def remove(self, positions: Collection[PartitionPosition]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.core.name_lists import first_of
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.events import StopRequested
@@ -63,10 +63,10 @@ class Revocation:
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
         """Stop the hand-out, wait for messages in hand, call the listener, and remove these positions.
 
-        A message of the thread that asks for this change is not waited for: that thread waits for us.
+        A message that a caller held as it unsubscribed is not waited for: the caller waits for us.
         """
         self._owned.revoke(positions)
-        waited_for = [position for position in positions if not self._requests.held_by_requester(position)]
+        waited_for = [position for position in positions if not self._requests.finished_by_requester(position)]
         self._drain(waited_for, Deadline(self._settings.drain))
         self._listener.releasing(positions)
         self._owned.remove(positions)
@@ -110,13 +110,13 @@ class Revocation:
     ) -> Mapping[TopicPartition, KnownOffset | None]:
         """Make the last commit of given-up positions, if commits are automatic and ``commit`` is true.
 
-        Arguments: ``count_requester``: the message of the thread that asked for this change counts as finished.
+        Arguments: ``count_requester``: messages that callers held as they unsubscribed count as finished.
         Returns and raises as :meth:`Commits.surrender`.
         """
         return self._owned.last_commit(
             positions,
             commit=commit and self._settings.auto_commit,
-            count_held=self._requests.held_by_requester if count_requester else lambda _: False,
+            held=self._requests.finished_by_requesters if count_requester else NONE_HELD,
             deadline=deadline,
             meanwhile=meanwhile,
             release=release,

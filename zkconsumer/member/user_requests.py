@@ -7,17 +7,13 @@ group thread, which waits for that handler.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import replace
-from typing import Any
 
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import Held, PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.events import ListenerReturned, SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.owned_partitions import OwnedPartitions
-
-NOBODY = 0
-"""No thread's identifier."""
 
 
 class UserRequests:
@@ -39,7 +35,9 @@ class UserRequests:
             if isinstance(event, SeekRequested):
                 self._owned.answer_seek(event)
             elif not isinstance(event, ListenerReturned):
-                self._inbox.postpone(self._unless_awaited(event))
+                if isinstance(event, SubscriptionChanged):
+                    self._answer_if_awaited(event)
+                self._inbox.postpone(event)
             event = self._inbox.wait(0.0)
         return self.stop is not None
 
@@ -48,23 +46,24 @@ class UserRequests:
         """The request to shut down, if there is one."""
         return self._inbox.stop
 
-    def held_by_requester(self, position: PartitionPosition) -> bool:
-        """Return whether a thread that is unsubscribing from this topic holds the partition's message.
+    @property
+    def finished_by_requesters(self) -> Held:
+        """The messages that callers held as they unsubscribed from their topics."""
+        return self._inbox.changes.held
 
-        That thread waits for the group thread, so its message counts as finished.
+    def finished_by_requester(self, position: PartitionPosition) -> bool:
+        """Return whether a caller that unsubscribes from this topic held the partition's message at its call.
+
+        The caller waits for the group thread, so its message counts as finished.
         """
-        return any(self._owned.held_by(position, thread) for thread in self._inbox.changes.leaving(position.topic))
+        return self._inbox.changes.holds(position)
 
-    def _unless_awaited(self, event: Any) -> Any:
-        """Answer a change of subscription at once if its thread holds a message that is waited for.
+    def _answer_if_awaited(self, change: SubscriptionChanged) -> None:
+        """Answer a change of subscription at once if its caller holds a message that is waited for.
 
-        The change is not in force then, and no message of that thread counts as finished. Returns the event to deal
-        with later.
+        The change is not in force then, and no message of the caller counts as finished.
         """
-        if not isinstance(event, SubscriptionChanged):
-            return event
         leaving = [position for position in self._owned.positions.values() if position.revoked and position.held]
-        if not any(self._owned.held_by(position, event.holder) for position in leaving):
-            return event
-        event.done.set_result(None)
-        return replace(event, holder=NOBODY, done=Future())
+        if any(map(change.holds, leaving)) and change.done.begin():
+            asked, change.done, change.held = change.done, Request(Deadline(None)), {}
+            asked.set_result(None)

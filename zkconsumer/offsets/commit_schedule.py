@@ -1,4 +1,7 @@
-"""Decides when the committer commits, and which offset of a partition. Pure; times are monotonic seconds."""
+"""Decides when the committer commits, and which offset of a partition, and keeps the committer's marks of a partition.
+
+Times are monotonic seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
 
 NEVER: Final = float("inf")
 NEGATIVE: Final = float("-inf")
@@ -115,19 +119,64 @@ class CommitSchedule:
         return now - self._refresh
 
 
-def due_offset(position: PartitionPosition, *, counting_held: bool | int, ahead: bool) -> int | None:
+OVER = Deadline(0.0)
+"""The time of a seek that is not under way."""
+
+
+@dataclass(slots=True)
+class TrackedPartition:
+    """One owned partition. Its offset was last written at ``written`` (monotonic seconds)."""
+
+    position: PartitionPosition
+    written: float
+    ahead: bool = False
+    """A commit of this position counted a message that is still in the user's hands."""
+    unlevel: bool = False
+    """Its stores do not agree: the next commit writes it, changed or not."""
+    undecided: int | None = None
+    """The offset that another client wrote outside ZooKeeper, kept until the group thread decides about it."""
+    seek: Deadline = OVER
+    """The time of a seek that is under way. Until then nothing is committed, or the seek could be undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenOffset:
+    """An offset that a caller gave to be committed, as of its call.
+
+    ``position`` is the caller's ownership of the partition, None if this member did not own it. ``committed`` is the
+    committed offset of that position.
+    """
+
+    offset: int
+    position: PartitionPosition | None
+    committed: int | None
+
+    @classmethod
+    def now(cls, position: PartitionPosition | None, offset: int) -> GivenOffset:
+        """Return the offset as a call gives it at this moment."""
+        return cls(offset, position, None if position is None else position.committed)
+
+    def overtaken_by(self, committed: int | None) -> bool:
+        """Return whether another commit has written a later offset since the call, so that this one would undo it."""
+        if committed is None or committed == self.committed:
+            return False
+        return (self.committed is None or self.committed <= self.offset) and self.offset < committed
+
+
+def due_offset(
+    position: PartitionPosition, *, counting_held: bool, ahead: bool, caller_held: range = range(0)
+) -> int | None:
     """Return the offset to write, None if nothing is new: an unchanged offset is not written again (KAFKA-987).
 
-    ``counting_held`` counts the message in hand as finished; a number is the end of what was in hand when the commit
-    was asked for, since another message may be in hand by now. ``ahead`` says that a commit of this position counted it
-    before. An offset that an earlier position committed, or somebody else wrote, says nothing of this position: after a
-    seek back a crash would skip from the sought place to there.
+    ``counting_held`` counts the message in hand as finished. ``caller_held`` counts the messages that a caller had in
+    hand at its call, unless the reader has passed them: by now another message may be in hand. ``ahead`` says that a
+    commit of this position counted the message in hand before. An offset that an earlier position committed, or
+    somebody else wrote, says nothing of this position: after a seek back a crash would skip from the sought place to
+    there.
     """
     held, committed, consumed = position.held, position.committed, position.consumed
-    if counting_held is not True and counting_held is not False:
-        if consumed is not None and consumed < counting_held:
-            return counting_held if counting_held != committed else None
-        counting_held = False  # the reader has passed it
+    if consumed is not None and consumed in caller_held:
+        return caller_held.stop if caller_held.stop != committed else None
     offset = position.finished(including_held=counting_held)
     if offset is None or offset == committed:
         return None

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic, time
 
 from zkconsumer.core.message_ledger import CommitPoint, MessageLedger
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.ack_store import NO_POINTS, Points
-from zkconsumer.offsets.commit_schedule import CommitSettings, due_offset
+from zkconsumer.offsets.commit_schedule import OVER, CommitSettings, GivenOffset, TrackedPartition, due_offset
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
 from zkconsumer.offsets.store import CommitRefusedError, Failures
@@ -25,28 +25,12 @@ from zkconsumer.zookeeper.lease import Lease
 
 log = logging.getLogger(__name__)
 
-CountHeld = Callable[[PartitionPosition], bool | int]
-"""Says whether the message in the user's hands counts as finished."""
 Refused = Callable[[Mapping[PartitionPosition, Outcome]], None]
 """Told, on the committer's thread, of the partitions whose commit ZooKeeper refused."""
 Moved = Callable[[Mapping[PartitionPosition, int]], None]
 """Told, on the committer's thread, of offsets that somebody else wrote to the store outside ZooKeeper."""
 
 _UNSEEN = "whether somebody else wrote it could not be seen"
-
-
-@dataclass(slots=True)
-class _Tracked:
-    """One owned partition. Its offset was last written at ``written`` (monotonic seconds)."""
-
-    position: PartitionPosition
-    written: float
-    ahead: bool = False
-    """A commit of this position counted a message that is still in the user's hands."""
-    unlevel: bool = False
-    """Its stores do not agree: the next commit writes it, changed or not."""
-    undecided: int | None = None
-    """The offset that another client wrote outside ZooKeeper, kept until the group thread decides about it."""
 
 
 class CommitTracker:
@@ -70,7 +54,7 @@ class CommitTracker:
         self._settings = settings
         self._refused = refused
         self._moved = moved
-        self._tracked: dict[TopicPartition, _Tracked] = {}
+        self._tracked: dict[TopicPartition, TrackedPartition] = {}
         self.last_commit: float | None = None
         """When an offset was last written (seconds since 1970); None if none was. Any thread."""
         self._unseen: frozenset[TopicPartition] = frozenset()
@@ -88,18 +72,18 @@ class CommitTracker:
     def __len__(self) -> int:
         return len(self._tracked)
 
-    def _find(self, position: PartitionPosition) -> _Tracked | None:
+    def _find(self, position: PartitionPosition) -> TrackedPartition | None:
         """Return the tracked data of this position, if the member still owns it."""
         found = self._tracked.get(position.tp)
         return found if found is not None and found.position is position else None
 
-    def _ours(self, positions: Collection[PartitionPosition]) -> list[_Tracked]:
+    def _ours(self, positions: Collection[PartitionPosition]) -> list[TrackedPartition]:
         return [found for position in positions if (found := self._find(position)) is not None]
 
     def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
         """Start to track these claimed partitions, so that commits write their progress."""
         for position, known in claimed:
-            self._tracked[position.tp] = _Tracked(position, monotonic())
+            self._tracked[position.tp] = TrackedPartition(position, monotonic())
             self._store.track(position.tp, known)
             self._note_parking(position)
 
@@ -118,7 +102,7 @@ class CommitTracker:
         found = self._find(old)
         if found is not None:
             new.committed = old.committed
-            found.position, found.ahead, found.undecided = new, False, None
+            found.position, found.ahead, found.undecided, found.seek = new, False, None, OVER
             self.starts.forget(old)
             # as stored: pointers of the old position that were not stored yet are of messages that are read again
             new.known_pointers = self._store.pointers(new.tp)
@@ -231,16 +215,22 @@ class CommitTracker:
 
     # ---- commits ----
 
-    def commit(self, count_held: CountHeld, deadline: Deadline, *, patient: bool) -> None:
+    def commit(self, held: Held, deadline: Deadline, *, patient: bool) -> None:
         """Write the offsets of messages finished since the last commit. Raises OffsetCommitError, RegistryError.
+
+        Arguments: the messages that the caller ``held`` at its call count as finished.
 
         The timer's commit (not ``patient``) first looks whether somebody else wrote elsewhere. A conflict that the
         group's thread has not decided yet is no error for it. If the look fails, the partition waits for the next one.
         """
-        self._commit(list(self._tracked.values()), count_held, deadline, patient=patient)
+        moving = [tp for tp, found in self._tracked.items() if not found.seek.expired]
+        ours = [found for tp, found in self._tracked.items() if tp not in moving]
+        self._commit(ours, held, deadline, patient=patient)
+        if moving and patient:
+            raise OffsetCommitError(f"not committed: {', '.join(map(str, sorted(moving)))} (a seek is under way)")
 
-    def _commit(self, ours: Collection[_Tracked], count_held: CountHeld, deadline: Deadline, *, patient: bool) -> None:
-        changed, points = self._progress(ours, count_held)
+    def _commit(self, ours: Collection[TrackedPartition], held: Held, deadline: Deadline, *, patient: bool) -> None:
+        changed, points = self._progress(ours, held)
         put_off: dict[TopicPartition, Exception] = {}
         if changed and not patient:
             unseen = self.look_elsewhere(deadline)
@@ -249,7 +239,7 @@ class CommitTracker:
             # once, or a store that tells nothing would stop all commits
             put_off = dict.fromkeys(set(unseen).difference(self._unseen), OffsetCommitError(_UNSEEN))
             self._unseen = frozenset(unseen)
-            changed, points = self._progress(ours, count_held)
+            changed, points = self._progress(ours, held)
         due = {tp: offset for tp, offset in changed.items() if tp not in put_off}
         failures = self._store.commit(due, {}, deadline, patient=patient, points=points) if due else {}
         failures = {**failures, **{tp: why for tp, why in put_off.items() if tp in changed}}
@@ -258,26 +248,61 @@ class CommitTracker:
         )
         self._settle(changed, undecided, {**failures, **self._conflicting(undecided)}, points)
 
-    def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
-        """Write given offsets, for owned partitions or those without an owner. Raises OffsetCommitError."""
-        ours = {tp: offset for tp, offset in offsets.items() if tp in self._tracked}
-        others = {tp: offset for tp, offset in offsets.items() if tp not in ours}
-        failures = self._conflicting(ours)
-        ours = {tp: offset for tp, offset in ours.items() if tp not in failures}
+    def commit_given(self, given: Mapping[TopicPartition, GivenOffset], deadline: Deadline) -> None:
+        """Write given offsets, for owned partitions or those without an owner. Raises OffsetCommitError.
+
+        A partition whose ownership, or position, is not that of the call is refused. An offset that another commit has
+        passed since the call is not written.
+        """
+        offsets = {tp: one.offset for tp, one in given.items()}
+        failures: dict[TopicPartition, Exception] = {
+            tp: OffsetCommitError(why) for tp, one in given.items() if (why := self._no_longer(tp, one.position))
+        }
+        failures |= self._conflicting([tp for tp in given if tp not in failures])
+        left = {tp: one for tp, one in given.items() if tp not in failures}
+        others = {tp: one.offset for tp, one in left.items() if one.position is None}
+        ours = {
+            tp: one.offset
+            for tp, one in left.items()
+            if one.position is not None and not one.overtaken_by(one.position.committed)
+        }
         failures |= self._store.commit(ours, {}, deadline, patient=True) if ours else {}
         if others:
             try:
                 failures |= self._store.commit_unowned(others, deadline)
             except RegistryError as e:  # what is ours was dealt with and must be noted
                 failures |= dict.fromkeys(others, e)
-        self._settle(offsets, {}, failures)
+        self._settle({tp: offsets[tp] for tp in given if tp in ours or tp in others or tp in failures}, {}, failures)
+
+    def _no_longer(self, tp: TopicPartition, position: PartitionPosition | None) -> str:
+        """Return why a call that was made with this position of a partition must not write it, in words; else empty."""
+        found = self._tracked.get(tp)
+        if position is None:
+            return "" if found is None else "this member has claimed the partition since the call"
+        if found is None or found.position is not position:
+            return "the partition was released, or a seek moved it, since the call"
+        return "" if found.seek.expired else "a seek is under way"
+
+    def prepare_seek(self, positions: Collection[PartitionPosition], deadline: Deadline) -> None:
+        """Commit nothing of these positions until they are replaced, or until the deadline.
+
+        No commit before this lands later: where the outcome of one is unknown, its store is asked. Raises
+        OffsetCommitError if the store does not tell.
+        """
+        ours = self._ours(positions)
+        try:
+            self._store.resolve([found.position.tp for found in ours], deadline)
+        except Exception as e:
+            raise OffsetCommitError(f"whether a commit before landed is not known: {e}") from e
+        for found in ours:
+            found.seek = deadline
 
     def surrender(
         self,
         positions: Collection[PartitionPosition],
         *,
         commit: bool,
-        count_held: CountHeld,
+        held: Held,
         deadline: Deadline,
         release: bool,
     ) -> Mapping[TopicPartition, KnownOffset | None]:
@@ -290,9 +315,9 @@ class CommitTracker:
         if commit:
             try:
                 if release:
-                    self._release(ours, count_held, deadline, released)
+                    self._release(ours, held, deadline, released)
                 else:
-                    self._commit(ours, count_held, deadline, patient=True)
+                    self._commit(ours, held, deadline, patient=True)
             except (RegistryError, OffsetCommitError) as e:
                 log.warning(
                     "the last commit before giving partitions up failed, so their next owner repeats some: %s", e
@@ -302,10 +327,10 @@ class CommitTracker:
         return {} if unanswered else {tp: None if tp in released else offset for tp, offset in known.items()}
 
     def _release(
-        self, ours: Collection[_Tracked], count_held: CountHeld, deadline: Deadline, released: set[TopicPartition]
+        self, ours: Collection[TrackedPartition], held: Held, deadline: Deadline, released: set[TopicPartition]
     ) -> None:
         """Do the last commit and the release in one request; add the released partitions to ``released``."""
-        changed, points = self._progress(ours, count_held)
+        changed, points = self._progress(ours, held)
         if not changed:
             return
         unchanged = [found.position.tp for found in ours if found.position.tp not in changed]
@@ -313,7 +338,7 @@ class CommitTracker:
         released |= done
         self._settle(changed, {}, failures, points)
 
-    def _progress(self, ours: Collection[_Tracked], count_held: CountHeld) -> tuple[dict[TopicPartition, int], Points]:
+    def _progress(self, ours: Collection[TrackedPartition], held: Held) -> tuple[dict[TopicPartition, int], Points]:
         """Return the offsets to write, and what goes with them."""
         changed: dict[TopicPartition, int] = {}
         points: dict[TopicPartition, CommitPoint] = {}
@@ -329,18 +354,19 @@ class CommitTracker:
             consumed, committed = position.consumed, position.committed
             if consumed is not None and committed is not None and consumed >= committed:
                 found.ahead = False  # finished since: an earlier offset is a truncated log's from now on
-            counting = self._settings.count_held or count_held(position)
-            offset = due_offset(position, counting_held=counting, ahead=found.ahead)
+            caller_held = held.get(position, range(0))
+            counting = self._settings.count_held
+            offset = due_offset(position, counting_held=counting, ahead=found.ahead, caller_held=caller_held)
             if offset is not None:
                 changed[position.tp] = offset
             elif committed is not None:
-                if counting:  # nothing to write, but what is in hand counts from now on
+                if counting or consumed in caller_held:  # nothing to write, but what is in hand counts from now on
                     self._note_ahead(found, committed)
                 if found.unlevel:
                     changed[position.tp] = committed
         return changed, points
 
-    def _point(self, found: _Tracked, ledger: MessageLedger, *, always: bool = False) -> CommitPoint | None:
+    def _point(self, found: TrackedPartition, ledger: MessageLedger, *, always: bool = False) -> CommitPoint | None:
         """Return what to write of a partition whose messages are finished in any order; None if nothing is due.
 
         A message in hand there is never counted. Offset, note and pointers are of one moment.
@@ -427,7 +453,7 @@ class CommitTracker:
             "not committed: " + ", ".join(f"{tp} at {offsets[tp]} ({failures[tp]})" for tp in sorted(failures))
         ) from failures[min(failures)]
 
-    def _mark(self, found: _Tracked, offset: int, point: CommitPoint | None = None) -> None:
+    def _mark(self, found: TrackedPartition, offset: int, point: CommitPoint | None = None) -> None:
         position = found.position
         if point is not None and position.ledger is not None and not position.ledger.stored(point):
             # the reader jumped to another offset meanwhile: the new ledger does not know what was stored
@@ -437,7 +463,7 @@ class CommitTracker:
         found.written = monotonic()
         self.last_commit = time()
 
-    def _note_ahead(self, found: _Tracked, offset: int) -> None:
+    def _note_ahead(self, found: TrackedPartition, offset: int) -> None:
         consumed = found.position.consumed
         found.ahead = consumed is None or consumed < offset
 

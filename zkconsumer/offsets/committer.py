@@ -5,6 +5,10 @@ of the user, the last commit before a release, start offsets. So a user's commit
 the user's message. No lock is held over a request. A store that does not answer delays the group's thread by a bounded
 time only.
 
+The caller's messages in hand are part of a request, as of the call. When the request is executed, its caller may hold
+other messages. A request of the application that has not begun at its deadline, or when its caller leaves the call, is
+dropped.
+
 Threads: every method may be called from any thread; methods that wait take a deadline.
 
 Differs from the original on purpose: the caller gets the errors of an explicit commit, which the original drops after
@@ -16,19 +20,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
 from time import monotonic
 from typing import Any, TypeVar
 
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
-from zkconsumer.interruptible_wait import Answer
+from zkconsumer.interruptible_wait import Request
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_schedule import ACK_LOOK, NEVER, AckSchedule, CommitSchedule, CommitSettings
-from zkconsumer.offsets.commit_tracker import CommitTracker, CountHeld, Moved, Refused
+from zkconsumer.offsets.commit_schedule import (
+    ACK_LOOK,
+    NEVER,
+    AckSchedule,
+    CommitSchedule,
+    CommitSettings,
+    GivenOffset,
+)
+from zkconsumer.offsets.commit_tracker import CommitTracker, Moved, Refused
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, Found, Stored
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
@@ -39,8 +49,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _IDLE = 60.0
 MEANWHILE = 0.2
+NOT_SENT = "the commit was not sent in time, and will not be; where offsets are kept may be unreachable"
+NOT_ANSWERED = "the commit did not end in time, and may still land; where offsets are kept may be unreachable"
 TO_DRAIN = 1.0
 """Seconds for requests made before the end; then the stores are closed under them."""
+
+
+class LateCommitError(OffsetCommitError):
+    """The committer did not begin in time, or did not end in time."""
 
 
 class Committer:
@@ -68,7 +84,7 @@ class Committer:
         self.schedule = CommitSchedule(settings.interval, settings.refresh, forgets=store.forgets)
         self.acks = AckSchedule(settings.interval)
         self.tracker = CommitTracker(store, lease, settings, refused=refused, moved=moved, barred=barred)
-        self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[Callable[[], Any], Request[Any]] | None] = SimpleQueue()
         self._failing = self._failure = ""
         self._closing: Thread | None = None
         self._ended = False
@@ -159,40 +175,51 @@ class Committer:
         """
         self.submit(lambda: self.tracker.store_starts(starts, done))
 
-    def commit(self, count_held: CountHeld, deadline: Deadline) -> None:
+    def commit(self, held: Held, deadline: Deadline) -> None:
         """Write the progress of all partitions now and wait for it.
 
-        Arguments: ``count_held`` says for which partitions the message in hand counts as finished.
+        Arguments: the messages that the caller ``held`` count as finished.
         Raises :class:`OffsetCommitError` with the partitions that were not written, and the reasons.
         """
-        self._wait(self.begin_commit(count_held, deadline), deadline, "commit")
+        self._ask(lambda: self.tracker.commit(held, deadline, patient=True), deadline)
 
-    def begin_commit(self, count_held: CountHeld, deadline: Deadline) -> Future[None]:
+    def begin_commit(self, held: Held, deadline: Deadline) -> Future[None]:
         """Begin what :meth:`commit` does, and return at once."""
-        return self.submit(lambda: self.tracker.commit(count_held, deadline, patient=True), Answer())
+        return self.submit(lambda: self.tracker.commit(held, deadline, patient=True), Request(deadline))
 
     def counted_in_hand(self, position: PartitionPosition) -> int | None:
         """Return the committed offset if it counts the message in the user's hands as finished, else None."""
         return self.tracker.counted_in_hand(position)
 
-    def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+    def commit_given(self, given: Mapping[TopicPartition, GivenOffset], deadline: Deadline) -> None:
         """Write given offsets now, as they are, and wait for it.
 
         A partition of ours is written as its owner; a partition without an owner is written as well.
         Raises :class:`OffsetCommitError` with the partitions that were not written, and the reasons.
         """
-        self._wait(self.begin_commit_given(offsets, deadline), deadline, "commit")
+        self._ask(lambda: self.tracker.commit_given(given, deadline), deadline)
 
-    def begin_commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Future[None]:
+    def begin_commit_given(self, given: Mapping[TopicPartition, GivenOffset], deadline: Deadline) -> Future[None]:
         """Begin what :meth:`commit_given` does, and return at once."""
-        return self.submit(lambda: self.tracker.commit_given(offsets, deadline), Answer())
+        return self.submit(lambda: self.tracker.commit_given(given, deadline), Request(deadline))
+
+    def prepare_seek(self, positions: Collection[PartitionPosition], deadline: Deadline) -> None:
+        """Wait until no commit of these positions is under way, and begin none until the deadline.
+
+        Also called by a callback of a commit, on the committer's thread.
+        Raises: :class:`LateCommitError` at the deadline; OffsetCommitError if the outcome of a commit is not known.
+        """
+        if self.thread is current_thread():
+            self.tracker.prepare_seek(positions, deadline)
+        else:
+            self._ask(lambda: self.tracker.prepare_seek(positions, deadline), deadline)
 
     def of_group(self, partitions: Collection[TopicPartition]) -> Future[Mapping[TopicPartition, int]]:
         """Ask for the stored offsets of any partitions of the group. Returns at once.
 
         The result has no entry, or a negative one, for a partition without an offset. It raises what the store raises.
         """
-        return self.submit(lambda: self._store.of_group(partitions, Deadline(self._settings.timeout)), Answer())
+        return self.submit(lambda: self._store.of_group(partitions, Deadline(self._settings.timeout)))
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Let the next commit overwrite ``known``, which another client wrote (None: outside ZooKeeper).
@@ -219,47 +246,55 @@ class Committer:
         positions: Collection[PartitionPosition],
         *,
         commit: bool,
-        count_held: CountHeld,
+        held: Held,
         deadline: Deadline,
         meanwhile: Callable[[], None] = lambda: None,
         release: bool = False,
     ) -> Mapping[TopicPartition, KnownOffset | None]:
         """Do the last commit (if ``commit``) of revoked partitions, and stop tracking them.
 
-        ``meanwhile`` is called a few times a second. With ``release`` the commit may delete their owner nodes as well.
+        Messages that a caller ``held`` as it unsubscribed count as finished. ``meanwhile`` is called a few times a
+        second. With ``release`` the commit may delete their owner nodes as well.
         Returns their offset nodes as last seen, None for released partitions. Partitions that may be released or not
         are left out. A failed commit is logged: the next owner starts at the one before.
         """
         asked = self.submit(
-            lambda: self.tracker.surrender(
-                positions, commit=commit, count_held=count_held, deadline=deadline, release=release
-            )
+            lambda: self.tracker.surrender(positions, commit=commit, held=held, deadline=deadline, release=release)
         )
         while not asked.done() and not deadline.expired:
             meanwhile()
             wait([asked], deadline.bounded(MEANWHILE))
-        return self._wait(asked, deadline, "last commit")
+        try:
+            return asked.result(deadline.remaining())
+        except TimeoutError as e:
+            raise OffsetCommitError(f"last: {NOT_ANSWERED}") from e
+        except RegistryError as e:
+            raise OffsetCommitError(f"the last commit failed: {e}") from e
 
     def forget(self, positions: Collection[PartitionPosition]) -> None:
         """Stop tracking these lost partitions. Returns at once."""
         self.submit(lambda: self.tracker.untrack(positions))
 
-    def submit(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
-        """Let the committer's thread call ``request``. A waiting thread of the application passes an ``Answer``."""
-        future = Future[T]() if answer is None else answer
-        self._requests.put((request, future))
+    def submit(self, work: Callable[[], T], request: Request[T] | None = None) -> Request[T]:
+        """Let the committer's thread call ``work``. Without a request it does so, however late."""
+        request = Request(Deadline(None)) if request is None else request
+        self._requests.put((work, request))
         if self._ended:
             self._refuse_rest()
-        return future
+        return request
 
-    @staticmethod
-    def _wait(future: Future[T], deadline: Deadline, what: str) -> T:
+    def _ask(self, work: Callable[[], T], deadline: Deadline) -> T:
+        """Let the committer's thread call ``work``, and wait for the result.
+
+        If this is left in any other way before the thread begins, ``work`` is never called.
+        """
+        request = Request[T](deadline)
         try:
-            return future.result(deadline.remaining())
-        except FutureTimeoutError as e:
-            raise OffsetCommitError(f"the {what} did not end in time; where offsets are kept may be unreachable") from e
+            return request.ask(lambda: self.submit(work, request))
+        except TimeoutError as e:
+            raise LateCommitError(NOT_SENT if request.withdrawn else NOT_ANSWERED) from e
         except RegistryError as e:
-            raise OffsetCommitError(f"the {what} failed: {e}") from e
+            raise OffsetCommitError(f"the commit failed: {e}") from e
 
     # ---- the thread ----
 
@@ -292,15 +327,21 @@ class Committer:
         else:
             if request is None:
                 return False
-            work, future = request
-            try:
-                future.set_result(work())
-            except Exception as e:
-                if not isinstance(e, RegistryError | OffsetCommitError):
-                    log.exception("an offset operation failed unexpectedly")
-                future.set_exception(e)
+            self._execute(*request)
         self.run_timers(monotonic())
         return True
+
+    @staticmethod
+    def _execute(work: Callable[[], T], request: Request[T]) -> None:
+        if not request.begin():
+            request.set_exception(LateCommitError(NOT_SENT))
+            return
+        try:
+            request.set_result(work())
+        except Exception as e:
+            if not isinstance(e, RegistryError | OffsetCommitError):
+                log.exception("an offset operation failed unexpectedly")
+            request.set_exception(e)
 
     def run_timers(self, now: float) -> None:
         """Run the timers that are due at ``now`` (monotonic seconds). Called by the committer's thread."""
@@ -328,7 +369,7 @@ class Committer:
         if not self._lease.valid:
             return  # the session is away: another member may own our partitions by now
         try:
-            self.tracker.commit(lambda _: False, Deadline(self._settings.timeout), patient=False)
+            self.tracker.commit(NONE_HELD, Deadline(self._settings.timeout), patient=False)
             self._failing = ""
         except RegistryUnavailableError as e:
             log.info("the automatic commit is put off: %s", e)

@@ -327,6 +327,25 @@ class DualStore:
         assert store is not None
         return store.fetch(partitions, deadline.bounded(ONE_TRY))
 
+    def resolve(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
+        """Find out the outcome of commits of tracked partitions whose answer did not come.
+
+        A commit whose outcome is known by then cannot land later: ZooKeeper serves a session in order, and what another
+        store answers after it counts. Raises RegistryError, or what the store raises if it does not answer.
+        """
+        if self._nodes is not None:
+            self._nodes.resolve(partitions, deadline)
+        doubtful = [tp for tp in partitions if tp in self._doubtful]
+        if doubtful and self._elsewhere is not None:
+            stored = self._elsewhere.fetch(doubtful, deadline.bounded(ONE_TRY))
+            for tp in doubtful:
+                lowest, highest = self._doubtful[tp]
+                if lowest <= stored.get(tp, -1) <= highest:
+                    self._stored[tp] = stored[tp]
+                    del self._doubtful[tp]
+                elif stored.get(tp, -1) == self._stored.get(tp, -1):
+                    del self._doubtful[tp]
+
     def close(self) -> None:
         """Fail calls that wait for a store, and close it."""
         self._closing.set()
@@ -400,7 +419,7 @@ class DualStore:
         left = deadline.remaining()
         if left is not None and left <= self._backoff:
             return False
-        return not self._closing.wait(self._backoff)
+        return not self._closing.wait(self._backoff) and not deadline.expired
 
 
 def may_pass(error: Exception) -> bool:

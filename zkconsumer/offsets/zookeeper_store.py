@@ -270,6 +270,13 @@ class ZooKeeperOffsets:
                 found.append(tp)
         return found
 
+    def resolve(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
+        """Find out the outcome of commits of tracked partitions whose answer did not come. Raises RegistryError.
+
+        The session's requests are served in order: what this reads is answered after them.
+        """
+        self._moved_by_us(partitions, deadline)
+
     def _commit_unowned(
         self, offsets: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, Outcome]:

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from zkconsumer.connector import consumer_id
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException, CoordinatorUnavailableError, OffsetCommitError, RegistryError
@@ -258,7 +258,7 @@ class LiveMembership:
             return
         assert member.group.committer is not None
         try:
-            member.group.committer.commit(lambda _: False, Deadline(member.group.request_timeout))
+            member.group.committer.commit(NONE_HELD, Deadline(member.group.request_timeout))
         except (OffsetCommitError, RegistryError) as error:
             level = logging.DEBUG if due == self._refused else logging.WARNING  # each once
             log.log(level, "the group's offsets do not follow this batch (yet): %s", error)
@@ -333,9 +333,10 @@ class LiveMembership:
         self.begin({tp: start for tp, start in starts.items() if tp in ours and tp not in begun})
         if begun:
             try:
-                member.group.seek(begun, Deadline(member.group.request_timeout))
-            except TimeoutError:
-                log.warning("the group's offsets could not be set back in time; it is tried with the next batch")
+                offsets = {ours[tp]: start for tp, start in begun.items()}
+                member.group.seek(offsets, Deadline(member.group.request_timeout))
+            except (TimeoutError, OffsetCommitError) as error:
+                log.warning("the group's offsets could not be set back; it is tried with the next batch: %s", error)
         self._await(
             lambda: all(p.consumed is not None or p.revoked for tp, p in member.positions().items() if tp in starts),
             member.group.request_timeout,

@@ -93,6 +93,7 @@ class BatchHold:
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """Use the new position from the next batch on."""
         new.paused = new.halted = old.paused
+        old.successor = new
         self.revoke([old])
 
     def refuse(self, error: Exception | None) -> None:

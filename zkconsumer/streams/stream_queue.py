@@ -393,7 +393,7 @@ class StreamQueue:
     def pause(self, position: PartitionPosition) -> None:
         """Hand out nothing more of the position until :meth:`resume`; its chunks wait aside and take no room."""
         with self._lock:
-            position = _latest(position)
+            position = position.latest
             position.paused = position.halted = True
             mine = deque(chunk for chunk in self._chunks if chunk.position is position)
             if mine:
@@ -404,7 +404,7 @@ class StreamQueue:
     def resume(self, position: PartitionPosition) -> None:
         """Hand the position out again, from where it stopped."""
         with self._lock:
-            position = _latest(position)
+            position = position.latest
             position.paused = False
             # under the lock; otherwise this could undo a revocation at the same time
             position.halted = position.revoked
@@ -476,10 +476,3 @@ class StreamQueue:
 
 def _not_revoked(chunk: Chunk) -> bool:
     return not chunk.position.revoked
-
-
-def _latest(position: PartitionPosition) -> PartitionPosition:
-    """Return the position at which the partition goes on now. The caller holds the queue's lock."""
-    while position.successor is not None:
-        position = position.successor
-    return position

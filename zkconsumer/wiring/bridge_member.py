@@ -6,7 +6,7 @@ beside the group thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Thread
@@ -141,15 +141,10 @@ class BridgeCoordination(ZooKeeperCoordination):
         self._bridge.attach(made.positions)
         return made
 
-    def registering(self, registration: Registration) -> Callable[[], Registration]:
-        """Return a function that completes the registration, and marks this member as a bridge in it."""
-        complete = super().registering(registration)
-
-        def advertising() -> Registration:
-            made = complete()
-            return replace(made, extra={**made.extra, ADVERTISED: BY_BROKERS})
-
-        return advertising
+    def completed(self, registration: Registration) -> Registration:
+        """Return the complete registration, which marks this member as a bridge."""
+        made = super().completed(registration)
+        return replace(made, extra={**made.extra, ADVERTISED: BY_BROKERS})
 
     def _clients(self) -> Collection[str]:
         deadline, group = Deadline(self.request_timeout), self.parts.config.group_id

@@ -205,7 +205,7 @@ class BrokerCoordination:
     def engine(self, registration: Registration, committer: Committer) -> Engine:
         """Return the engine, not started."""
         parts, settings = self.parts, member_settings(self.parts.config)
-        self.group.interest.subscribe(registration)
+        self.group.interest.join_with(registration)
         inbox, owned, calls, revocation = parts.ownership(committer)
         rebalancer = CoordinatedRebalancer(
             settings,
@@ -218,10 +218,6 @@ class BrokerCoordination:
         )
         self._engine = made = Engine(parts.consumer, inbox, rebalancer, owned)
         return made
-
-    def registering(self, registration: Registration) -> Callable[[], Registration]:
-        """Return a function that returns the registration unchanged."""
-        return lambda: registration
 
     def joining_limit(self) -> float:
         """Return the seconds that joining may take.

@@ -7,31 +7,31 @@ its parts, which guard themselves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from threading import Thread, get_native_id
 from time import monotonic
-from typing import Any, Protocol
+from typing import Protocol
 
-from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
+from zkconsumer.core.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
+    OffsetCommitError,
     RegistryUnavailableError,
     ZkConsumerError,
 )
-from zkconsumer.interruptible_wait import Answer
+from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.connector_state import ConnectorState
-from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested
 from zkconsumer.member.group_thread import Engine, Side
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.committer import Committer
+from zkconsumer.offsets.committer import Committer, LateCommitError
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.streams import KafkaStream
 from zkconsumer.wiring.member_parts import MemberParts
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ FORCED = 0.9
 """Seconds before the end of a close at which the member stops waiting for the group thread."""
 LONGEST = 86_400.0
 """Seconds that a close may take at most."""
+A_MOMENT = 5.0
+"""Seconds for a step of the group thread that has begun and waits for nothing."""
 SHORTEST = SPARE + FORCED + LEAVING
 """Seconds of a close below which all of these shrink in proportion. Any time beyond them goes to the drain."""
 
@@ -86,9 +88,6 @@ class Coordination(Protocol):
 
     def engine(self, registration: Registration, committer: Committer) -> Engine:
         """Return the engine, not started. The coordinator is connected."""
-
-    def registering(self, registration: Registration) -> Callable[[], Registration]:
-        """Return a function that completes the registration. The member calls it right before it registers."""
 
     def joining_limit(self) -> float:
         """Return the seconds that joining may take; asked again when they are over."""
@@ -236,6 +235,10 @@ class GroupMember:
 
     # ---- messages in hand
 
+    def held_by(self, thread: int) -> Held:
+        """Return the messages, or rows, that the calling thread (native identifier) has in its hands."""
+        return {position: position.range_in_hand for position in self.in_hand(thread) if position.ledger is None}
+
     def in_hand(self, thread: int) -> Sequence[PartitionPosition]:
         """Return the positions whose message, or rows, that thread (native identifier) has in its hands."""
         found = []
@@ -308,51 +311,73 @@ class GroupMember:
         listener = self.parts.listener
         return listener is not None and listener.is_current
 
-    def seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> frozenset[TopicPartition]:
-        """Continue at these offsets; return the partitions that are not owned. Raises TimeoutError."""
-        request = SeekRequested(dict(offsets), Answer())
-        self.events.put(request)
-        try:
-            return request.done.result(deadline.remaining())
-        except FutureTimeoutError:
-            raise TimeoutError(
-                f"{self.consumer}: the group's thread did not seek {', '.join(map(str, offsets))} in time; it does so"
-                f" later: {self.state or ''}"
-            ) from None
+    def seek(self, offsets: Mapping[PartitionPosition, int], deadline: Deadline) -> frozenset[TopicPartition]:
+        """Continue the ownerships of these positions at these offsets. Return the partitions whose ownership has ended.
 
-    def subscribe(
-        self, registration: Registration, leaving: Collection[str] = (), retired: Collection[KafkaStream[Any, Any]] = ()
-    ) -> Future[None]:
-        """Register another subscription; return at once, with a future that is set once it is registered.
-
-        Arguments: ``leaving`` are the topics that are no longer wanted; ``retired`` are their streams, which end once
-        their partitions are released.
+        No commit of the positions before is under way afterwards. Raises: TimeoutError and :class:`OffsetCommitError`;
+        the positions that they name did not move, unless they say otherwise.
         """
-        change = SubscriptionChanged(
-            self.coordination.registering(registration),
-            frozenset(leaving),
-            get_native_id(),
-            lambda: self.delivery.retire(retired),
-            Answer(),
-        )
-        self.events.put(change)
-        return change.done
+        assert self.committer is not None, "it owns partitions"
+        left, ended = dict(offsets), set[TopicPartition]()
+        try:
+            while left:
+                try:
+                    self.committer.prepare_seek(left, deadline)
+                except LateCommitError as e:
+                    raise TimeoutError(f"{self._unmoved(left)}: a commit under way was not answered in time") from e
+                except OffsetCommitError as e:
+                    raise OffsetCommitError(f"{self._unmoved(left)}: {e}") from e
+                unmoved = self._seek(left, deadline)
+                moved_on = {position.latest: offset for position, offset in left.items() if position in unmoved}
+                # another seek, or an offset that somebody else wrote, came in between: the ownership is the same
+                owned = self.positions()
+                left = {one: offset for one, offset in moved_on.items() if owned.get(one.tp) is one and not one.revoked}
+                ended.update(one.tp for one in moved_on if one not in left)
+        finally:
+            deadline.expire()  # commits of positions that did not move go on
+        return frozenset(ended)
 
-    def await_change(self, done: Future[None], timeout: float | None) -> None:
+    def _seek(self, offsets: Mapping[PartitionPosition, int], deadline: Deadline) -> frozenset[PartitionPosition]:
+        request = SeekRequested(dict(offsets), Request(deadline))
+        try:
+            return request.done.ask(lambda: self.events.put(request))
+        except TimeoutError:
+            if request.done.withdrawn:
+                raise TimeoutError(f"{self._unmoved(offsets)} in time; {self.state or ''}") from None
+        try:
+            return request.done.result(A_MOMENT)  # it has begun, and waits for nothing
+        except TimeoutError:
+            names = ", ".join(str(position.tp) for position in offsets)
+            raise TimeoutError(f"{self.consumer}: the seek of {names} has begun, and did not end in time") from None
+
+    def _unmoved(self, positions: Iterable[PartitionPosition]) -> str:
+        return f"{self.consumer}: {', '.join(str(position.tp) for position in positions)} did not move"
+
+    def change_deadline(self, timeout: float | None) -> Deadline:
+        """Return the time of a subscription change: ``timeout`` seconds, by default as long as a rebalance may take.
+
+        In the listener a call returns at once, because the rebalance waits for it. Its change has no end.
+        """
+        if self.in_listener:
+            return Deadline(None)
+        config = self.config
+        users = config.rebalance_drain_timeout_ms + 2 * config.rebalance_listener_timeout_ms
+        return Deadline(2 * self.request_timeout + users / 1000 if timeout is None else timeout)
+
+    def await_change(self, change: Request[None]) -> None:
         """Wait until the group knows the subscription. Inside the listener return at once: the rebalance waits for it.
 
-        Raises: RegistryUnavailableError at the timeout (seconds), ConnectorClosedException.
+        Raises: RegistryUnavailableError at the deadline, ConnectorClosedException.
         """
         if self.in_listener:
             return
-        config = self.config
-        users = config.rebalance_drain_timeout_ms + 2 * config.rebalance_listener_timeout_ms
         try:
-            done.result(2 * self.request_timeout + users / 1000 if timeout is None else timeout)
-        except FutureTimeoutError:
+            change.result(change.deadline.remaining())
+        except TimeoutError:
+            change.deadline.expire()
+            fate = "the subscription stays as it was" if change.withdrawn else "it has begun, and is tried further"
             raise RegistryUnavailableError(
-                f"{self.consumer}: the group could not be told in time of the other topics; it is tried further: "
-                f"{self.state or ''}"
+                f"{self.consumer}: the group could not be told in time of the other topics; {fate}: {self.state or ''}"
             ) from None
 
 

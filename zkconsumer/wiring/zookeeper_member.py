@@ -21,6 +21,7 @@ from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.planner import Assign
 from zkconsumer.member.zookeeper.rebalance_round import AppliedStrategy, RebalanceRounds
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
+from zkconsumer.member.zookeeper.registration import OwnRegistration
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
 from zkconsumer.member.zookeeper.status import Status
@@ -234,26 +235,21 @@ class ZooKeeperCoordination:
             self.cache,
             self.group,
             self.parts.consumer,
-            self.registering(registration),
+            OwnRegistration(registration, self.completed),
             shared=config.group_id,
             exclude_internal_topics=config.exclude_internal_topics,
             wants_racks=self._strategy.wants_racks,
         )
         return made
 
-    def registering(self, registration: Registration) -> Callable[[], Registration]:
-        """Return a function that adds the time and the keys for strategies. The member calls it as it registers."""
-        placement = self._placement
-
-        def made() -> Registration:
-            complete = self.parts.outside.stamp(self.parts.config, self.session, registration)
-            if self._recorded is not None:
-                complete = replace(complete, extra={**complete.extra, STORE_KEY: self._recorded.name})
-            if placement is None or not placement.withdrawn_until:
-                return complete
-            return replace(complete, extra={key: v for key, v in complete.extra.items() if key != PLAN_KEY})
-
-        return made
+    def completed(self, registration: Registration) -> Registration:
+        """Return the registration with the time and the keys for strategies. The member calls this as it registers."""
+        complete = self.parts.outside.stamp(self.parts.config, self.session, registration)
+        if self._recorded is not None:
+            complete = replace(complete, extra={**complete.extra, STORE_KEY: self._recorded.name})
+        if self._placement is None or not self._placement.withdrawn_until:
+            return complete
+        return replace(complete, extra={key: v for key, v in complete.extra.items() if key != PLAN_KEY})
 
 
 class RegisteredBrokers:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.owned_partitions import OwnedPartitions
@@ -15,7 +15,6 @@ from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MINE = ThreadId("g_me-0")
-READER = 7
 """The thread that reads every stream."""
 
 
@@ -57,14 +56,11 @@ class Recorder:
             self.waits.pop(0)(limit)
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        old.revoked = True
+        old.revoked, old.successor = True, new
         self._note("replace", [new])
 
     def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
         self._note("fail", [position])
-
-    def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        return position.held and thread == READER
 
     def end(self) -> None:
         self.log.append(("end",))
@@ -107,7 +103,7 @@ class Recorder:
         positions: Collection[PartitionPosition],
         *,
         commit: bool,
-        count_held: Callable[[PartitionPosition], bool],
+        held: Held,
         deadline: Deadline,
         meanwhile: Callable[[], None],
         release: bool = False,
@@ -115,7 +111,7 @@ class Recorder:
         meanwhile()
         if self.refused is not None:
             raise self.refused
-        counted = [position.tp.partition for position in positions if count_held(position)]
+        counted = [position.tp.partition for position in positions if position in held]
         self._note("last commit" if commit else "no commit", positions, *(["counting", *counted] if counted else []))
         return {position.tp: None if release else KnownOffset(position.consumed, 1) for position in positions}
 

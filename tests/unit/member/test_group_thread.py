@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from tests.unit.member.recorders import T0
-from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException
+from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import GroupThread, Inbox
@@ -57,7 +57,7 @@ def events() -> SimpleQueue[Any]:
 
 
 def change(*leaving: str) -> SubscriptionChanged:
-    return SubscriptionChanged(lambda: Registration(STATIC, {}), frozenset(leaving), 1, lambda: None, Future())
+    return SubscriptionChanged(lambda before: before, Request(Deadline(None)), frozenset(leaving))
 
 
 class Draining(Counting):
@@ -94,7 +94,7 @@ def test_a_wait_in_a_handler_serves_the_events_behind_it(events: SimpleQueue[Any
     """
     inbox = Inbox(events)
     coordinator = Draining(inbox)
-    seek = SeekRequested({T0: 1}, Future())
+    seek = SeekRequested({}, Request(Deadline(None)))
     for event in ("give up", seek, StopRequested()):
         events.put(event)
     GroupThread("g", inbox, coordinator).step(0.0)
@@ -165,8 +165,8 @@ def test_a_second_stop_hurries_the_first(events: SimpleQueue[Any]) -> None:
 
 def test_waiting_requests_hear_of_the_end(events: SimpleQueue[Any]) -> None:
     inbox = Inbox(events)
-    asked, postponed, seek = change(), change(), SeekRequested({T0: 1}, Future())
-    assert inbox.changes.ask(asked)
+    asked, postponed, seek = change(), change(), SeekRequested({}, Request(Deadline(None)))
+    inbox.changes.ask(asked)
     inbox.postpone(postponed)
     events.put(seek)
     inbox.fail_requests()
@@ -180,16 +180,44 @@ def test_a_change_waits_while_topics_leave(events: SimpleQueue[Any]) -> None:
     """It may want these topics again, and their streams must end before that."""
     changes = Inbox(events).changes
     first, second = change("t"), change()
-    assert (changes.ask(first), changes.ask(second), changes.asked) == (True, False, 1)
-    assert (list(changes.leaving("t")), list(changes.leaving("u"))) == ([1], [])
-    assert changes.apply() == [second]
-    assert (first.done.done(), second.done.done(), changes.asked) == (True, False, 0)
+    changes.ask(first)
+    changes.ask(second)
+    assert (changes.begin(), changes.begun, changes.waiting) == ([first], 1, False)
+    assert changes.apply(), "the second may begin now"
+    assert (first.done.done(), second.done.done(), changes.begun) == (True, False, 0)
+    assert changes.begin() == [second]
+
+
+def test_a_change_whose_caller_has_gone_is_dropped(events: SimpleQueue[Any]) -> None:
+    changes = Inbox(events).changes
+    told: list[str] = []
+    gone, live = change("t"), change()
+    gone.begun, gone.withdrawn = partial(told.append, "begun"), partial(told.append, "withdrawn")
+    changes.ask(gone)
+    changes.ask(live)
+    gone.done.deadline.expire()
+    assert changes.begin() == [live]
+    assert (told, gone.done.withdrawn, live.done.withdrawn) == (["withdrawn"], True, False)
+    with pytest.raises(TimeoutError):
+        gone.done.result(0)
+
+
+def test_a_change_that_has_begun_is_not_withdrawn(events: SimpleQueue[Any]) -> None:
+    changes = Inbox(events).changes
+    begun = change("t")
+    changes.ask(begun)
+    changes.begin()
+    begun.done.deadline.expire()
+    assert not begun.done.withdrawn
+    changes.apply()
+    assert begun.done.result(0) is None
 
 
 def test_only_the_changes_that_a_join_told_come_into_force(events: SimpleQueue[Any]) -> None:
     changes = Inbox(events).changes
     first, second = change(), change()
-    assert changes.ask(first)
-    assert changes.ask(second)
-    assert changes.apply(1) == ()
-    assert (first.done.done(), second.done.done(), changes.asked) == (True, False, 1)
+    changes.ask(first)
+    changes.ask(second)
+    assert changes.begin() == [first, second]
+    changes.apply(1)
+    assert (first.done.done(), second.done.done(), changes.begun) == (True, False, 1)

@@ -68,7 +68,7 @@ class World:
         """The subscriptions that the brokers' side was told."""
         found = []
         while not self.kafka.empty():
-            found.append(dict(self.kafka.get().registration().subscription))
+            found.append(dict(self.kafka.get().revise({})))
         return found
 
     def looks(self) -> int:

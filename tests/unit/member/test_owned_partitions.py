@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.unit.member.recorders import MINE, T0, T1, Recorder, owning
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
+from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.events import SeekRequested
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
@@ -118,23 +119,35 @@ def test_a_seek_of_a_strange_partition_moves_nothing(why: str) -> None:
 
 def test_a_seek_is_told_the_partitions_that_are_not_ours() -> None:
     owned, _ = owning(Recorder(), T0)
-    done: Future[Any] = Future()
-    owned.answer_seek(SeekRequested({T0: 1, T1: 1}, done))
-    assert done.result(0) == {T1}
+    strange = PartitionPosition(T1, MINE, 5)
+    request = SeekRequested({owned.positions[T0]: 1, strange: 1}, Request(Deadline(None)))
+    owned.answer_seek(request)
+    assert request.done.result(0) == {strange}
+
+
+def test_a_seek_whose_caller_has_gone_moves_nothing() -> None:
+    owned, _ = owning(Recorder(), T0)
+    position = owned.positions[T0]
+    request = SeekRequested({position: 1}, Request(Deadline(None)))
+    request.done.deadline.expire()
+    owned.answer_seek(request)
+    assert owned.positions[T0] is position
+    with pytest.raises(TimeoutError):
+        request.done.result(0)
 
 
 def test_an_error_of_a_seek_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     owned, _ = owning(recorder, T0)
-    done: Future[Any] = Future()
+    request = SeekRequested({owned.positions[T0]: 1}, Request(Deadline(None)))
 
     def broken(old: PartitionPosition, new: PartitionPosition) -> None:
         raise KeyError("its stream is gone")
 
     monkeypatch.setattr(recorder, "replace", broken)
-    owned.answer_seek(SeekRequested({T0: 1}, done))
+    owned.answer_seek(request)
     with pytest.raises(KeyError):
-        done.result(0)
+        request.done.result(0)
 
 
 def test_answers_for_an_earlier_position_change_nothing() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from tests.unit.member.recorders import READER, T0, T1, Recorder, owning
-from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
-from zkconsumer.core.registration import STATIC, Registration
+from tests.unit.member.recorders import T0, T1, Recorder, owning
+from zkconsumer.core.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError
+from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
@@ -60,8 +59,8 @@ def house(monkeypatch: pytest.MonkeyPatch) -> House:
     return House(monkeypatch)
 
 
-def change(holder: int) -> SubscriptionChanged:
-    return SubscriptionChanged(lambda: Registration(STATIC, {}), frozenset("t"), holder, lambda: None, Future())
+def change(held: Held) -> SubscriptionChanged:
+    return SubscriptionChanged(lambda before: before, Request(Deadline(None)), frozenset("t"), held)
 
 
 def test_the_steps_follow_each_other(house: House) -> None:
@@ -90,7 +89,8 @@ def test_the_message_of_the_requester_counts_as_finished(house: House) -> None:
     """It unsubscribes and waits for us, so waiting for its message would last for ever."""
     position = house.first
     position.held_until = 6
-    assert house.inbox.changes.ask(change(READER))
+    house.inbox.changes.ask(change({position: range(5, 6)}))
+    house.inbox.changes.begin()
     house.revocation.revoke([position])
     house.revocation.last_commit([position], Deadline(1))
     assert house.log == [("revoke", 0), ("wait",), ("releasing", 0), ("last commit", 0, "counting", 0)]
@@ -98,20 +98,21 @@ def test_the_message_of_the_requester_counts_as_finished(house: House) -> None:
 
 def test_requests_are_answered_while_a_message_is_waited_for(house: House) -> None:
     position = house.hold(waits=2)
-    seek: Future[Any] = Future()
-    asked = change(READER)
+    seek = SeekRequested(dict.fromkeys(house.owned.positions.values(), 1), Request(Deadline(None)))
+    asked = change({position: range(5, 6)})
+    done = asked.done
 
     def ask(_: Deadline) -> None:
-        house.events.put(SeekRequested({T0: 1, T1: 1}, seek))
+        house.events.put(seek)
         house.events.put(asked)
 
     house.recorder.waits[0] = ask
     house.revocation.revoke([position])
-    assert seek.result(0) == {T0}, "a partition that leaves cannot be moved any more"
-    assert asked.done.result(0) is None, "its thread holds the message, so it must not wait for us"
+    assert seek.done.result(0) == {position}, "a partition that leaves cannot be moved any more"
+    assert done.result(0) is None, "its thread holds the message, so it must not wait for us"
     (later,) = house.inbox.gather(0)
     assert not later.done.done(), "it is in force later, for nobody's messages"
-    assert later.holder != READER
+    assert later.held == {}
 
 
 @pytest.mark.parametrize("hurried", [False, True])

@@ -9,7 +9,7 @@ from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.model import ThreadId, TopicPartition
@@ -126,12 +126,10 @@ class Member:
         return position
 
     def commit(self) -> None:
-        self.tracker.commit(lambda _: False, soon(), patient=True)
+        self.tracker.commit(NONE_HELD, soon(), patient=True)
 
     def release(self, *positions: PartitionPosition) -> None:
-        known = self.tracker.surrender(
-            positions, commit=True, count_held=lambda _: False, deadline=soon(), release=True
-        )
+        known = self.tracker.surrender(positions, commit=True, held=NONE_HELD, deadline=soon(), release=True)
         self.owner_nodes.release(known, soon(), [p.tp for p in positions if p.tp not in known])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
 from tests.unit.offsets.test_dual_store import THREAD, Group, soon, zookeeper_only
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CoordinatorUnavailableError,
@@ -20,7 +20,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_schedule import CommitSettings
+from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.zookeeper import paths
@@ -39,6 +39,7 @@ class Stepped:
         self.refused: dict[TopicPartition, Outcome] = {}
         self.barred: list[Exception | None] = []
         self.moved: dict[PartitionPosition, int] = {}
+        self.positions: dict[TopicPartition, PartitionPosition] = {}
         self.found: SimpleQueue[Starts] = SimpleQueue()
         group.session.lease.resume(group.session.lease.epoch)
         self.committer = Committer(
@@ -61,6 +62,7 @@ class Stepped:
         position = PartitionPosition(tp, THREAD, None if self.committer.asks else known.offset)
         self.committer.track([(position, known)])
         self.committer.step()
+        self.positions[tp] = position
         return position
 
     def begin(self, tp: TopicPartition, offset: int) -> PartitionPosition:
@@ -83,12 +85,17 @@ class Stepped:
         return starts
 
     def commit(self) -> None:
-        asked = self.committer.submit(lambda: self.committer.tracker.commit(lambda _: False, soon(), patient=True))
+        asked = self.committer.submit(lambda: self.committer.tracker.commit(NONE_HELD, soon(), patient=True))
         self.committer.step()
         asked.result(0)
 
+    def given(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, GivenOffset]:
+        """Offsets as an application gives them now."""
+        return {tp: GivenOffset.now(self.positions.get(tp), offset) for tp, offset in offsets.items()}
+
     def commit_given(self, offsets: Mapping[TopicPartition, int]) -> None:
-        asked = self.committer.submit(lambda: self.committer.tracker.commit_given(offsets, soon()))
+        given = self.given(offsets)
+        asked = self.committer.submit(lambda: self.committer.tracker.commit_given(given, soon()))
         self.committer.step()
         asked.result(0)
 
@@ -382,7 +389,7 @@ def test_our_commit_is_noted_if_zookeeper_fails_for_the_others(group: Group, mon
 
     monkeypatch.setattr(offsets, "commit_unowned", away)
     with pytest.raises(OffsetCommitError, match=r"t-1 at 3 \(away\)"):
-        stepped.committer.tracker.commit_given({T0: 9, T1: 3}, soon())
+        stepped.committer.tracker.commit_given(stepped.given({T0: 9, T1: 3}), soon())
     assert position.committed == 9
 
 

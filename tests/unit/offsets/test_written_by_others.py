@@ -14,6 +14,7 @@ import pytest
 from tests.unit.offsets.fakes import T0, T1, failing
 from tests.unit.offsets.test_committer import Stepped
 from tests.unit.offsets.test_dual_store import Group, soon
+from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.kafka import error_codes
@@ -177,9 +178,9 @@ def test_a_look_that_takes_all_the_time_is_no_commit(group: Group) -> None:
     position.consumed = 8
     tracker = member.committer.tracker
     with pytest.raises(OffsetCommitError, match="did not answer in time"):
-        tracker.commit(lambda _: False, Deadline(0.0), patient=False)
+        tracker.commit(NONE_HELD, Deadline(0.0), patient=False)
     assert group.store.commits == []
-    tracker.commit(lambda _: False, soon(), patient=False)
+    tracker.commit(NONE_HELD, soon(), patient=False)
     assert group.store.commits == [{T0: 8}]
 
 

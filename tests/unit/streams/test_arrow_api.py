@@ -15,7 +15,6 @@ from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.test_kafka_stream import Bench, position, record_batch
 from zkconsumer.deadline import Deadline
-from zkconsumer.decoded_messages import message_class
 from zkconsumer.errors import (
     ConfigException,
     ConnectorClosedException,
@@ -27,6 +26,7 @@ from zkconsumer.kafka.arrow_columns import HEADERS, NAMES
 from zkconsumer.offsets.commit_schedule import due_offset
 from zkconsumer.streams import KafkaStream, StreamQueue, arrow_api, chunk_batches, column_reader
 from zkconsumer.streams.chunk_reader import ChunkReader
+from zkconsumer.streams.message import message_class
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import MessageAndMetadata
 from zkconsumer.data_plane import COMPILED, PURE_VARIABLE
 from zkconsumer.data_plane.records import Record
-from zkconsumer.decoded_messages import message_class
 from zkconsumer.model import TopicPartition
+from zkconsumer.streams.message import message_class
 
 PLACE = TopicPartition("t", 3)
 

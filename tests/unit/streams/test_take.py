@@ -9,9 +9,9 @@ import pytest
 
 from tests.streams import new_stream
 from tests.unit.streams.test_kafka_stream import Bench, position, record_batch
-from zkconsumer.decoded_messages import message_class
 from zkconsumer.errors import ConfigException, ConnectorClosedException, InvalidMessageException
 from zkconsumer.streams import arrow_api
+from zkconsumer.streams.message import message_class
 
 
 @pytest.fixture

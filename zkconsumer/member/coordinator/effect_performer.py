@@ -96,7 +96,7 @@ class Effects:
     def apply(self, count: int) -> None:
         """Bring so many subscription changes into force."""
         self._machine.offered = 0
-        self._inbox.postpone(*self._inbox.changes.apply(count))
+        self._inbox.changes.apply(count)
 
     def _table(self) -> Mapping[Effect, Callable[[str], object]]:
         """Return how each effect is performed; each is told the reason."""
@@ -127,7 +127,7 @@ class Effects:
         return [tp for tp in self._assignment.partitions if tp.topic not in self._join.interest.streams]
 
     def _rejoin(self) -> None:
-        self._machine.again, self._machine.offered = None, self._inbox.changes.asked
+        self._machine.again, self._machine.offered = None, self._inbox.changes.begun
         self._join.join(self._assignment.partitions)
 
     def _sync(self) -> None:

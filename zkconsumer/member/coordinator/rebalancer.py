@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _LISTENING = (*ASKING, State.STABLE)
 """States in which a coordinator that is silent for a session timeout is given up."""
+_AWAY = (State.BACKING_OFF, State.SEARCHING)
+"""States in which the coordinator does not answer."""
 _LOST = (Trigger.OUTDATED, Trigger.FORGOTTEN)
 _SENT_BACK = (*_LOST, Trigger.GROUP_CHANGED, Trigger.MEMBER_NAMED)
 """Triggers that make us join again at once."""
@@ -143,6 +145,8 @@ class CoordinatedRebalancer:
     def run_timers(self) -> None:
         """Run the timers that are due."""
         machine, now = self._machine, monotonic()
+        if self._inbox.changes.waiting:
+            self._subscribe()
         if now >= machine.retry_at:
             self._on(Trigger.RETRY_DUE)
         if now >= machine.leave_by:
@@ -194,7 +198,7 @@ class CoordinatedRebalancer:
                     machine.stop_at = monotonic() + (LEAVE_WITHIN if machine.state is State.LEADING else 0.0)
                 machine.stopping = first_stop([machine.stopping or event, event])
             case SubscriptionChanged():
-                self._subscribe(event)
+                self._inbox.changes.ask(event)
             case ListenerReturned():
                 pass
             case _ if self._conflicts is not None:
@@ -250,14 +254,17 @@ class CoordinatedRebalancer:
         if cause is not None and self._machine.state is State.STABLE:
             self._on(cause, cause.value)
 
-    def _subscribe(self, event: SubscriptionChanged) -> None:
+    def _subscribe(self) -> None:
+        """Begin the subscription changes that wait. While the coordinator is away, their callers may withdraw them."""
         changes, interest = self._inbox.changes, self._join.interest
-        if not changes.ask(event):
+        if self._machine.state in _AWAY:
             return
-        interest.subscribe(event.registration())
-        self._on(Trigger.UNSUBSCRIBED if interest.empty else Trigger.SUBSCRIPTION_CHANGED, "another subscription")
-        if self._machine.state is State.UNJOINED:
-            self._effects.apply(changes.asked)
+        while begun := changes.begin():
+            for change in begun:
+                interest.subscribe(change.revise)
+            self._on(Trigger.UNSUBSCRIBED if interest.empty else Trigger.SUBSCRIPTION_CHANGED, "another subscription")
+            if self._machine.state is State.UNJOINED:
+                self._effects.apply(changes.begun)
 
     # ---- the table ----
 

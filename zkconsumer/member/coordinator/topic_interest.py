@@ -6,7 +6,8 @@ numbers of partitions, for all topics of the group.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import subscribed_topics
@@ -32,10 +33,14 @@ class TopicInterest:
         self._group: frozenset[str] = frozenset()
         self.trouble = ""
 
-    def subscribe(self, registration: Registration) -> None:
-        """Replace the subscription."""
+    def join_with(self, registration: Registration) -> None:
+        """Subscribe as this registration says."""
         self._registration = registration
         self._match()
+
+    def subscribe(self, revise: Callable[[Mapping[str, int]], Mapping[str, int]]) -> None:
+        """Replace the subscription by the one that ``revise`` makes of it."""
+        self.join_with(replace(self._registration, subscription=revise(self._registration.subscription)))
 
     @property
     def empty(self) -> bool:

@@ -17,14 +17,13 @@ like this. Names and meaning are those of RocketMQ's ``MessageModel``, which kee
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from zkconsumer.core.name_lists import first_of
-from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MessageModelConflictError
-from zkconsumer.member.zookeeper.registration import GroupRegistration
+from zkconsumer.member.zookeeper.registration import GroupRegistration, OwnRegistration
 from zkconsumer.model import ConsumerId
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_cache import NodeCache
@@ -47,7 +46,7 @@ class ModelRegistration(GroupRegistration):
         cache: NodeCache,
         group: str,
         consumer: ConsumerId,
-        registration: Callable[[], Registration],
+        own: OwnRegistration,
         *,
         shared: str,
         exclude_internal_topics: bool,
@@ -58,7 +57,7 @@ class ModelRegistration(GroupRegistration):
             cache,
             group,
             consumer,
-            registration,
+            own,
             exclude_internal_topics=exclude_internal_topics,
             wants_racks=wants_racks,
         )

@@ -117,6 +117,8 @@ class RebalanceRounds:
         began = monotonic()
         deadline = Deadline(self._settings.request_timeout)
         self._is_outdated()
+        for change in self._inbox.changes.begin():
+            self._registration.subscribe(change.revise)
         try:
             if self._registration.register(deadline):
                 self._registered = True
@@ -160,10 +162,6 @@ class RebalanceRounds:
         """Drop these positions immediately: stop their hand-out and their commits."""
         self.owner_nodes.doubt(position.tp for position in positions)
         self._revocation.lose(positions, why)
-
-    def subscribe(self, registration: Callable[[], Registration]) -> None:
-        """Register this subscription in the next round."""
-        self._registration.subscribe(registration)
 
     def forget_view(self) -> None:
         """Drop the cached view of the group: the member was away, or a round failed."""

@@ -184,9 +184,8 @@ class Rebalancer:
             case SessionChanged():
                 self._session_changed(event)
             case SubscriptionChanged():
-                if self._inbox.changes.ask(event):
-                    self.rounds.subscribe(event.registration)
-                    self._on(Trigger.DEMANDED, "subscribing to other topics")
+                self._inbox.changes.ask(event)
+                self._on(Trigger.DEMANDED, _SUBSCRIBING)
             case ListenerReturned():
                 pass
             case _:
@@ -288,8 +287,9 @@ class Rebalancer:
         self._status.round_ended(done, trouble, why, patient=patient)
         if done.freed:
             self._inbox.postpone(LookAgain(f"{first_of(done.freed)} released meanwhile"))
-        # they are events again: the table knows no others while a round is performed
-        self._inbox.postpone(*self._inbox.changes.apply())
+        if self._inbox.changes.apply():
+            # an event: the table knows no trigger while a round is performed
+            self._inbox.postpone(LookAgain(_SUBSCRIBING))
         self._on(Trigger.ROUND_BLOCKED if done.claimed.blocked or done.plan.waiting else Trigger.ROUND_SETTLED)
         self.schedule.not_later(done.plan.again_at, "the plan may change")
         self._follow(self.conflicts.retry())
@@ -318,6 +318,7 @@ class Rebalancer:
                 log.exception("a step of leaving the group failed unexpectedly; going on with the next")
 
 
+_SUBSCRIBING = "subscribing to other topics"
 _SHOWN = {
     State.SUSPENDED: Phase.SUSPENDED,
     State.CUT_OFF: Phase.SUSPENDED,

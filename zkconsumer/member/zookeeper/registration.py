@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 
 from zkconsumer.core.registration import Registration
@@ -36,11 +37,31 @@ REPORTED_AT_ONCE = 10
 """Unreadable nodes that are named in the log at one look at the group."""
 
 
+class OwnRegistration:
+    """What a member subscribes to.
+
+    Arguments: ``complete`` makes the content of the node of it for each registration, with a new timestamp.
+    """
+
+    def __init__(
+        self, subscribed: Registration, complete: Callable[[Registration], Registration] = lambda subscribed: subscribed
+    ) -> None:
+        self.subscribed = subscribed
+        self._complete = complete
+
+    def __call__(self) -> Registration:
+        """Return the content of the member's node."""
+        return self._complete(self.subscribed)
+
+    def revise(self, revise: Callable[[Mapping[str, int]], Mapping[str, int]]) -> None:
+        """Subscribe to what ``revise`` makes of the present subscription."""
+        self.subscribed = replace(self.subscribed, subscription=revise(self.subscribed.subscription))
+
+
 class GroupRegistration:
     """One member's node under ``ids`` and its view of all others.
 
-    Arguments: ``registration`` makes the content of the node for each registration, with a new timestamp;
-    ``wants_racks``: the view has the racks of the partitions' leaders.
+    Arguments: ``own`` is the content of the node; ``wants_racks``: the view has the racks of the partitions' leaders.
     """
 
     def __init__(
@@ -49,14 +70,14 @@ class GroupRegistration:
         cache: NodeCache,
         group: str,
         consumer: ConsumerId,
-        registration: Callable[[], Registration],
+        own: OwnRegistration,
         *,
         exclude_internal_topics: bool,
         wants_racks: bool = False,
     ) -> None:
         self._session = session
         self._cache = cache
-        self._registration = registration
+        self.own = own
         self._rewrite = False
         self._written = b""
         self._exclude_internal = exclude_internal_topics
@@ -74,9 +95,9 @@ class GroupRegistration:
         self.consumer = consumer
         self.path = paths.member(group, consumer)
 
-    def subscribe(self, registration: Callable[[], Registration]) -> None:
-        """Have the next :meth:`register` write another subscription."""
-        self._registration = registration
+    def subscribe(self, revise: Callable[[Mapping[str, int]], Mapping[str, int]]) -> None:
+        """Have the next :meth:`register` write another subscription, which ``revise`` makes of the present one."""
+        self.own.revise(revise)
         self._rewrite = True
 
     def advertise(self) -> None:
@@ -108,7 +129,7 @@ class GroupRegistration:
         parent = paths.ids(self.group)
         if seen.nodes.get(parent) is None:
             self._session.ensure([parent], deadline)
-        data = node_codecs.encode_registration(self._registration())
+        data = node_codecs.encode_registration(self.own())
         self._written = data  # before: it may be made although its answer is lost
         created = self._session.create(self.path, data, deadline, ephemeral=True)
         self._cache.forget([self.path])
@@ -142,7 +163,7 @@ class GroupRegistration:
 
     def _after_registering(self) -> Look:
         """Return the nodes to read once we are registered: our node, to watch it, and those of the next view."""
-        registration = self._registration()
+        registration = self.own()
         if registration.is_wildcard:
             return Look(nodes=(self.path,), children=(paths.TOPICS,))
         topics = []
@@ -157,7 +178,7 @@ class GroupRegistration:
         Scala members watch which nodes there are, not their content. They would notice a change in place only with the
         next rebalance.
         """
-        data = node_codecs.encode_registration(self._registration())
+        data = node_codecs.encode_registration(self.own())
 
         def build(transaction: Transaction) -> None:
             transaction.delete(self.path, version)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.offsets.acks import GROUP, TP, Member, Server, soon
+from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ThreadId
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
@@ -65,9 +66,7 @@ def test_a_release_outlives_a_connection_lost_meanwhile(monkeypatch: pytest.Monk
     server = FakeZooKeeper()
     member = Member(Server(server))
     (position,) = member.claim()
-    known = member.tracker.surrender(
-        [position], commit=True, count_held=lambda _: False, deadline=soon(), release=False
-    )
+    known = member.tracker.surrender([position], commit=True, held=NONE_HELD, deadline=soon(), release=False)
     server.put(paths.offset(GROUP, TP), b"7")  # by somebody else, so the release with versions is refused
     stat = member.session.stat
 

@@ -1,0 +1,443 @@
+"""Requests whose caller has gone: nothing acts for a call that a time limit or an exception has ended.
+
+What happened: ``commit_offsets()`` raised at its timeout, and the commit was sent later all the same. By then the
+application had the next message in hand. That message counted as finished, and a crash lost it. ``unsubscribe()`` had
+the same flaw. A ``seek()`` returned while a commit of the position before was under way, which then undid it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from tests.internals import member_of
+from tests.timing import eventually, scaled
+from zkconsumer import (
+    AsyncZookeeperConsumerConnector,
+    MessageAndMetadata,
+    OffsetStore,
+    Retry,
+    TopicPartition,
+    ZookeeperConsumerConnector,
+)
+from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
+from zkconsumer.testing import FakeCluster
+
+TP = TopicPartition("events", 0)
+OTHER = TopicPartition("others", 0)
+WITHIN = 20.0
+SOON = 0.05
+
+
+class Gone(Exception):
+    """Raised by a signal handler, or by whatever else ends a call early."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        for topic in (TP.topic, OTHER.topic):
+            made.create_topic(topic)
+            made.append(topic, 0, [b"v"] * 10)
+        yield made
+
+
+class Application:
+    """A connector without automatic commits, and its stream."""
+
+    def __init__(self, cluster: FakeCluster, **options: Any) -> None:
+        self.cluster = cluster
+        properties = {
+            "zookeeper.connect": cluster.zookeeper_connect,
+            "group.id": "g",
+            "auto.offset.reset": "smallest",
+            "auto.commit.enable": False,
+        }
+        store = options.pop("offset_store", None)
+        self.connector = ZookeeperConsumerConnector(properties | options, offset_store=store)
+        self.stream = self.connector.create_message_streams({TP.topic: 1})[TP.topic][0]
+        self.member = member_of(self.connector)
+
+    def take(self) -> MessageAndMetadata[Any, Any]:
+        return self.stream.get(timeout=scaled(WITHIN))
+
+    @property
+    def committed(self) -> int:
+        node = self.cluster.zookeeper.node("/consumers/g/offsets/events/0")
+        assert node is not None
+        return int(node.data)
+
+    def await_committer(self) -> None:
+        """Wait until the committer has dealt with all requests."""
+        self.member.committer.submit(lambda: None).result(scaled(WITHIN))
+
+    def await_group_thread(self) -> None:
+        """Wait until the group thread has dealt with all requests."""
+        self.connector.seek(TP, self.stream_offset)
+
+    @property
+    def stream_offset(self) -> int:
+        offset = self.connector.position(TP)
+        assert offset is not None
+        return offset
+
+
+@pytest.fixture
+def application(cluster: FakeCluster) -> Iterator[Application]:
+    made = Application(cluster)
+    try:
+        yield made
+    finally:
+        made.connector.shutdown()
+
+
+@contextmanager
+def busy_committer(application: Application) -> Iterator[None]:
+    """The committer's thread is busy with another request inside of the block."""
+    go_on = threading.Event()
+    application.member.committer.submit(lambda: go_on.wait(scaled(WITHIN)))
+    try:
+        yield
+    finally:
+        go_on.set()
+        application.await_committer()
+
+
+@contextmanager
+def busy_group_thread(member: Any) -> Iterator[None]:
+    """The group thread is busy with another event inside of the block."""
+    go_on, began = threading.Event(), threading.Event()
+    conflicts = member.engine.coordinator.conflicts
+    before = conflicts.handle
+
+    def handle(event: Any) -> Any:
+        if event != "busy":
+            return before(event)
+        began.set()
+        go_on.wait(scaled(WITHIN))
+        return None
+
+    conflicts.handle = handle
+    member.events.put("busy")
+    assert began.wait(scaled(WITHIN))
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+def left_by_time(call: Callable[[float], object]) -> None:
+    with pytest.raises((OffsetCommitError, RegistryUnavailableError, TimeoutError)):
+        call(SOON)
+
+
+def left_by_signal(call: Callable[[float], object]) -> None:
+    """A signal handler raises while the call waits."""
+
+    def leave(*_: object) -> None:
+        raise Gone
+
+    before = signal.signal(signal.SIGALRM, leave)
+    signal.setitimer(signal.ITIMER_REAL, SOON)
+    try:
+        with pytest.raises(Gone):
+            call(scaled(WITHIN))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+WAYS = pytest.mark.parametrize("left", [left_by_time, left_by_signal])
+Left = Callable[[Callable[[float], object]], None]
+
+# ---- commits
+
+
+@WAYS
+def test_a_commit_that_waited_is_not_sent_later(application: Application, left: Left) -> None:
+    application.take()
+    with busy_committer(application):
+        left(lambda seconds: application.connector.commit_offsets(timeout=seconds))
+        application.take()
+    assert application.committed == 0
+
+
+@WAYS
+def test_a_commit_of_given_offsets_is_not_sent_later(application: Application, left: Left) -> None:
+    application.take()
+    with busy_committer(application):
+        left(lambda seconds: application.connector.commit_offsets({TP: 7}, timeout=seconds))
+    assert application.committed == 0
+
+
+def test_the_error_says_that_nothing_was_sent(application: Application) -> None:
+    application.take()
+    with busy_committer(application), pytest.raises(OffsetCommitError, match="was not sent in time, and will not be"):
+        application.connector.commit_offsets(timeout=SOON)
+
+
+def test_an_asynchronous_commit_is_not_sent_after_its_time(application: Application) -> None:
+    application.take()
+    with busy_committer(application):
+        done = application.connector.commit_offsets_async(timeout=0.0)
+        application.take()
+    with pytest.raises(OffsetCommitError, match="not sent in time"):
+        done.result(scaled(WITHIN))
+    assert application.committed == 0
+
+
+class SlowStore(OffsetStore):
+    """A user's store whose commits wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicPartition, int] = {}
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+
+    def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        return {tp: offset for tp, offset in self.offsets.items() if tp in partitions}
+
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
+        self.began.set()
+        assert self.go_on.wait(scaled(WITHIN))
+        self.offsets.update(offsets)
+
+    def close(self) -> None:
+        self.go_on.set()
+
+
+@pytest.fixture
+def store() -> SlowStore:
+    return SlowStore()
+
+
+@pytest.fixture
+def stored(cluster: FakeCluster, store: SlowStore) -> Iterator[Application]:
+    made = Application(cluster, offset_store=store)
+    made.take()
+    store.began.clear()
+    store.go_on.clear()
+    try:
+        yield made
+    finally:
+        store.go_on.set()
+        made.connector.shutdown()
+
+
+@WAYS
+def test_a_commit_under_way_counts_no_later_message(stored: Application, store: SlowStore, left: Left) -> None:
+    left(lambda seconds: stored.connector.commit_offsets(timeout=seconds))
+    assert store.began.is_set()
+    stored.take()
+    stored.take()
+    store.go_on.set()
+    stored.await_committer()
+    assert store.offsets == {TP: 1}
+
+
+def test_what_was_finished_since_the_call_still_counts(application: Application) -> None:
+    application.take()
+    with busy_committer(application):
+        done = application.connector.commit_offsets_async()
+        for _ in range(3):
+            application.take()
+    done.result(scaled(WITHIN))
+    assert application.committed == 3
+
+
+def test_given_offsets_never_undo_a_later_commit(application: Application) -> None:
+    """The commit of offset 1 waits behind another one, which counts what is finished until then."""
+    application.take()
+    with busy_committer(application):
+        first = application.connector.commit_offsets_async()
+        second = application.connector.commit_offsets_async({TP: 1})
+        for _ in range(4):
+            application.take()
+    first.result(scaled(WITHIN))
+    second.result(scaled(WITHIN))
+    assert application.committed == 4
+
+
+# ---- seeks
+
+
+@WAYS
+def test_a_seek_that_waited_never_moves_the_position(application: Application, left: Left) -> None:
+    application.take()
+    with busy_group_thread(application.member):
+        left(lambda seconds: application.connector.seek(TP, 5, timeout=seconds))
+    application.connector.commit_offsets()
+    application.await_group_thread()
+    assert application.take().offset == 1
+
+
+def test_a_seek_waits_for_a_commit_under_way(stored: Application, store: SlowStore) -> None:
+    """It returned before, and the commit then undid it: the next owner went on after the sought place."""
+    stored.take()
+    stored.connector.commit_offsets_async()
+    assert store.began.wait(scaled(WITHIN))
+    with pytest.raises(TimeoutError, match="did not move"):
+        stored.connector.seek(TP, 0, timeout=SOON)
+    assert stored.stream_offset == 2
+    store.go_on.set()
+    stored.connector.seek(TP, 0)
+    assert store.offsets == {TP: 2}, "it landed before the seek took effect"
+    assert stored.take().offset == 0
+
+
+def test_after_a_seek_in_vain_commits_go_on(stored: Application, store: SlowStore) -> None:
+    stored.connector.commit_offsets_async()
+    with pytest.raises(TimeoutError):
+        stored.connector.seek(TP, 0, timeout=SOON)
+    store.go_on.set()
+    stored.take()
+    stored.connector.commit_offsets()
+    assert store.offsets == {TP: 2}
+
+
+def test_a_commit_whose_outcome_is_unknown_forbids_a_seek(cluster: FakeCluster) -> None:
+    class LosesAnswers(SlowStore):
+        silent = False
+
+        def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+            if self.silent:
+                raise OSError("no answer")
+            return super().fetch(partitions, timeout)
+
+        def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
+            if self.silent:
+                raise OSError("the answer was lost")
+            super().commit(offsets, timeout)
+
+    store = LosesAnswers()
+    application = Application(cluster, offset_store=store)
+    application.take()
+    store.silent = True
+    with pytest.raises(OffsetCommitError):
+        application.connector.commit_offsets(timeout=SOON)
+    with pytest.raises(OffsetCommitError, match="did not move"):
+        application.connector.seek(TP, 5)
+    assert application.take().offset == 1
+    store.silent = False
+    application.connector.seek(TP, 5)
+    assert application.take().offset == 5
+    application.connector.shutdown()
+
+
+# ---- subscriptions
+
+
+@WAYS
+def test_an_unsubscription_that_waited_changes_nothing(application: Application, left: Left) -> None:
+    """It was done later, waited for no message, and committed the one that was in hand by then."""
+    application.take()
+    with busy_group_thread(application.member):
+        left(lambda seconds: application.connector.unsubscribe(TP.topic, timeout=seconds))
+        application.take()
+    application.connector.add_topics({OTHER.topic: 1})  # the group thread has seen all before this
+    assert {tp.topic for tp in application.connector.assignment()} == {TP.topic, OTHER.topic}
+    assert application.committed == 0
+    assert application.take().offset == 2
+
+
+@WAYS
+def test_topics_whose_addition_waited_are_not_subscribed(application: Application, left: Left) -> None:
+    with busy_group_thread(application.member):
+        left(lambda seconds: application.connector.add_topics({OTHER.topic: 1}, timeout=seconds))
+    with pytest.raises(ValueError, match="not subscribed"):
+        application.connector.unsubscribe(OTHER.topic)
+    (stream,) = application.connector.add_topics({OTHER.topic: 1})[OTHER.topic]
+    assert stream.get(timeout=scaled(WITHIN)).topic == OTHER.topic
+
+
+def test_the_error_says_that_the_subscription_stays(application: Application) -> None:
+    with busy_group_thread(application.member), pytest.raises(RegistryUnavailableError, match="stays as it was"):
+        application.connector.unsubscribe(TP.topic, timeout=SOON)
+
+
+def test_a_change_under_way_goes_on_and_counts_no_later_message(cluster: FakeCluster) -> None:
+    """The message in hand at the call is finished. The group thread waits for the next one, which is not."""
+    application = Application(cluster, **{"auto.commit.enable": True, "auto.commit.interval.ms": 3_600_000})
+    application.take()
+    with cluster.zookeeper.at_once(), pytest.raises(RegistryUnavailableError, match="has begun"):
+        application.connector.unsubscribe(TP.topic, timeout=scaled(0.5))
+    eventually(lambda: not application.connector.assignment(), WITHIN, "the topic to be left")
+    eventually(lambda: application.committed == 1, WITHIN, "the message in hand at the call to be committed")
+    with pytest.raises(ValueError, match="not subscribed"):
+        application.connector.unsubscribe(TP.topic)
+    application.connector.shutdown()
+
+
+def test_a_topic_that_may_still_stay_cannot_be_added(application: Application) -> None:
+    """Its former streams would stay beside the new ones if the call that leaves it were withdrawn."""
+    with busy_group_thread(application.member):
+        leaving = threading.Thread(target=application.connector.unsubscribe, args=(TP.topic, scaled(WITHIN)))
+        leaving.start()
+        eventually(lambda: not application.member.events.empty(), WITHIN, "the request")
+        with pytest.raises(ValueError, match="being left by another call"):
+            application.connector.add_topics({TP.topic: 1})
+    leaving.join(scaled(WITHIN))
+    assert not application.connector.assignment()
+
+
+def test_a_handler_that_leaves_its_topic_in_vain_may_still_fail(cluster: FakeCluster) -> None:
+    """The balanced run counted its message as done at once. The message then came no more, whatever the handler did."""
+    seen: SimpleQueue[int] = SimpleQueue()
+    asked = threading.Event()
+    properties = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest"}
+    with ZookeeperConsumerConnector(properties) as connector:
+
+        def handle(message: Any) -> None:
+            seen.put(message.offset)
+            if not asked.is_set():
+                asked.set()
+                with busy_group_thread(member_of(connector)), pytest.raises(RegistryUnavailableError):
+                    connector.unsubscribe(TP.topic, timeout=SOON)
+                raise ValueError("not done")
+
+        run = threading.Thread(
+            target=connector.run, args=(handle, TP.topic), kwargs={"concurrency": 1, "retry": Retry(delays=(0.01,))}
+        )
+        run.start()
+        found = [seen.get(timeout=scaled(WITHIN)) for _ in range(11)]
+        assert sorted(found) == sorted([*range(10), 0])
+    run.join(scaled(WITHIN))
+
+
+# ---- asyncio
+
+
+def test_a_cancelled_task_changes_nothing_later(cluster: FakeCluster) -> None:
+    async def work() -> None:
+        properties = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest"}
+        connector = AsyncZookeeperConsumerConnector(properties | {"auto.commit.enable": False})
+        async with connector:
+            (stream,) = (await connector.create_message_streams({TP.topic: 1}))[TP.topic]
+            await stream.getone()
+            member = member_of(connector)
+            go_on = threading.Event()
+            member.committer.submit(lambda: go_on.wait(scaled(WITHIN)))
+            for call in (
+                lambda: connector.commit(),
+                lambda: connector.commit({TP: 7}),
+                lambda: connector.seek(TP, 5),
+            ):
+                task = asyncio.ensure_future(call())
+                await asyncio.sleep(SOON)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await stream.getone()
+            go_on.set()
+            await asyncio.to_thread(member.committer.submit(lambda: None).result, scaled(WITHIN))
+            assert await connector.committed(TP) == 0
+            assert (await stream.getone()).offset == 2
+
+    asyncio.run(asyncio.wait_for(work(), scaled(3 * WITHIN)))
