@@ -254,6 +254,7 @@ class RunLoop:
             budget=member.parts.budget,
             window=config.unfinished_max_offsets,
             parks=not config.coordinated_by_brokers,
+            stores=config.auto_commit_enable,
             timeout=self._timeout_s(),
             closing=lambda: self._end.begun,
             closed=lambda: self._end.over,

@@ -19,9 +19,10 @@ from zkconsumer.balance.engine import ENOUGH, Engine
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.message_fates import EngineRules
+from zkconsumer.balance.open_partition import ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
-from zkconsumer.balance.reader import Reader, ReadLimits
+from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_summary import RunParts, run_problems, run_summary
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
@@ -80,7 +81,7 @@ class MemberAccess:
 
     ``closing`` says whether the connector is being shut down, ``closed`` whether it has left the group; ``shut_down``
     does so without counting anything as finished that is in hand, and waits; ``parks``: pointers can be kept;
-    ``handler_timeout`` in seconds, None for none; ``lookup`` reads single messages.
+    ``handler_timeout`` in seconds, None for none; ``lookup`` reads single messages; ``stores``: a timer stores results.
     """
 
     consumer: ConsumerId
@@ -99,6 +100,7 @@ class MemberAccess:
     shut_down: Callable[[], None]
     sharing: SharingAccess | None = None
     handler_timeout: float | None = None
+    stores: bool = True
 
 
 class BalancedRun:
@@ -125,7 +127,7 @@ class BalancedRun:
         self.reader = Reader(
             member.consumer,
             self.engine,
-            ReadLimits(member.window, member.budget),
+            ReadLimits(member.window, member.budget, member.stores),
             streams=lambda: [stream for _, _, stream in delivery.streams()],
             positions=member.positions,
             stream_of=delivery.stream_of,

@@ -6,9 +6,9 @@ Threads: the reader has the fields of reading; everything else is guarded by the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from zkconsumer.balance.failure_limit import FailureCount
 from zkconsumer.core.key_slots import NO_SLOTS
@@ -17,7 +17,8 @@ from zkconsumer.core.message_pointers import Fate
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.record_batch import RecordBatch
-from zkconsumer.streams import KafkaStream
+from zkconsumer.model import TopicPartition
+from zkconsumer.streams import KafkaStream, QueueBudget
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.stream_queue import Chunk, StreamQueue
 
@@ -26,6 +27,14 @@ HELD = 1 << 62
 
 NO_LIMIT = 1 << 63
 """The ``limit`` of a partition that is read without end."""
+
+
+class ReadLimits(NamedTuple):
+    """``window`` is ``unfinished.max.offsets``; ``budget`` is shared with the queues; ``stores``: a timer commits."""
+
+    window: int
+    budget: QueueBudget
+    stores: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +187,22 @@ def begin_lending(
         made.touch()
     position.ledger = made
     return True
+
+
+UNSTORED = 3.0
+"""Seconds for which results of a partition may wait to be stored before no more of the partition is handled."""
+MOST_UNSTORED = 100
+"""Results of one partition that may wait for ever: so few are repeated soon."""
+
+
+def unstored(homes: Iterable[OpenPartition], now: float) -> Mapping[TopicPartition, float]:
+    """Return the partitions not to read on until their results are stored, with the seconds that these have waited.
+
+    Otherwise handlers on a busy machine would run ahead of the commits, and a crash would repeat all of it.
+    """
+    waiting = {home: now - home.ledger.unnoted_since(now) for home in homes}
+    return {
+        home.position.tp: seconds
+        for home, seconds in waiting.items()
+        if seconds > UNSTORED and home.ledger.unnoted > MOST_UNSTORED
+    }

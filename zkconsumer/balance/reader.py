@@ -16,12 +16,12 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from zkconsumer.balance.balanced_message import balanced_class
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.open_partition import NO_LIMIT, Borrowed, OpenPartition, begin_lending
+from zkconsumer.balance.open_partition import NO_LIMIT, Borrowed, OpenPartition, ReadLimits, begin_lending, unstored
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
@@ -31,7 +31,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.model import TopicPartition
-from zkconsumer.streams import KafkaStream, QueueBudget
+from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.stream_queue import Chunk
 
 log = logging.getLogger(__name__)
@@ -46,13 +46,6 @@ SHARE = 4
 """One partition may hold at most 1/``SHARE`` of the free bytes."""
 RANGE = 100
 """The base may be at most so many windows behind, whatever is finished between: a note lists what is not."""
-
-
-class ReadLimits(NamedTuple):
-    """``window`` is ``unfinished.max.offsets``; ``budget`` is shared with the queues."""
-
-    window: int
-    budget: QueueBudget
 
 
 class Reader:
@@ -84,6 +77,8 @@ class Reader:
         self.lends: Callable[[PartitionPosition], MessageLedger | None] | None = None
         """Makes the ledger of a partition whose slots may be lent; returns None until it is known what is lent."""
         self.shares: Callable[[PartitionPosition], bool] = lambda _: True
+        self.unstored: Mapping[TopicPartition, float] = {}
+        """See :func:`~zkconsumer.balance.open_partition.unstored`. Replaced, and never changed."""
         self._borrowed: dict[PartitionPosition, Borrowed] = {}
         self._of_borrowed: dict[PartitionPosition, OpenPartition] = {}
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -221,6 +216,8 @@ class Reader:
                 self._engine.resume(home)
             elif home.aside and not home.position.halted and not home.stopped:
                 self._engine.resume(home)
+        if self._limits.stores:
+            self.unstored = unstored(self._homes.values(), self._tended)
         for call in self.idle_calls:
             call()
 
@@ -309,7 +306,7 @@ class Reader:
         limits, ledger = self._limits, home.ledger
         unfinished = ledger.unfinished
         room = unfinished < limits.window and home.at - ledger.base < RANGE * limits.window and not home.full_because
-        room = room and home.at < home.limit
+        room = room and home.at < home.limit and home.position.tp not in self.unstored
         if room and unfinished:
             room = home.held_bytes < max(0, limits.budget.free()) // SHARE
         home.wants_room = not room

@@ -19,6 +19,7 @@ from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.sharing_thread import Sharing
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.message_pointers import Fate
+from zkconsumer.core.name_lists import first_of
 
 Running = Mapping[tuple[int, int], float]
 """When the handlers began (monotonic seconds), by the identity of the ledger and the offset."""
@@ -84,6 +85,10 @@ def _troubles(parts: RunParts) -> Iterator[str]:
         yield f"a handler blocks the event loop for {behind:.0f} s: nothing else runs"
     if parts.sharing is not None and parts.sharing.trouble:
         yield parts.sharing.trouble
+    unstored = parts.reader.unstored
+    if unstored:
+        some, longest = first_of(sorted(unstored)), max(unstored.values())
+        yield f"{some}: results wait up to {longest:.0f} s to be stored, and no more is handled until they are"
     for tp, why in sorted(parts.pointers.trouble.copy().items()):
         yield f"{tp}: parked messages have to wait: {why}"
 

@@ -74,6 +74,7 @@ class MessageLedger:
         self._ahead: set[int] = set()  # messages of pointers that were finished before the log is read to them
         self._serial = 0
         self._stored = 0
+        self._looked_at = (0, 0.0)
         self._lent: dict[str, FinishedNote] = {}
         self._lent_slots: dict[str, int] = {}
 
@@ -216,6 +217,20 @@ class MessageLedger:
     def unnoted(self) -> int:
         """The number of changes, mostly acknowledgements, since the last commit that was stored."""
         return self._serial - self._stored
+
+    @property
+    def pointer_count(self) -> int:
+        """The number of pointers there are now. Any thread; takes no lock."""
+        return len(self._pointers)
+
+    def unnoted_since(self, now: float) -> float:
+        """Return since when a change waits to be stored: ``now`` if none does.
+
+        Times are monotonic seconds. A change counts from the first call after it. One thread calls this.
+        """
+        if self._stored >= self._looked_at[0]:
+            self._looked_at = self._serial, now
+        return self._looked_at[1]
 
     @property
     def may_park(self) -> bool:

@@ -51,6 +51,8 @@ class _Stored:
     version: int | None = None
     restoring: bool = False
     trouble: str = ""
+    encoded: tuple[Mapping[int, Pointer], bytes] | None = None
+    """The pointers that were encoded last, and their bytes: a commit that is tried again encodes nothing anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class AckStore:
         self._session = session
         self._group = group
         self._stored: dict[TopicPartition, _Stored] = {}
+        self._directories: set[str] = set()
+        """Directories of nodes that exist."""
         self._met: set[TopicPartition] = set()
         """Partitions whose pointers a commit read again: the next look tells of them, though nothing moves since."""
 
@@ -127,8 +131,25 @@ class AckStore:
             pointers = applied(stored.pointers, changes)
             if pointers == stored.pointers and not stored.restoring:
                 pointers = None
-        content = None if pointers is None else encode_pointers(pointers.values())
+        content = None
+        if pointers is not None:
+            if stored.encoded is None or stored.encoded[0] != pointers:
+                stored.encoded = pointers, encode_pointers(pointers.values())
+            content = stored.encoded[1]
         return Prepared(AckWrite(data or None, stored.has_note, content, stored.version), pointers)
+
+    def make_directories(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
+        """Make the directories of the nodes that these partitions may need. Raises RegistryError.
+
+        Without one a transaction fails as a whole, and is sent again without one partition after the other.
+        """
+        nodes = {
+            path(self._group, tp) for tp in partitions if tp in self._stored for path in (paths.ack, paths.pointers)
+        }
+        missing = {path: parent for path in nodes if (parent := path.rpartition("/")[0]) not in self._directories}
+        if missing:
+            refused = self._make_parents(missing, deadline)
+            self._directories.update(parent for path, parent in missing.items() if path not in refused)
 
     def wrote(self, partition: TopicPartition, prepared: Prepared) -> None:
         """Note what was written."""
@@ -138,7 +159,7 @@ class AckStore:
         if prepared.write.note is not None:
             stored.has_note = True
         if prepared.pointers is not None:
-            stored.pointers, stored.restoring = prepared.pointers, False
+            stored.pointers, stored.restoring, stored.encoded = prepared.pointers, False, None
             stored.version = 0 if prepared.write.version is None else prepared.write.version + 1
 
     def repair(self, outcomes: Mapping[TopicPartition, Outcome], deadline: Deadline) -> list[TopicPartition]:
@@ -197,6 +218,7 @@ class AckStore:
     def _make_parents(self, nodes: Iterable[str], deadline: Deadline) -> frozenset[str]:
         """Make the directories of these nodes. Returns the nodes whose directory we may not make."""
         parents = {path: path.rpartition("/")[0] for path in nodes}
+        self._directories.difference_update(parents.values())
         refused = self._session.ensure_each(sorted(set(parents.values())), deadline)
         return frozenset(path for path, parent in parents.items() if parent in refused)
 

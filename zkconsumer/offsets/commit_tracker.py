@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from time import monotonic, time
 
-from zkconsumer.core.message_ledger import CommitPoint, MessageLedger
+from zkconsumer.core.message_ledger import CommitPoint
 from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.ack_store import NO_POINTS, Points
-from zkconsumer.offsets.commit_schedule import OVER, CommitSettings, GivenOffset, TrackedPartition, due_offset
+from zkconsumer.offsets.commit_schedule import OVER, CommitSettings, GivenOffset, Slices, TrackedPartition, due_offset
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
-from zkconsumer.offsets.store import CommitRefusedError, Failures
+from zkconsumer.offsets.store import NO_FAILURES, CommitRefusedError, Failures
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease
 
@@ -57,6 +56,7 @@ class CommitTracker:
         self._tracked: dict[TopicPartition, TrackedPartition] = {}
         self.last_commit: float | None = None
         """When an offset was last written (seconds since 1970); None if none was. Any thread."""
+        self._slices = Slices()
         self._unseen: frozenset[TopicPartition] = frozenset()
         """Partitions whose stored offsets the last automatic commit could not read."""
         self.starts = StartOffsets(
@@ -219,27 +219,44 @@ class CommitTracker:
         """Write the offsets of messages finished since the last commit. Raises OffsetCommitError, RegistryError.
 
         Arguments: the messages that the caller ``held`` at its call count as finished.
-
         The timer's commit (not ``patient``) first looks whether somebody else wrote elsewhere. A conflict that the
         group's thread has not decided yet is no error for it. If the look fails, the partition waits for the next one.
         """
         moving = [tp for tp, found in self._tracked.items() if not found.seek.expired]
         ours = [found for tp, found in self._tracked.items() if tp not in moving]
-        self._commit(ours, held, deadline, patient=patient)
+        put_off = {} if patient else self._look_before(ours, deadline)
+
+        def write(some: list[TrackedPartition]) -> None:
+            # a slow slice of the timer's commit must not cost the next one its time
+            limit = deadline if patient else Deadline(self._settings.timeout)
+            self._commit(some, held, limit, patient=patient, put_off=put_off)
+
+        self._slices.each(ours, deadline, write)
         if moving and patient:
             raise OffsetCommitError(f"not committed: {', '.join(map(str, sorted(moving)))} (a seek is under way)")
 
-    def _commit(self, ours: Collection[TrackedPartition], held: Held, deadline: Deadline, *, patient: bool) -> None:
+    def _look_before(self, ours: Collection[TrackedPartition], deadline: Deadline) -> Failures:
+        """Look whether somebody else wrote elsewhere, if anything is due. Returns the partitions that have to wait."""
+        if not any(found.is_due(counting_held=self._settings.count_held) for found in ours):
+            return {}
+        unseen = self.look_elsewhere(deadline)
+        if deadline.expired:
+            raise OffsetCommitError("where offsets are kept did not answer in time")
+        # once, or a store that tells nothing would stop all commits
+        put_off = dict.fromkeys(set(unseen).difference(self._unseen), OffsetCommitError(_UNSEEN))
+        self._unseen = frozenset(unseen)
+        return put_off
+
+    def _commit(
+        self,
+        ours: Collection[TrackedPartition],
+        held: Held,
+        deadline: Deadline,
+        *,
+        patient: bool,
+        put_off: Failures = NO_FAILURES,
+    ) -> None:
         changed, points = self._progress(ours, held)
-        put_off: dict[TopicPartition, Exception] = {}
-        if changed and not patient:
-            unseen = self.look_elsewhere(deadline)
-            if deadline.expired:
-                raise OffsetCommitError("where offsets are kept did not answer in time")
-            # once, or a store that tells nothing would stop all commits
-            put_off = dict.fromkeys(set(unseen).difference(self._unseen), OffsetCommitError(_UNSEEN))
-            self._unseen = frozenset(unseen)
-            changed, points = self._progress(ours, held)
         due = {tp: offset for tp, offset in changed.items() if tp not in put_off}
         failures = self._store.commit(due, {}, deadline, patient=patient, points=points) if due else {}
         failures = {**failures, **{tp: why for tp, why in put_off.items() if tp in changed}}
@@ -256,7 +273,7 @@ class CommitTracker:
         """
         offsets = {tp: one.offset for tp, one in given.items()}
         failures: dict[TopicPartition, Exception] = {
-            tp: OffsetCommitError(why) for tp, one in given.items() if (why := self._no_longer(tp, one.position))
+            tp: OffsetCommitError(why) for tp, one in given.items() if (why := one.refusal(self._tracked.get(tp)))
         }
         failures |= self._conflicting([tp for tp in given if tp not in failures])
         left = {tp: one for tp, one in given.items() if tp not in failures}
@@ -273,15 +290,6 @@ class CommitTracker:
             except RegistryError as e:  # what is ours was dealt with and must be noted
                 failures |= dict.fromkeys(others, e)
         self._settle({tp: offsets[tp] for tp in given if tp in ours or tp in others or tp in failures}, {}, failures)
-
-    def _no_longer(self, tp: TopicPartition, position: PartitionPosition | None) -> str:
-        """Return why a call that was made with this position of a partition must not write it, in words; else empty."""
-        found = self._tracked.get(tp)
-        if position is None:
-            return "" if found is None else "this member has claimed the partition since the call"
-        if found is None or found.position is not position:
-            return "the partition was released, or a seek moved it, since the call"
-        return "" if found.seek.expired else "a seek is under way"
 
     def prepare_seek(self, positions: Collection[PartitionPosition], deadline: Deadline) -> None:
         """Commit nothing of these positions until they are replaced, or until the deadline.
@@ -314,10 +322,15 @@ class CommitTracker:
         unanswered = False
         if commit:
             try:
-                if release:
-                    self._release(ours, held, deadline, released)
-                else:
-                    self._commit(ours, held, deadline, patient=True)
+                self._slices.each(
+                    ours,
+                    deadline,
+                    lambda some: (
+                        self._release(some, held, deadline, released)
+                        if release
+                        else self._commit(some, held, deadline, patient=True)
+                    ),
+                )
             except (RegistryError, OffsetCommitError) as e:
                 log.warning(
                     "the last commit before giving partitions up failed, so their next owner repeats some: %s", e
@@ -347,7 +360,7 @@ class CommitTracker:
                 continue
             position = found.position
             if position.ledger is not None and position.committed is not None:
-                point = self._point(found, position.ledger)
+                point = self._point(found)
                 if point is not None:
                     points[position.tp], changed[position.tp] = point, point.offset
                 continue
@@ -361,22 +374,14 @@ class CommitTracker:
                 changed[position.tp] = offset
             elif committed is not None:
                 if counting or consumed in caller_held:  # nothing to write, but what is in hand counts from now on
-                    self._note_ahead(found, committed)
+                    found.note_ahead(committed)
                 if found.unlevel:
                     changed[position.tp] = committed
         return changed, points
 
-    def _point(self, found: TrackedPartition, ledger: MessageLedger, *, always: bool = False) -> CommitPoint | None:
-        """Return what to write of a partition whose messages are finished in any order; None if nothing is due.
-
-        A message in hand there is never counted. Offset, note and pointers are of one moment.
-        """
-        tp = found.position.tp
-        due = ledger.dirty or found.unlevel or ledger.base != found.position.committed
-        if not due and not always:
-            return None
-        point = ledger.point(pointers=not self._store.parking_trouble(tp))
-        return replace(point, note=replace(point.note, by_key=self._settings.by_key()))
+    def _point(self, found: TrackedPartition, *, always: bool = False) -> CommitPoint | None:
+        pointers = not self._store.parking_trouble(found.position.tp)
+        return found.point(by_key=self._settings.by_key(), pointers=pointers, always=always)
 
     def _conflicting(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Exception]:
         undecided = {tp: self._tracked[tp].undecided for tp in wanted if tp in self._tracked}
@@ -425,7 +430,7 @@ class CommitTracker:
         points = {}
         for found in [self._tracked[tp] for tp in due]:
             ledger = found.position.ledger
-            point = None if ledger is None else self._point(found, ledger, always=True)
+            point = None if ledger is None else self._point(found, always=True)
             if point is not None:
                 points[found.position.tp] = point
         return points
@@ -445,7 +450,7 @@ class CommitTracker:
             if tp not in failures and tp in self._tracked:
                 self._mark(self._tracked[tp], offset, points.get(tp))
                 if tp in changed and tp not in points:
-                    self._note_ahead(self._tracked[tp], offset)
+                    self._tracked[tp].note_ahead(offset)
         if not failures:
             return
         self._tell_refused(failures)
@@ -462,10 +467,6 @@ class CommitTracker:
         found.unlevel = False
         found.written = monotonic()
         self.last_commit = time()
-
-    def _note_ahead(self, found: TrackedPartition, offset: int) -> None:
-        consumed = found.position.consumed
-        found.ahead = consumed is None or consumed < offset
 
     def counted_in_hand(self, position: PartitionPosition) -> int | None:
         """Return the committed offset if it counts the message in the user's hands as finished, else None.

@@ -17,6 +17,7 @@ from zkconsumer.zookeeper.fenced_writes import Outcome
 
 Failures = Mapping[TopicPartition, Exception]
 """Partitions that were not written, with the reasons."""
+NO_FAILURES: Failures = {}
 
 
 Notes = Mapping[TopicPartition, FinishedNote]

@@ -201,7 +201,7 @@ class ZooKeeperOffsets:
         """Return what was not written. Pointers that cannot be written are no sign that the partition is not ours."""
         failures = refusals(outcomes)
         for tp, outcome in outcomes.items():
-            if outcome in (Outcome.POINTERS_MOVED, Outcome.NOTE_FAILED):
+            if outcome in (Outcome.POINTERS_MOVED, Outcome.NOTE_FAILED, Outcome.UNANSWERED):
                 failures[tp] = OffsetCommitError(self.acks.trouble(tp) or outcome.value)
         return failures
 
@@ -221,8 +221,8 @@ class ZooKeeperOffsets:
             if last or not again:
                 break
             outcomes |= self._write_owned({tp: offsets[tp] for tp in again}, points, deadline, release)
-        for tp in outcomes:
-            if release or offsets[tp] is not None:
+        for tp, outcome in outcomes.items():
+            if outcome is not Outcome.UNANSWERED and (release or offsets[tp] is not None):
                 self._unanswered.pop(tp, None)
         return outcomes
 
@@ -238,6 +238,7 @@ class ZooKeeperOffsets:
             Commit(tp, offset, self._known[tp], prepared[tp].write) for tp, offset in offsets.items()
         ]
         written = {tp: offset for tp, offset in offsets.items() if offset is not None}
+        self.acks.make_directories(points, deadline)
         try:
             perform = fenced_writes.release if release else fenced_writes.commit
             outcomes = perform(self._session, self._group, commits, deadline)
@@ -251,6 +252,8 @@ class ZooKeeperOffsets:
         for tp, offset in written.items():
             if outcomes[tp] is Outcome.DONE:
                 self._known[tp] = KnownOffset(offset, _next_version(self._known[tp]))
+            elif outcomes[tp] is Outcome.UNANSWERED:
+                self._unanswered.setdefault(tp, set()).add(node_codecs.encode_offset(offset))
         return {**outcomes, **lost}
 
     def _moved_by_us(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:

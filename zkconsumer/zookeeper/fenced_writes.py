@@ -18,6 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.ack_nodes import NO_ACKS, AckWrite, KnownAcks
@@ -110,6 +111,7 @@ class Outcome(Enum):
     NOT_OURS = "our owner node is gone or was replaced"
     OFFSET_MOVED = "somebody else wrote the offset"
     NOTE_FAILED = "the note of finished messages cannot be written"
+    UNANSWERED = "ZooKeeper did not answer in time"
     POINTERS_MOVED = "somebody else wrote the pointers to parked messages"
     NO_PARENT = "a parent node is missing"
     REFUSED = "ZooKeeper refused the operation"
@@ -182,8 +184,17 @@ def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadl
 def commit(
     session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
 ) -> dict[TopicPartition, Outcome]:
-    """Write offsets of partitions we own; create missing offset nodes."""
-    return _perform(session, [(one.partition, list(_fenced(group, one))) for one in commits], deadline)
+    """Write offsets of partitions we own; create missing offset nodes.
+
+    If ZooKeeper answers only some of several transactions, the others are :attr:`Outcome.UNANSWERED`.
+    """
+    outcomes: dict[TopicPartition, Outcome] = {}
+    try:
+        _perform(session, [(one.partition, list(_fenced(group, one))) for one in commits], deadline, outcomes)
+    except RegistryError:
+        if not outcomes:
+            raise
+    return {one.partition: outcomes.get(one.partition, Outcome.UNANSWERED) for one in commits}
 
 
 def release(
@@ -270,15 +281,22 @@ def write_adopted(
     return _perform(session, [(one.partition, list(operations(one))) for one in changes], deadline)
 
 
-def _perform(session: Session, parts: Sequence[Part], deadline: Deadline) -> dict[TopicPartition, Outcome]:
+def _perform(
+    session: Session,
+    parts: Sequence[Part],
+    deadline: Deadline,
+    outcomes: dict[TopicPartition, Outcome] | None = None,
+) -> dict[TopicPartition, Outcome]:
     """Do all parts that can be done, in as few transactions as possible.
 
     A transaction names only the first part that makes it fail. That part is taken out, and the rest is sent again. If
     that fails too, the nodes in ZooKeeper tell which other parts cannot be done. If they do not tell (a right is
     missing), ever smaller transactions find them. Taking out one part after the other would send n parts n times when
     many members claim the same partitions at once.
+
+    Arguments: ``outcomes`` is filled as they become known, also if a later request raises.
     """
-    outcomes: dict[TopicPartition, Outcome] = {}
+    outcomes = {} if outcomes is None else outcomes
     waiting = [(batch, 0) for batch in _batches(parts)]
     while waiting:
         batch, failures = waiting.pop()

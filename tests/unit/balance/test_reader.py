@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tests.timing import eventually
+from zkconsumer.balance import open_partition
+from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
+from zkconsumer.balance.open_partition import ReadLimits
 from zkconsumer.balance.outcomes import DONE
-from zkconsumer.balance.reader import Reader, ReadLimits
+from zkconsumer.balance.reader import Reader
+from zkconsumer.balance.run_summary import RunParts, run_problems
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import Attempts, FinishedNote
+from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
@@ -302,3 +309,41 @@ def test_a_second_reader_begins_at_the_base(world: World) -> None:
     assert world.position.fetch_from == 1
     second.deliver(1, 3)
     assert second.offsets() == [1]
+
+
+def test_a_partition_whose_results_are_not_stored_is_not_read_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handlers ran ahead of the commits without bound, and a crash repeated all of it."""
+    monkeypatch.setattr(open_partition, "UNSTORED", 0.0)
+    monkeypatch.setattr(open_partition, "MOST_UNSTORED", 2)
+    world.deliver(0, 3)
+    world.finish(world.take())
+    monkeypatch.setattr(reader_module, "TICK", 0.0)
+    assert eventually(lambda: world.reader.step() is False and world.reader.unstored, 10, "the look")
+    world.deliver(3, 3)
+    assert world.offsets() == []
+    assert world.position.full
+    ledger = world.position.ledger
+    assert ledger is not None
+    assert ledger.stored(ledger.point())
+    assert world.offsets() == [3, 4, 5]
+
+
+def test_results_that_wait_to_be_stored_are_told(world: World) -> None:
+    world.deliver(0, 1)
+    world.read()
+    parts = RunParts(world.engine, world.reader, cast(Any, None), cast(Any, SimpleNamespace(trouble={})), 1)
+    assert run_problems(parts) == ()
+    world.reader.unstored = {TP: 7.4}
+    (problem,) = run_problems(parts)
+    assert problem == "t-0: results wait up to 7 s to be stored, and no more is handled until they are"
+
+
+def test_a_change_waits_since_the_look_after_it() -> None:
+    ledger = MessageLedger(PartitionPosition(TP, ThreadId("g_c-0"), 0), 0)
+    assert ledger.unnoted_since(1.0) == 1.0
+    ledger.touch()
+    assert ledger.unnoted_since(2.0) == 2.0
+    ledger.touch()
+    assert ledger.unnoted_since(9.0) == 2.0, "the older change is not stored"
+    ledger.stored(ledger.point())
+    assert ledger.unnoted_since(10.0) == 10.0

@@ -15,9 +15,9 @@ from tests.unit.balance.test_sharing_thread import TP, Store
 from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
-from zkconsumer.balance.open_partition import OpenPartition
+from zkconsumer.balance.open_partition import OpenPartition, ReadLimits
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
-from zkconsumer.balance.reader import Reader, ReadLimits
+from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.lender import SeenLoan
 from zkconsumer.balance.sharing.lent_partition import slots_in_hand
