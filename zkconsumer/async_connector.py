@@ -470,9 +470,11 @@ class _LoopListener(ConsumerRebalanceListener):
 
 
 async def outcome(future: Future[T], deadline: Deadline | None = None) -> T:
-    """Wait for a future of another thread, which may have begun the work.
+    """Wait for a future of another thread.
 
-    Cancelling this ends the ``deadline``, so that work which has not begun by then is never done.
+    Cancelling this ends the ``deadline``: work that has not begun by then is never done, and other work goes on.
+    Raises: the future's error. A RuntimeError takes the place of a StopIteration, which a future of asyncio refuses in
+    Python 3.11, so that the task would wait for ever.
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[T] = loop.create_future()
@@ -483,6 +485,10 @@ async def outcome(future: Future[T], deadline: Deadline | None = None) -> T:
         error = future.exception()
         if error is None:
             waiter.set_result(future.result())
+        elif isinstance(error, StopIteration):
+            stopped = RuntimeError(f"the call raised {error!r}")
+            stopped.__cause__ = error
+            waiter.set_exception(stopped)
         else:
             waiter.set_exception(error)
 

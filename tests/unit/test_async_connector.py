@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -95,6 +95,35 @@ def test_a_topic_is_read_and_committed(cluster: FakeCluster, make: Make) -> None
     assert sorted(run(read())) == sorted((number, f"v{n}") for number in range(PARTITIONS) for n in range(EACH))
     assert committed(cluster) == [EACH, EACH]
     eventually(lambda: not threads_of("g_"), WITHIN, "the threads to end")
+
+
+class StoppingStore:
+    """A store of offsets whose ``fetch`` calls ``next`` on an empty iterator for one topic."""
+
+    def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        if any(tp.topic == "other" for tp in partitions):
+            raise StopIteration("nothing is left")
+        return {}
+
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_stop_iteration_of_a_store_reaches_the_caller(cluster: FakeCluster) -> None:
+    """Python 3.11 sets no StopIteration on a future of asyncio, so that ``await committed()`` waited for ever."""
+    config = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g"}
+
+    async def ask() -> None:
+        async with AsyncZookeeperConsumerConnector(config, offset_store=StoppingStore()) as connector:
+            await stream_of(connector)
+            with pytest.raises(RuntimeError, match="StopIteration") as raised:
+                await connector.committed(("other", 0))
+            assert isinstance(raised.value.__cause__, StopIteration)
+
+    run(ask())
 
 
 def test_timeouts_are_those_of_the_configuration(make: Make) -> None:

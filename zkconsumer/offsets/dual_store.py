@@ -17,7 +17,8 @@ deadline. As documented, a failed search for the coordinator does not count.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Event
 from typing import NamedTuple, Protocol
 
@@ -178,7 +179,8 @@ class DualStore:
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, MergedStart]:
         """Return where tracked partitions begin. Raises the error of the store if one is unknown."""
-        stored = self._fetch_starts(partitions, deadline)
+        with _exceptions_only():
+            stored = self._fetch_starts(partitions, deadline)
         found = {}
         self._stored.update((tp, offset) for tp, offset in stored.items() if offset >= 0)
         for tp in partitions:
@@ -309,7 +311,8 @@ class DualStore:
         """Return offsets, and the unknown partitions. A topic that is refused to us must not hide the others."""
         assert self._elsewhere is not None
         try:
-            return self._elsewhere.fetch(wanted, deadline.bounded(ONE_TRY)), frozenset()
+            with _exceptions_only():
+                return self._elsewhere.fetch(wanted, deadline.bounded(ONE_TRY)), frozenset()
         except Exception as e:  # noqa: BLE001 (whatever a store raises: nothing is known)
             topics = sorted({tp.topic for tp in wanted})
             of_a_topic = isinstance(e, BrokerResponseError) and e.code == error_codes.TOPIC_AUTHORIZATION_FAILED
@@ -325,7 +328,8 @@ class DualStore:
         """Return the stored offsets of any partitions of the group, as :meth:`OffsetStore.fetch` does."""
         store = self._elsewhere if self._elsewhere is not None else self._nodes
         assert store is not None
-        return store.fetch(partitions, deadline.bounded(ONE_TRY))
+        with _exceptions_only():
+            return store.fetch(partitions, deadline.bounded(ONE_TRY))
 
     def resolve(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
         """Find out the outcome of commits of tracked partitions whose answer did not come.
@@ -384,7 +388,8 @@ class DualStore:
         if not offsets:
             return {}
         try:
-            answered = self._send(offsets, points, deadline.bounded(ONE_TRY)) or {}
+            with _exceptions_only():
+                answered = self._send(offsets, points, deadline.bounded(ONE_TRY)) or {}
             failures = {tp: failure for tp, failure in answered.items() if tp in offsets}
         except ZkConsumerError as e:
             failures = dict.fromkeys(offsets, e)
@@ -420,6 +425,20 @@ class DualStore:
         if left is not None and left <= self._backoff:
             return False
         return not self._closing.wait(self._backoff) and not deadline.expired
+
+
+@contextmanager
+def _exceptions_only() -> Iterator[None]:
+    """Raise a ZkConsumerError in place of a BaseException of a user's store, such as asyncio's CancelledError.
+
+    Such an error would end the thread that all commits need.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as e:
+        raise ZkConsumerError(f"the store of offsets raised {e!r}") from e
 
 
 def may_pass(error: Exception) -> bool:

@@ -41,7 +41,7 @@ class MemoryStore:
         self.closed = True
 
 
-def failing(*errors: Exception | None) -> Callable[[], None]:
+def failing(*errors: BaseException | None) -> Callable[[], None]:
     """Raises these one after the other (None: nothing), then nothing."""
     left = list(errors)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from queue import SimpleQueue
 from time import monotonic
@@ -17,6 +18,7 @@ from zkconsumer.errors import (
     NotPermittedError,
     OffsetCommitError,
     RegistryUnavailableError,
+    ZkConsumerError,
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
@@ -368,6 +370,39 @@ def test_a_store_that_answers_nonsense_does_not_end_the_thread(group: Group) -> 
     stepped.start(position)
     position.begin(7)
     position.consumed = 8
+    stepped.step()
+    assert position.committed == 8
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()], ids=["exit", "cancelled"])
+def test_no_error_of_a_store_ends_the_thread(group: Group, error: BaseException) -> None:
+    """A store with an event loop may raise CancelledError, which is no Exception.
+
+    The committer's thread ended then without a word: no call was answered, and no offset was ever committed again.
+    """
+    group.store.offsets[T0] = 5
+    stepped = Stepped(DualStore(group.zookeeper, None, group.store), group, interval=0.0)
+    position = stepped.own(T0)
+
+    group.store.trouble, starts = failing(error), stepped.committer.tracker.starts
+    starts.retry = 60.0
+    assert stepped.committer.find_starts([position], stepped.found.put) == ()
+    stepped.committer.step()
+    assert repr(error) in stepped.committer.trouble
+    starts.retry = starts.due = 0.0
+    stepped.step()
+    assert stepped.found.get_nowait() == {position: 5}
+    position.begin(5)
+
+    group.store.trouble = failing(error)
+    asked = stepped.committer.of_group([T1])
+    stepped.committer.step()
+    with pytest.raises(ZkConsumerError, match=r"the store of offsets raised (SystemExit|CancelledError)"):
+        asked.result(0)
+
+    group.store.trouble, position.consumed = failing(error), 8
+    stepped.step()
+    assert position.committed == 5
     stepped.step()
     assert position.committed == 8
 
