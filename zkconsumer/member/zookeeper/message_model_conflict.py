@@ -131,7 +131,7 @@ class ModelRegistration(GroupRegistration):
         names = self._cache.look(Look(rare=(self._others,)), deadline).children[self._others] or ()
         if names:
             where = {f"{self._others}/{name}": name for name in names}
-            nodes = self._cache.nodes([self._shown, *where], deadline)
+            nodes = self._cache.look(Look(nodes=[self._shown], existing=list(where)), deadline).nodes
             ours = nodes[self._shown]
             earlier = [
                 name

@@ -212,11 +212,12 @@ class GroupRegistration:
     def view(self, deadline: Deadline) -> GroupView:
         """Return the group as it is now: the registrations, and the partitions of every topic that a member wants."""
         names = self._cache.children(paths.ids(self.group), deadline) or ()
-        # a member that left between the listing and the reading is None; its watch makes another round
+        # a member that left between the listing and the reading is None; the watch on the list makes another round
         members = tuple(paths.member(self.group, name) for name in names)
         self._cache.forget(set(self._members).difference(members))  # large groups leave nothing behind
         self._members = members
-        nodes = self._cache.nodes(self._members, deadline)
+        # no watch on missing nodes: it would stay until the session's end, because new members have new names
+        nodes = self._cache.look(Look(existing=members), deadline).nodes
         registrations, unreadable = self._registrations.of(nodes)
         readable = {_name(path): known for path, known in registrations.items()}
         created = {_name(path): node.czxid for path, node in nodes.items() if node is not None}
