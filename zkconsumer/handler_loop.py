@@ -149,7 +149,8 @@ class RunLoop:
         letter in each partition that this member owns, and commits that. The connector lives on. ``until="end"`` is the
         log ends as of now; or a mapping from (topic, partition) to offsets, for all partitions of the topics; or a time
         that is over, as a datetime or in milliseconds since 1970. No message from there on is handled. A member that
-        owns nothing returns when the committed offsets of the group have reached the ends.
+        owns nothing returns when the committed offsets of the group have reached the ends. Partitions of a deleted
+        topic do not count: with a warning in the log, the run ends without them.
 
         Arguments: ``topics``: one, or several, with a stream for each worker; or a mapping to the numbers of streams as
         for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers`` threads

@@ -14,6 +14,7 @@ from tests.timing import eventually, scaled
 from zkconsumer import StringDecoder, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.errors import BrokerUnavailableError, ConnectorClosedException
 from zkconsumer.testing import FakeCluster
+from zkconsumer.wiring import partition_stream
 
 PARTITIONS, EACH = 2, 20
 FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
@@ -57,6 +58,21 @@ def test_a_topic_is_read_whole_and_no_group_is_joined(
     assert pairs(connector.read("events")) == whole((0, EACH), (0, EACH))
     assert pairs(connector.read([FIRST])) == whole((0, EACH))
     assert not any("/consumers/g" in path for path in cluster.zookeeper.tree("/"))
+    assert not threads(connector)
+
+
+def test_a_read_ends_if_its_topic_is_deleted(
+    cluster: FakeCluster, connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read waited for ever for messages that are gone."""
+    monkeypatch.setattr(partition_stream, "DELETED_AFTER", 0.2)
+    found = []
+    for message in connector.read("events", until={FIRST: EACH, SECOND: EACH + 1}):
+        found.append(message)
+        if len(found) == 2 * EACH:
+            cluster.delete_topic("events")
+
+    assert pairs(found) == whole((0, EACH), (0, EACH))
     assert not threads(connector)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
-from zkconsumer import Whitelist, ZookeeperConsumerConnector
+from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
+from zkconsumer.balance import until
 from zkconsumer.balance.retry import Retry
 from zkconsumer.testing import FakeCluster
 
@@ -156,6 +158,73 @@ def test_a_member_without_partitions_ends_with_the_group(cluster: FakeCluster, j
 
     assert not thread.is_alive()
     assert failures == []
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(until, "GROUP_LOOK", 0.02)
+    monkeypatch.setattr(until, "DELETED_AFTER", 0.2)
+
+
+BEYOND = {("events", partition): EACH + 5 for partition in range(PARTITIONS)}
+"""Ends that the logs do not reach."""
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_run_ends_if_its_topic_is_deleted(cluster: FakeCluster, join: Join, caplog: pytest.LogCaptureFixture) -> None:
+    """The committed offsets of a deleted topic never reach the end, and the run waited for that for ever."""
+    connector, taken = join(), list[int]()
+
+    def handle(message: Any) -> None:
+        taken.append(message.offset)
+        if len(taken) == PARTITIONS * EACH:
+            cluster.delete_topic("events")
+
+    connector.run(handle, "events", concurrency=2, until=BEYOND)
+
+    assert len(taken) == PARTITIONS * EACH
+    assert "until is not reached, but there is no more to read: deleted are events" in caplog.text
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_stream_ends_if_its_topic_is_deleted(cluster: FakeCluster, join: Join) -> None:
+    (stream,) = join().create_message_streams({"events": 1}, until=BEYOND)["events"]
+    taken = 0
+    for _ in stream:
+        taken += 1
+        if taken == PARTITIONS * EACH:
+            cluster.delete_topic("events")
+
+    assert taken == PARTITIONS * EACH
+
+
+def test_a_topic_that_brokers_miss_for_a_moment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has just started knows no topic, and a look may fail."""
+    clock, answers = [100.0], list[Future[Any]]()
+
+    def asked(_: object) -> Future[Any]:
+        answers.append(Future())
+        return answers[-1]
+
+    monkeypatch.setattr(until, "monotonic", lambda: clock[0])
+    watch = until.RunEndWatch(until.RunEnd({TopicPartition("t", 0): 5}), asked, asked)
+
+    def look(missing: object) -> bool:
+        """Let the group be looked at once: first at its offsets, then at the topics that are left."""
+        clock[0] += until.GROUP_LOOK
+        assert not watch.reached([])
+        answers.pop().set_result({TopicPartition("t", 0): 4})
+        over = watch.reached([])
+        if not over and isinstance(missing, OSError):
+            answers.pop().set_exception(missing)
+        elif not over:
+            answers.pop().set_result(missing)
+        return over
+
+    moment = int(until.DELETED_AFTER / until.GROUP_LOOK) - 1
+    for missing in (*[{"t"}] * moment, set(), *[{"t"}] * moment, OSError(), *[{"t"}] * moment):
+        assert not look(missing)
+    assert [look({"t"}) for _ in range(3)] == [False, False, True]
 
 
 @pytest.mark.parametrize(

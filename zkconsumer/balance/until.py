@@ -6,13 +6,15 @@ a later rebalance has its end as well. A partition that is created later has non
 A run has ended when the base of each owned partition has reached its end. Messages that were parked, and dead letters,
 count as passed: their pointers are stored, and the next run of any member has them again when they are due. The
 partitions of other members are their own matter. A member that owns nothing ends when the committed offsets of the
-whole group have reached the ends, since it may be given a partition, or work of another member, until then.
+whole group have reached the ends, since it may be given a partition, or work of another member, until then. Partitions
+of a deleted topic do not count: nobody owns them, and their ends are never reached.
 
 :class:`RunEnd` and :func:`requested_end` are pure.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.stream_delivery import ANY_TOPIC
 
@@ -32,9 +35,14 @@ if TYPE_CHECKING:
     from zkconsumer.streams import KafkaStream
     from zkconsumer.wiring import GroupMember
 
+log = logging.getLogger(__name__)
+
 END = "end"
 GROUP_LOOK = 1.0
-"""Seconds between two looks at the committed offsets of the group."""
+"""Seconds between two looks at the group: at its committed offsets, and at the topics that are not read to the end."""
+DELETED_AFTER = 10.0
+"""A topic is deleted if brokers do not know it for so many seconds. A broker that has just started knows none yet."""
+_LOOK_WITHIN = 2.0
 _LOG_END = -1
 _LARGEST = (1 << 63) - 1
 _FORMS = (
@@ -60,27 +68,35 @@ class RunEnd:
         """
         return bool(positions) and all(_base_of(position) >= self.limit(tp) for tp, position in positions.items())
 
-    def reached_by_group(self, stored: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the committed offsets of the group have reached the ends.
+    def topics_left(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
+        """Return the topics in which the committed offsets of the group have not reached the ends.
 
         Arguments: ``stored`` has no entry, or a negative one, for a partition without a committed offset.
         """
-        return all(stored.get(tp, -1) >= end for tp, end in self.ends.items() if end > 0)
+        return frozenset(tp.topic for tp, end in self.ends.items() if stored.get(tp, -1) < end and end > 0)
 
 
 class RunEndWatch:
     """Looks whether a run has reached its end. Used by the thread that waits for the run.
 
-    Arguments: ``of_group`` asks for the committed offsets of the whole group, and returns at once.
+    Arguments: ``of_group`` asks for the committed offsets of the whole group, ``missing`` for those of some topics that
+    do not exist. Both return at once.
     """
 
     def __init__(
-        self, end: RunEnd, of_group: Callable[[Collection[TopicPartition]], Future[Mapping[TopicPartition, int]]]
+        self,
+        end: RunEnd,
+        of_group: Callable[[Collection[TopicPartition]], Future[Mapping[TopicPartition, int]]],
+        missing: Callable[[Collection[str]], Future[Collection[str]]],
     ) -> None:
         self._end = end
         self._of_group = of_group
+        self._missing = missing
         self._asked = 0.0
-        self._answer: Future[Mapping[TopicPartition, int]] | None = None
+        self._offsets: Future[Mapping[TopicPartition, int]] | None = None
+        self._topics: Future[Collection[str]] | None = None
+        self._missed: dict[str, tuple[float, float]] = {}
+        """For each missing topic the times of the first and the last answer that said so."""
 
     def limit(self, tp: TopicPartition) -> int:
         """Return the offset before which a partition is handled. Any thread."""
@@ -89,18 +105,36 @@ class RunEndWatch:
     def reached(self, positions: Sequence[PartitionPosition]) -> bool:
         """Return whether all of these have reached their end; without any, whether the group has. Returns at once."""
         if positions:
-            self._answer = None
+            self._offsets = self._topics = None
+            self._missed.clear()
             return self._end.reached({position.tp: position for position in positions})
         now = monotonic()
-        if self._answer is None:
-            if now - self._asked >= GROUP_LOOK:
-                self._asked, self._answer = now, self._of_group(self._end.ends.keys())
-            return False
-        if not self._answer.done():
-            return False
-        answer, self._answer = self._answer, None
-        # what could not be read is asked again: the committer tells the user of a store that fails
-        return answer.exception() is None and self._end.reached_by_group(answer.result())
+        if self._topics is not None and self._topics.done():
+            self._note_missing(self._topics, now)
+            self._topics = None
+        if self._offsets is not None and self._offsets.done():
+            answer, self._offsets = self._offsets, None
+            # what could not be read is asked again: the committer tells the user of a store that fails
+            return answer.exception() is None and self._reached_by_group(answer.result())
+        if self._offsets is None and self._topics is None and now - self._asked >= GROUP_LOOK:
+            self._asked, self._offsets = now, self._of_group(self._end.ends.keys())
+        return False
+
+    def _reached_by_group(self, stored: Mapping[TopicPartition, int]) -> bool:
+        left = self._end.topics_left(stored)
+        missed = [self._missed.get(topic, (0.0, 0.0)) for topic in left]
+        if all(last - first >= DELETED_AFTER for first, last in missed):
+            if left:
+                log.warning(
+                    "until is not reached, but there is no more to read: deleted are %s", ", ".join(sorted(left))
+                )
+            return True
+        self._topics = self._missing(left)
+        return False
+
+    def _note_missing(self, answer: Future[Collection[str]], now: float) -> None:
+        missing = answer.result() if answer.exception() is None else ()
+        self._missed = {topic: (self._missed.get(topic, (now,))[0], now) for topic in missing}
 
 
 class StreamEnd:
@@ -236,12 +270,23 @@ def ends_of(
 
 def watch_end(request: RunEndRequest, member: GroupMember) -> RunEndWatch:
     """Look up where a run of this member ends. Raises: as :func:`find_ends`; ValueError for a filter."""
-    assert member.committer is not None
+    committer, lookup = member.committer, member.lookup
+    assert committer is not None
     topics = {topic for topic, _, _ in member.delivery.streams()}
     if ANY_TOPIC in topics:
         raise ValueError("until needs topics by name: those that a filter finds later have no end")
-    end = find_ends(request, topics, member.lookup, Deadline(member.request_timeout))
-    return RunEndWatch(end, member.committer.of_group)
+    end = find_ends(request, topics, lookup, Deadline(member.request_timeout))
+
+    def look(topics: Collection[str]) -> Collection[str]:
+        try:
+            return lookup.missing(topics, Deadline(_LOOK_WITHIN))
+        except (BrokerError, RegistryError):
+            return ()  # the next look may do better
+
+    def missing(topics: Collection[str]) -> Future[Collection[str]]:
+        return committer.submit(lambda: look(topics))  # which has time: the member owns nothing
+
+    return RunEndWatch(end, committer.of_group, missing)
 
 
 def _earlier(found: int | None, end: int) -> int:

@@ -24,7 +24,7 @@ from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, Sink
-from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
 
@@ -85,6 +85,7 @@ class FetcherManager:
         self._lock = RLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
         self._leaderless: dict[TopicPartition, PartitionFetch] = {}
+        self._unknown: Mapping[str, tuple[float, float]] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._stopping = False
         self._known: Sequence[Endpoint] = ()
@@ -294,9 +295,10 @@ class FetcherManager:
             try:
                 channel.connect(deadline)
                 self._let_in()
-                leaders = channel.metadata(topics, deadline).leaders
+                told = channel.metadata(topics, deadline)
                 self._failed.discard(endpoint.broker_id)
-                return leaders
+                self._note_unknown(topics, told.errors)
+                return told.leaders
             except BrokerError as e:
                 self._failed.add(endpoint.broker_id)
                 # a refusal says more than a broker that is away, which may accept our login when it is back
@@ -305,6 +307,19 @@ class FetcherManager:
                 self._asking = None
                 channel.close()
         raise failure or BrokerError("no broker could be asked")
+
+    def _note_unknown(self, topics: Sequence[str], errors: Mapping[str | TopicPartition, int]) -> None:
+        now, before = monotonic(), self._unknown
+        with self._lock:
+            waiting = {tp.topic for tp in self._leaderless}.difference(topics)  # a later round asks for these again
+        kept = {topic: times for topic, times in before.items() if topic in waiting}
+        unknown = [topic for topic in topics if errors.get(topic) == error_codes.UNKNOWN_TOPIC_OR_PARTITION]
+        self._unknown = kept | {topic: (before.get(topic, (now,))[0], now) for topic in unknown}
+
+    def unknown_for(self, topic: str) -> float:
+        """Return the seconds between the first and the last answer of brokers that do not know a topic. Any thread."""
+        first, last = self._unknown.get(topic, (0.0, 0.0))
+        return last - first
 
     def hand_over(self, found: Sequence[tuple[PartitionFetch, Endpoint]]) -> None:
         """Give partitions to the fetchers of their leaders."""

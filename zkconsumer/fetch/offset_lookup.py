@@ -61,6 +61,14 @@ class OffsetLookup:
 
         return self._repeated(look, "the partitions of topics", deadline)
 
+    def missing(self, topics: Collection[str], deadline: Deadline) -> frozenset[str]:
+        """Return those of these topics that a broker does not know. A broker that has just started may know none yet.
+
+        Tries once. Raises: BrokerError, RegistryError.
+        """
+        told = self._metadata(sorted(topics), list(self._directory(deadline)), deadline)
+        return frozenset(topic for topic in topics if told.errors.get(topic) == codes.UNKNOWN_TOPIC_OR_PARTITION)
+
     def topics(self, deadline: Deadline) -> frozenset[str]:
         """Return the names of all topics.
 

@@ -8,7 +8,7 @@ thread of its own, because Python may find it garbage on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from queue import SimpleQueue
@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import finalize
 
-from zkconsumer.balance.until import RunEnd, RunEndRequest, ends_of
+from zkconsumer.balance.until import DELETED_AFTER, RunEnd, RunEndRequest, ends_of
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -65,10 +65,14 @@ class PartitionStream(KafkaStream[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionsEnd:
-    """The end of a stream without a group: the :class:`~zkconsumer.streams.read_end.ReadEnd` of its queue."""
+    """The end of a stream without a group: the :class:`~zkconsumer.streams.read_end.ReadEnd` of its queue.
+
+    Nothing is left of a deleted topic. ``unknown_for`` returns the seconds for which brokers have not known a topic.
+    """
 
     end: RunEnd
     positions: Sequence[PartitionPosition]
+    unknown_for: Callable[[str], float]
 
     def limit(self, tp: TopicPartition) -> int:
         """Return the offset before which a partition is read."""
@@ -80,7 +84,9 @@ class PartitionsEnd:
 
     def left(self, ahead: Mapping[PartitionPosition, int]) -> int:
         """Return the number of offsets that are left."""
-        reached = {one: max(one.consumed or 0, ahead.get(one, -1)) for one in self.positions}
+        deleted = {topic for topic, _ in self.end.ends if self.unknown_for(topic) >= DELETED_AFTER}
+        positions = [one for one in self.positions if one.topic not in deleted]
+        reached = {one: max(one.consumed or 0, ahead.get(one, -1)) for one in positions}
         return sum(max(0, self.limit(one.tp) - offset) for one, offset in reached.items())
 
 
@@ -128,7 +134,7 @@ class PartitionReading:
         stream: PartitionStream[Any, Any] = parts.new_stream(self._name, message, self.close, PartitionStream)
         queue = self._queue = refusals.queue = stream.queue
         if end is not None:
-            queue.stop_at(PartitionsEnd(end, positions))
+            queue.stop_at(PartitionsEnd(end, positions, parts.fetching.unknown_for))
         stream._closing = self
         self._finalizer = finalize(stream, self._close_later)
         self._finalizer.atexit = False  # threads cannot be started then

@@ -85,10 +85,10 @@ def test_a_partition_created_later_is_not_handled() -> None:
 def test_a_group_has_reached_the_end_by_its_offsets() -> None:
     end = RunEnd({A: 10, B: 0})
 
-    assert end.reached_by_group({A: 10})
-    assert not end.reached_by_group({A: 9, B: 5})
-    assert not end.reached_by_group({})
-    assert not end.reached_by_group({A: -1})
+    assert end.topics_left({A: 10}) == frozenset()
+    assert end.topics_left({A: 9, B: 5}) == {A.topic}
+    assert end.topics_left({}) == {A.topic}
+    assert end.topics_left({A: -1}) == {A.topic}
 
 
 @pytest.fixture(scope="module")
