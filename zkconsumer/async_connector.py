@@ -157,8 +157,7 @@ class AsyncZookeeperConsumerConnector:
 
         If it is cancelled, they are unsubscribed again.
         """
-        connector = self._connector
-        if not connector._created:
+        if not (connector := self._connector)._created:
             return await self.create_message_streams(topics, key_decoder, value_decoder)
         member, undo = connector._live(), partial(connector.unsubscribe, list(topics))
         deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
@@ -168,8 +167,7 @@ class AsyncZookeeperConsumerConnector:
 
     async def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
         """Leave these topics, and end their streams. A message of them in the task's hands counts as finished."""
-        leaving = [topics] if isinstance(topics, str) else list(topics)
-        member = self._connector._live()
+        member, leaving = self._connector._live(), [topics] if isinstance(topics, str) else list(topics)
         deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
         await self._call(partial(self._connector._unsubscribe, member, leaving, deadline, held), deadline)
         streams = [stream for _, _, stream in member.delivery.streams()]
@@ -405,7 +403,7 @@ class AsyncZookeeperConsumerConnector:
         return f"<AsyncZookeeperConsumerConnector {self.consumer_id} {self.state}>"
 
     async def _call(self, function: Callable[[], T], deadline: Deadline | None = None) -> T:
-        """Call a function that blocks, on a thread of its own. It goes on if this is cancelled; see :func:`outcome`."""
+        """Call a function that blocks, on a thread of its own; see :func:`outcome`."""
         return await outcome(self._begin_call(function), deadline)
 
     def _begin_call(self, function: Callable[[], T]) -> Future[T]:
@@ -473,8 +471,7 @@ async def outcome(future: Future[T], deadline: Deadline | None = None) -> T:
     """Wait for a future of another thread.
 
     Cancelling this ends the ``deadline``: work that has not begun by then is never done, and other work goes on.
-    Raises: the future's error. A RuntimeError takes the place of a StopIteration, which a future of asyncio refuses in
-    Python 3.11, so that the task would wait for ever.
+    Raises: the future's error; RuntimeError for a StopIteration, for which a task would wait for ever in Python 3.11.
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[T] = loop.create_future()
@@ -483,12 +480,10 @@ async def outcome(future: Future[T], deadline: Deadline | None = None) -> T:
         if waiter.done():
             return
         error = future.exception()
+        if isinstance(error, StopIteration):
+            error = RuntimeError(f"the call raised {error!r}")
         if error is None:
             waiter.set_result(future.result())
-        elif isinstance(error, StopIteration):
-            stopped = RuntimeError(f"the call raised {error!r}")
-            stopped.__cause__ = error
-            waiter.set_exception(stopped)
         else:
             waiter.set_exception(error)
 

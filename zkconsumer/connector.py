@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from inspect import currentframe
-from threading import Lock, Thread, current_thread, get_native_id, main_thread
+from threading import Thread, current_thread, get_native_id, main_thread
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet, ref
@@ -48,6 +48,7 @@ from zkconsumer.errors import (
 from zkconsumer.gauges import member_gauges
 from zkconsumer.handler_loop import RunLoop
 from zkconsumer.health import Health, health_of
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import PLACEMENTS, ConsumerId
@@ -108,7 +109,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         else:
             self.config = ConsumerConfig(config, **properties)
         self.consumer_id = consumer_id(self.config)
-        self._create_lock = Lock()
+        self._create_lock = InterruptibleLock()
         self._end = Closing()
         self._forked: ForkedProcessError | None = None
         self._restorers: list[Callable[[], None]] = []
@@ -450,7 +451,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
     def left_to_parent(self, parent: int) -> None:
         """Become an empty shell in a forked process; process ``parent`` reads on. See :mod:`zkconsumer.fork_guard`."""
         member = self._left = self._member  # kept: nothing of it is to be finalised here
-        self._create_lock = Lock()
+        self._create_lock = InterruptibleLock()
         self._forked = ForkedProcessError(
             f"{self.consumer_id} belongs to process {parent}, from which this one was forked: make a connector here, "
             "or fork before streams are created"

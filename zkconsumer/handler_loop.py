@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +35,7 @@ from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ForkedProcessError
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
@@ -83,7 +84,8 @@ class RunLoop:
 
         Streams are served in turn, so that none starves; the order of each partition stays. A message is finished when
         the next one is asked for; commits, errors and timeouts are those of streams. The streams of topics that are
-        added or unsubscribed later come and go. Each call returns the same object, which goes on where it was.
+        added or unsubscribed later come and go. Each call returns the same object, which goes on where it was. Its
+        ``get()`` returns one message. ``next()`` loses its message if a signal handler raises right after it.
 
         Arguments: ``streams`` reads these alone, through an object of its own.
         Raises: ValueError if no streams were created, or while :meth:`run` reads them;
@@ -355,7 +357,7 @@ class _Run:
         self._connector = connector
         self._handler = handler
         self._member = member
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._readers: dict[KafkaStream[Any, Any], int] = {}
         self._failures: list[BaseException] = []
         self._timeout: ConsumerTimeoutException | None = None

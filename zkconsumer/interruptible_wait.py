@@ -1,17 +1,22 @@
-"""Waiting that an interrupt (Ctrl-C, a signal handler that raises) may end at any point without harm to other threads.
+"""Waits and locks that an interrupt (Ctrl-C, a signal handler that raises) may leave at any point without harm to other
+threads.
 
 A signal that comes just before the main thread begins to wait for a lock, or that the system gives to another thread,
 does not interrupt that wait: Python runs the handler after it. So the main thread waits in slices.
 
 The conditions, events and futures of the standard library enter their locks by functions in Python. An interrupt that
 comes between the lock and the ``with`` block leaves the lock held for ever, and the thread that is to wake the waiter
-then hangs. So an application's thread waits by this module's classes, where each step is one call in C.
+then hangs. So an application's thread waits by this module's classes, where each step is one call in C. On CPython 3.14
+``with lock`` itself has that gap, so all locks of the package are :class:`InterruptibleLock`. DESIGN.md has a table of
+the moments at which each version of CPython runs signal handlers.
 
 Threads: any.
 """
 
 from __future__ import annotations
 
+import sys
+from _thread import RLock
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Lock, get_ident, main_thread
@@ -24,6 +29,24 @@ T = TypeVar("T")
 
 SLICE = 0.2
 """Seconds that the main thread waits at a time. A signal handler runs at most so late."""
+
+
+class InterruptibleLock(RLock):  # type: ignore[misc]  # final for type checkers alone
+    """A reentrant lock that no interrupt leaves locked. Code enters it by ``with lock`` alone, never by ``acquire()``.
+
+    CPython 3.14 looks for signals after the ``__enter__`` of a lock and before the ``with`` block
+    (https://github.com/python/cpython/issues/148874; 3.15 does not). If a handler raises there, the block's end never
+    comes, and the lock stays held for ever. Between reading an attribute and the block, no version looks for signals.
+    So from 3.14 on this class takes the lock while C reads an attribute.
+    """
+
+    __slots__ = ()
+
+    if sys.version_info >= (3, 14):
+        _taken = property(RLock.acquire)
+
+        def __enter__(self) -> bool:
+            return self._taken  # a call of acquire() here would be followed by a look for signals
 
 
 class WakeFlag:

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import exp, inf
-from threading import RLock
 from time import monotonic
 from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakMethod
+
+from zkconsumer.interruptible_wait import InterruptibleLock
 
 TICK = 5.0
 _KEEP = tuple(exp(-TICK / 60 / minutes) for minutes in (1, 5, 15))
@@ -101,7 +102,7 @@ class Meter:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._lock = RLock()
+        self._lock = InterruptibleLock()
         self._began = self._ticked = clock()
         self._count = self._fresh = 0
         self._rates: list[float] | None = None
@@ -139,7 +140,7 @@ class Histogram:
     """Keeps sizes."""
 
     def __init__(self) -> None:
-        self._lock = RLock()
+        self._lock = InterruptibleLock()
         self._count = 0
         self._sum = 0.0
         self._min, self._max = inf, -inf
@@ -199,7 +200,7 @@ class Buckets:
     """
 
     def __init__(self) -> None:
-        self._lock = RLock()
+        self._lock = InterruptibleLock()
         self._counts = [0] * (len(BOUNDS) + 1)
         self._total = 0.0
 
@@ -269,7 +270,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self._lock = RLock()
+        self._lock = InterruptibleLock()
         self._instruments: dict[MetricName, Meter | Histogram | Timer] = {}
         self._gauges: list[Gauges] = []
         self._late: list[WeakMethod[Callable[[], None]]] = []

@@ -20,11 +20,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
-from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import ref
 
 from zkconsumer.errors import MissingExtraError
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.metrics import BucketsValue, MeterValue, MetricName, TimerValue, Value
 from zkconsumer.version import VERSION
 
@@ -205,7 +205,7 @@ class Collector:
 
     def __init__(self, *connectors: ZookeeperConsumerConnector) -> None:
         self._members: dict[int, _Member] = {}
-        self._adding = Lock()  # scrapes take no lock: they copy the table in one step of the interpreter
+        self._adding = InterruptibleLock()  # scrapes take no lock: they copy the table in one step of the interpreter
         for connector in connectors:
             self.add(connector)
 

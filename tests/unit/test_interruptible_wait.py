@@ -15,6 +15,7 @@ import pytest
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.interruptible_wait import SLICE, Answer, WakeFlag
+from zkconsumer.kafka.connection import Connection
 from zkconsumer.streams import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
@@ -98,6 +99,9 @@ def test_no_lock_stays_held_after_an_interrupt_in_it() -> None:
     flag = WakeFlag()
     in_the_lock(lambda: flag.wait(0.01))
     assert finishes(flag.set)
+    connection = Connection("a broker", "127.0.0.1", 1)
+    in_the_lock(connection.close)
+    assert finishes(connection.drop)
 
 
 def test_a_wait_may_be_longer_than_a_lock_can_wait() -> None:

@@ -6,6 +6,7 @@ Each limit stands beside the number of places that are still beyond it. That num
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -106,6 +107,23 @@ def test_functions_have_at_most_40_lines() -> None:
             if lines > FUNCTION_LINES:
                 found.append(f"{place} {node.name}: {lines}")
     _check(found, LONG_FUNCTIONS)
+
+
+_NO_LOCKS_OF_MEMBERS = ("testing", "devcluster", "cli", "interruptible_wait.py")
+_LOCK = re.compile(r"\b(?:Lock|RLock|Condition)\(\)|from threading import [^\n]*\bR?Lock\b")
+_CONDITION = re.compile(r"(self\.\w+) = (?:threading\.)?Condition\(")
+
+
+def test_every_lock_of_a_member_is_interruptible() -> None:
+    """An interrupt may leave another lock held on CPython 3.14, and a lock that a condition enters on every version."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.relative_to(PACKAGE).parts[0] in _NO_LOCKS_OF_MEMBERS:
+            continue
+        text = path.read_text()
+        found += [f"{path}: {match[0]}" for match in _LOCK.finditer(text)]
+        found += [f"{path}: {name}" for name in set(_CONDITION.findall(text)) if f"with {name}:" in text]
+    _check(found, 0)
 
 
 def test_test_names_have_at_most_60_characters() -> None:

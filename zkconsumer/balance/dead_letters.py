@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
@@ -23,7 +23,7 @@ from zkconsumer.balance.retry import Decision, reason_of
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer
 from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class DeadLetters:
         self._target = target
         self._keeps_pointers = keeps_pointers
         self._monotonic = monotonic
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._waiting: list[_Waiting] = []
         self._stopped: dict[TopicPartition, str] = {}
         self._wake = WakeFlag()

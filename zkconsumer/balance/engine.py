@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from threading import Lock
 from time import monotonic
 
 from zkconsumer.balance.batch_size import BatchSize
@@ -27,7 +26,7 @@ from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
@@ -62,7 +61,7 @@ class Engine:
         self.wake_reader = wake_reader
         self.wake_executor: Callable[[], None] = lambda: None
         self._failed = failed
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self.fates = MessageFates(rules, self.lanes, self._lock, dead_letters, self.abort)
         self.fates.dead_letters.ended = self.dead_letter_ended
         self._waiting: list[WakeFlag] = []
@@ -105,7 +104,7 @@ class Engine:
     def left_to_parent(self) -> None:
         """Hand nothing out in a forked process: its handler may return, and the parent goes on with the messages."""
         self._ended = self._left = True
-        self._lock = Lock()  # another thread may have held it
+        self._lock = InterruptibleLock()  # another thread may have held it
 
     def take(self, most: int, deadline: Deadline) -> Sequence[Work]:
         """Return work to begin now, at most so many; nothing at the deadline, or when the run ends."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import random
-from threading import Lock
 from time import monotonic, time
 
 from zkconsumer.balance.dead_letters import DeadLetters
@@ -21,6 +20,7 @@ from zkconsumer.balance.parking import Parking
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Decision, Kind, Retry, decide, reason_of
 from zkconsumer.core.finished_note import Attempts
+from zkconsumer.interruptible_wait import InterruptibleLock
 
 TRY_AGAIN = 30.0
 """Seconds after which a partition that has stopped is tried again, by one round of its messages."""
@@ -51,7 +51,7 @@ class MessageFates:
         self,
         rules: EngineRules,
         lanes: Lanes,
-        lock: Lock,
+        lock: InterruptibleLock,
         dead_letters: DeadLetters | None,
         abort: Callable[[BaseException], None],
     ) -> None:

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, Protocol
 
 from zkconsumer.balance.due_pointers import due_pointers
@@ -26,7 +26,7 @@ from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
-from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class PointerReader:
         self._most = most
         self._now_ms = now_ms
         self._monotonic = monotonic
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._in_hand: dict[MessageLedger, dict[int, int]] = {}  # the bytes of each, by its offset
         self._failures: dict[TopicPartition, tuple[int, float]] = {}
         self._doubtful: dict[tuple[TopicPartition, int], float] = {}

@@ -17,7 +17,7 @@ from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from threading import BoundedSemaphore, Event, Lock, Thread
+from threading import BoundedSemaphore, Event, Thread
 from time import monotonic
 from weakref import WeakSet
 
@@ -45,7 +45,7 @@ from zkconsumer.balance.worker_trip import WorkerTrip
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
-from zkconsumer.interruptible_wait import Answer
+from zkconsumer.interruptible_wait import Answer, InterruptibleLock
 from zkconsumer.streams.chunk_reader import ReadSettings
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class ProcessExecutor:
         self._stopping = Event()
         self._deadline = Deadline(None)
         self._first: Answer[None] = Answer()
-        suspects = CrashSuspects(Lock())
+        suspects = CrashSuspects(InterruptibleLock())
         self._workers = [
             _Worker(f"{name}-process-{number}", setup, handler_timeout, suspects, self._first)
             for number in range(concurrency)

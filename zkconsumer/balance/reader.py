@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
-from threading import RLock, Thread
+from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -29,7 +29,7 @@ from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
-from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.stream_queue import Chunk
@@ -271,7 +271,7 @@ class Reader:
             # what is stored, and no more: a message must not be passed by a pointer that nobody writes any more
             pointers = position.ledger.stored_pointers if position.ledger is not None else position.known_pointers
             note = kept if jumps else position.known_note
-            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=RLock())
+            position.ledger = MessageLedger(position, position.consumed or 0, note, pointers, lock=InterruptibleLock())
         elif again:
             position.ledger.begin_again()
         assert position.ledger is not None

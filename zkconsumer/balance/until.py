@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
-from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, RegistryError
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.model import TopicPartition
 from zkconsumer.stream_delivery import ANY_TOPIC
 
@@ -144,7 +144,9 @@ class StreamEnd:
     for a run: a rebalance may bring partitions until then. Threads: any; ``lock`` guards the watch.
     """
 
-    def __init__(self, watch: RunEndWatch, lock: Lock, member: GroupMember, stream: KafkaStream[Any, Any]) -> None:
+    def __init__(
+        self, watch: RunEndWatch, lock: InterruptibleLock, member: GroupMember, stream: KafkaStream[Any, Any]
+    ) -> None:
         self._watch = watch
         self._lock = lock
         self._member = member
@@ -295,6 +297,6 @@ def _earlier(found: int | None, end: int) -> int:
 
 def stop_streams_at(request: RunEndRequest, member: GroupMember) -> None:
     """Have all streams of this member stop at an end. Raises: as :func:`watch_end`."""
-    watch, lock = watch_end(request, member), Lock()
+    watch, lock = watch_end(request, member), InterruptibleLock()
     for _, _, stream in member.delivery.streams():
         stream.queue.stop_at(StreamEnd(watch, lock, member, stream))

@@ -16,10 +16,10 @@ from collections.abc import Collection
 from contextlib import suppress
 from multiprocessing import Pipe, get_context, resource_tracker
 from multiprocessing.context import SpawnProcess
-from threading import Lock
 from typing import Any, NamedTuple
 
 from zkconsumer.balance.worker_process import LENGTH, SentChunk, WorkerSetup, packed, run_worker
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.streams.stream_queue import Chunk
 
 _PIECE = 256 * 1024
@@ -34,7 +34,7 @@ MOST_STEPS = 1024
 _REAPED_WITHIN = 2.0
 """Seconds in which a process that was killed, or has closed its pipes, is gone, unless the machine stands still."""
 
-_starting = Lock()
+_starting = InterruptibleLock()
 """One process at a time is started: the list of children that multiprocessing keeps is not made for threads."""
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from threading import Lock
 from time import monotonic
 
 from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import BrokerAuthenticationError
+from zkconsumer.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class FailureLog:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._known: dict[str, _Failure] = {}
 
     def failed(self, what: str, why: str) -> None:
@@ -98,7 +98,7 @@ class RefusedLogins:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._refused: dict[object, tuple[int, str]] = {}
 
     def refused(self, who: object, error: BrokerAuthenticationError) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from threading import Condition, RLock, Thread
+from threading import Condition, Thread
 from time import monotonic
 
 from zkconsumer.core.partition_position import PartitionPosition
@@ -31,6 +31,7 @@ from zkconsumer.fetch.partition_fetch import (
 )
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.fetch.truncation_check import TruncationCheck
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka import CorruptRecordsError, ListedOffset
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import TopicPartition
@@ -74,7 +75,7 @@ class Fetcher:
         self._give_back = give_back
         self._resolved = resolved
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
-        self._lock = RLock()  # code enters the lock itself, not the condition; see streams.stream_queue
+        self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
         self._woken = True
         # what was found when the partitions were looked at last: those to fetch, their streams, and when

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from threading import Condition, RLock, Thread
+from threading import Condition, Thread
 from time import monotonic
 
 from zkconsumer.assignors.assignor import java_hash
@@ -24,6 +24,7 @@ from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, Sink
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
@@ -82,7 +83,7 @@ class FetcherManager:
         self._directory = directory
         self._per_broker = fetchers_per_broker
         self._resolved = resolved
-        self._lock = RLock()  # code enters the lock itself, not the condition; see streams.stream_queue
+        self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
         self._leaderless: dict[TopicPartition, PartitionFetch] = {}
         self._unknown: Mapping[str, tuple[float, float]] = {}

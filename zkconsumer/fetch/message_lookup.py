@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event, Lock
+from threading import Event
 from typing import Any, NamedTuple
 
 from zkconsumer.data_plane.fetch_response import PartitionResponse
@@ -22,6 +22,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.fetch.offset_lookup import OffsetLookup, log_spans
 from zkconsumer.fetch.partition_fetch import FetchSettings
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
@@ -82,7 +83,7 @@ class MessageLookup:
         self._leaders: dict[TopicPartition, Endpoint] = {}
         self._channels: dict[int, BrokerChannel] = {}
         self._closing = Event()
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
 
     def close(self) -> None:
         """Close for good: a read that waits raises BrokerUnavailableError."""

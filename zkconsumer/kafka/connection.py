@@ -29,6 +29,7 @@ from typing import Any
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka.endpoints import address
 
 Wrap = Callable[[socket.socket, str], socket.socket]
@@ -54,7 +55,7 @@ class Connection:
         self._host = host
         self._port = port
         self._receive_buffer = receive_buffer
-        self._lock = threading.RLock()
+        self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = threading.Condition(self._lock)
         self._closed = False
         self.busy = False
@@ -177,7 +178,7 @@ class Connection:
 
     def close(self) -> None:
         """Close for good, from any thread, without waiting. A blocked call raises BrokerUnavailableError."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             sock = self.socket
             if sock is not None:
@@ -257,12 +258,12 @@ class Connection:
                 found = list(socket.getaddrinfo(host, self._port, 0, socket.SOCK_STREAM))
             except (OSError, UnicodeError) as failure:
                 found = failure
-            with self._changed:
+            with self._lock:
                 answer.append(found)
                 self._changed.notify_all()
 
         threading.Thread(target=look_up, name=f"zkconsumer-resolve-{self._host}", daemon=True).start()
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: answer or self._closed, deadline.remaining())
             if self._closed:
                 raise self._unavailable("the channel was closed")
@@ -273,7 +274,7 @@ class Connection:
         raise self._unavailable(f"its name cannot be resolved: {answer[0]}") from answer[0]
 
     def _connect_one(self, sock: socket.socket, target: Any, deadline: Deadline) -> None:
-        with self._changed:
+        with self._lock:
             if self._closed:
                 _close_quietly(sock)
                 raise self._unavailable("the channel was closed")
@@ -296,7 +297,7 @@ class Connection:
             if self._closed:
                 raise self._unavailable("the channel was closed") from None
             raise
-        with self._changed:
+        with self._lock:
             self.busy = False
             if not self._closed:
                 return
@@ -317,7 +318,7 @@ class Connection:
     def _wrap(self, wrap: Wrap, deadline: Deadline, limit: float) -> None:
         with self.using() as sock:
             wrapped = wrap(sock, self._host)
-            with self._changed:  # before the handshake, so that close() finds the socket that is waited on
+            with self._lock:  # before the handshake, so that close() finds the socket that is waited on
                 self.socket = wrapped
             if isinstance(wrapped, ssl.SSLSocket):
                 self._allowed, self._secured = {}, True

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
@@ -20,6 +19,7 @@ from zkconsumer.errors import (
     CoordinatorUnavailableError,
     RegistryError,
 )
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel
@@ -54,7 +54,7 @@ class CoordinatorSearch:
         self._load = load
         self._known: Sequence[Endpoint] = ()
         self._failed: set[int] = set()
-        self._lock = Lock()  # guards _open and _closed
+        self._lock = InterruptibleLock()  # guards _open and _closed
         self._open: set[GroupChannel] = set()
         self._interrupted = 0
         self._closed = False

@@ -30,7 +30,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, ZkConsumerError
-from zkconsumer.interruptible_wait import Request
+from zkconsumer.interruptible_wait import InterruptibleLock, Request
 from zkconsumer.member.events import LookAgain, StopRequested, SubscriptionChanged
 from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
@@ -77,7 +77,9 @@ class Bridge:
         self._planned = 0
         self._owned: Owned = dict
         self._closing = Event()
-        self._changed = Condition()  # guards everything below
+        # guards everything below; code enters the lock itself, not the condition: see streams.stream_queue
+        self._lock = InterruptibleLock()
+        self._changed = Condition(self._lock)
         self._lookout: Thread | None = None
         self._may_leave = False
         self._wish: Streams | None = None
@@ -94,14 +96,14 @@ class Bridge:
     def close(self) -> None:
         """Wait for nothing any more, since ZooKeeper's side has ended."""
         self._closing.set()
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     # ---- the group thread
 
     def __call__(self, view: GroupView, threads: Threads) -> Assignment:
         """Return our part of the assignment, or all of it. Raises what the strategy raises."""
-        with self._changed:
+        with self._lock:
             self._planned, wish = self._number, self._wish
         if self._consumer not in view.members:
             return self._strategy(view, threads)
@@ -120,7 +122,7 @@ class Bridge:
 
     def concluded(self) -> None:
         """Note that a round has ended: it has committed and released what its plan took away."""
-        with self._changed:
+        with self._lock:
             self._done = self._planned
             self._changed.notify_all()
 
@@ -130,7 +132,7 @@ class Bridge:
             return
         if bool(topics) != bool(self._joined):
             log.info("%s", why)
-            with self._changed:
+            with self._lock:
                 self._in, self._wish = bool(topics), None
                 self._changed.notify_all()
         self._joined = dict(topics)
@@ -142,7 +144,7 @@ class Bridge:
 
         It cannot while it has members that are no bridges. They would take everything, and members in ZooKeeper too.
         """
-        with self._changed:
+        with self._lock:
             if self._may_leave:
                 self._may_leave = False
                 return True
@@ -156,7 +158,7 @@ class Bridge:
 
     def _look_no_more(self) -> None:
         """Stop the look, because no member is left for which this one would leave the brokers' group."""
-        with self._changed:
+        with self._lock:
             self._lookout, self._may_leave, self.concern = None, False, ""
 
     def _look_out(self, members: Collection[str]) -> None:
@@ -166,7 +168,7 @@ class Bridge:
                 concern = _conflict(others) if others else ""
             except ZkConsumerError as e:
                 concern = f"the members of the brokers' group cannot be seen: {e}"
-            with self._changed:
+            with self._lock:
                 if self._lookout is not current_thread():
                     return
                 self.concern, self._may_leave = concern, not concern
@@ -185,13 +187,13 @@ class Bridge:
     def taken(self, partitions: Collection[TopicPartition]) -> None:
         """Remove these from the wanted partitions. :meth:`released` waits until they are released."""
         gone = frozenset(partitions)
-        with self._changed:
+        with self._lock:
             before = self._wish
         if before is not None:
             self._set({tp: number for tp, number in before.items() if tp not in gone}, "the coordinator takes back")
 
     def _set(self, wish: Streams, why: str) -> None:
-        with self._changed:
+        with self._lock:
             if not self._in:
                 return  # we are leaving: ZooKeeper's strategy says what is ours
             self._wish = wish
@@ -201,7 +203,7 @@ class Bridge:
     def released(self) -> None:
         """Wait until ZooKeeper's side has carried out the last wish."""
         deadline = Deadline(self._patience)
-        with self._changed:
+        with self._lock:
             number = self._number
             while self._done < number and self._in and not self._closing.is_set() and not deadline.expired:
                 self._changed.wait(deadline.remaining())

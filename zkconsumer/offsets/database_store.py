@@ -25,7 +25,6 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
-from threading import Lock
 from typing import Any, NoReturn, Protocol
 
 from zkconsumer.errors import (
@@ -36,6 +35,7 @@ from zkconsumer.errors import (
     RepeatedRecordError,
     SkippedRecordError,
 )
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.database_dialects import Connection, Dialect, dialect_of
 from zkconsumer.offsets.store import CommitRefusedError, FencedStore, StoreMember
@@ -159,7 +159,7 @@ class DatabaseOffsets(FencedStore):
             raise ValueError(f"the table's name must be letters, digits and _, maybe after a schema, not {table!r}")
         self._connect = connect
         self._table = table
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._member: StoreMember | None = None
         self._epochs: dict[TopicPartition, int] = {}
         self._unset: set[TopicPartition] = set()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from time import monotonic
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException, CoordinatorUnavailableError, OffsetCommitError, RegistryError
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.member.events import StartsResolved
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.spark.checkpoint import Checkpoint
@@ -197,7 +198,7 @@ class LiveMembership:
         self._options = options
         self.member = QueryMember(options.config, consumer_id(options.config), options.release_after)
         self._checkpoint = Checkpoint(options.checkpoint) if options.checkpoint is not None else None
-        self._marking = Lock()
+        self._marking = InterruptibleLock()
         self._running: tuple[int, Progress] | None = None
         self._finished: Progress = {}
         self._settled_for: Mapping[TopicPartition, PartitionPosition] = {}

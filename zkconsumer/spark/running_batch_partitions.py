@@ -12,12 +12,12 @@ time. One lock guards the few sets; no work is done under it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from threading import Lock
 from time import monotonic
 
 from zkconsumer.assignors.strategy_agreement import GroupStrategy, StrategyView, Threads
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.model import Assignment, TopicPartition
 
 NEVER = float("inf")
@@ -39,7 +39,7 @@ class BatchRetention:
         self._release_after = release_after
         self._again = again
         self._clock = clock
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._batch = 0
         self._kept: frozenset[TopicPartition] = frozenset()
         self._until = NEVER

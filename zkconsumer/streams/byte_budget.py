@@ -11,8 +11,9 @@ The original bounds each stream by a number of chunks only, so many streams, or 
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import Protocol
+
+from zkconsumer.interruptible_wait import InterruptibleLock
 
 STREAM_SHARE = 4
 """One stream may hold at most ``STREAM_SHARE`` times the free bytes. One request may ask for at most 1/``STREAM_SHARE``
@@ -44,7 +45,7 @@ class QueueBudget:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._usable = limit - limit // KEPT_BACK
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._holders: tuple[BudgetedQueue, ...] = ()
         self._reserved = 0
         self.short = False

@@ -13,12 +13,13 @@ hand that nobody got. The original has no such limit.
 
 from __future__ import annotations
 
-from threading import Event, Lock
+from threading import Event
 from time import monotonic
 from typing import Protocol
 
 from zkconsumer.data_plane.hand_out import LeaseEnd
 from zkconsumer.deadline import Deadline
+from zkconsumer.interruptible_wait import InterruptibleLock
 
 BURST_S = 0.1
 """Seconds whose messages may come at once."""
@@ -84,7 +85,7 @@ class RateLimitedLease(LeaseEnd):
     def __init__(self, lease: HandOutGate, rate: float) -> None:
         super().__init__(float("-inf"))
         self.lease = lease
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._bucket = TokenBucket(rate, monotonic())
 
     def take(self) -> bool:

@@ -12,12 +12,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from threading import Condition, RLock
+from threading import Condition
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, LogTruncatedError, OffsetConflictError, UnreadableMessageError
-from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.kafka.batch_headers import is_compressed
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.record_batch import DECODED_BYTES, DECODED_RECORDS
@@ -109,7 +109,7 @@ class StreamQueue:
         self._on_room = on_room
         self._budget = budget
         self._chunks: deque[Chunk] = deque()
-        self._lock = RLock()
+        self._lock = InterruptibleLock()
         self._let_go = Condition(self._lock)
         self._arrived = WakeFlag()  # wakes the reader
         self.closed = False  # the stream has ended
@@ -452,7 +452,7 @@ class StreamQueue:
         No other thread is left there, and locks may be held by threads that are gone. So this never touches anything
         that the queue shares with its fetchers.
         """
-        self._lock = RLock()
+        self._lock = InterruptibleLock()
         self._let_go = Condition(self._lock)
         self._arrived = WakeFlag()
         self._budget, self._watcher, self._on_room = None, None, lambda: None

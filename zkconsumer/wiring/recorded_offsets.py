@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, ConfigException, OffsetStoreConflictError
 from zkconsumer.fetch.message_lookup import MessageLookup
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.member.zookeeper.planner import Assign
 from zkconsumer.member.zookeeper.store_agreement import StoreAgreement, refuse_to_join
 from zkconsumer.model import TopicPartition
@@ -67,7 +67,7 @@ class LogLooks:
 
     def __init__(self, make: Callable[[], MessageLookup]) -> None:
         self._make = make
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._all: list[MessageLookup] = []
         self._idle: list[MessageLookup] = []
         self._closed = False

@@ -11,12 +11,11 @@ each message: ``until`` is a plain attribute. The writes happen under a small lo
 
 from __future__ import annotations
 
-from threading import RLock
 from time import monotonic
 
 from zkconsumer.data_plane.hand_out import LeaseEnd
 from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 
 CLOSED = float("-inf")
 
@@ -34,7 +33,7 @@ class Lease(LeaseEnd):
         super().__init__(CLOSED)
         self._stamped = CLOSED
         self._connected = False
-        self._lock = RLock()
+        self._lock = InterruptibleLock()
         self._waiting: set[WakeFlag] = set()
         self.epoch = 0
         self.safe_until = CLOSED

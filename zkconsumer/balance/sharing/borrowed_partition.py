@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import RLock
 from time import time
 from typing import Any
 
@@ -18,6 +17,7 @@ from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.stream_queue import StreamQueue
@@ -106,7 +106,7 @@ class BorrowedPartition:
             return
         base = order.note.base
         position = PartitionPosition(self.tp, ThreadId("borrowed-0"), base)
-        ledger = SharedLedger(position, base, order.note, slots=order.slots, lock=RLock())
+        ledger = SharedLedger(position, base, order.note, slots=order.slots, lock=InterruptibleLock())
         position.ledger = self._ledger = ledger
         stream = self._stream = self._make_stream(self.tp.topic)
         self.home = reader.borrow(Borrowed(position, ledger, stream))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from threading import RLock
 
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.open_partition import OpenPartition
@@ -21,6 +20,7 @@ from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.zookeeper.session import Session
 
 
@@ -56,7 +56,7 @@ class LentPartition:
         beginning = lender.begin(start, note, view)
         pieces = (*(note.finished if note is not None else ()), *beginning.known)
         known = FinishedNote(start, pieces, {} if note is None else note.attempts)
-        ledger = SharedLedger(position, start, known, position.known_pointers, beginning.slots, RLock())
+        ledger = SharedLedger(position, start, known, position.known_pointers, beginning.slots, InterruptibleLock())
         ledger.begin(beginning, dict(lender.lent))
         return cls(position, lender, ledger)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTim
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.fetch.partition_fetch import Sink
-from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.streams import KafkaStream
 from zkconsumer.zookeeper.session import Session
@@ -112,7 +112,7 @@ class Sharing:
         self._store = store or LoanStore(access.session, access.group, access.consumer, self._flag.set)
         self._wanted: set[PartitionPosition] = set()
         self._whole: set[PartitionPosition] = set()
-        self._lock = Lock()
+        self._lock = InterruptibleLock()
         self._lent: dict[PartitionPosition, LentPartition] = {}
         self._borrowed: dict[TopicPartition, BorrowedPartition] = {}
         self._homes: dict[TopicPartition, list[OpenPartition]] = {}

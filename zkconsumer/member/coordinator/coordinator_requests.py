@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from time import monotonic
 
 from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, ConfigException, CoordinatorUnavailableError
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
@@ -48,7 +49,7 @@ class CoordinatorRequests:
         self._coordinator: GroupChannel | None = None  # this and the next are the thread's
         self._place: Endpoint | None = None
         self._questions: SimpleQueue[tuple[int, bool, Callable[[], Answer]] | None] = SimpleQueue()
-        self._lock = Lock()  # guards the three below
+        self._lock = InterruptibleLock()  # guards the three below
         self._ticket = 0
         self._under_way = 0
         self._lasting = False

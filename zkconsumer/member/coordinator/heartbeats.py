@@ -32,6 +32,7 @@ from zkconsumer.errors import (
     UnknownMemberIdError,
     ZkConsumerError,
 )
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.member.coordinator.events import HeartbeatFailed
@@ -69,7 +70,9 @@ class Heartbeats:
         self._session = session
         self._rebalance = rebalance
         self._channel: GroupChannel | None = None  # the thread's
-        self._changed = Condition()  # guards the rest
+        # guards the rest; code enters the lock itself, not the condition: see streams.stream_queue
+        self._lock = InterruptibleLock()
+        self._changed = Condition(self._lock)
         self._who: Membership | None = None
         self._where: Endpoint | None = None
         self._due = 0.0
@@ -90,7 +93,7 @@ class Heartbeats:
         The first comes after one interval, since joining counts as one. It comes sooner for the same membership as
         before, which has only found its coordinator again.
         """
-        with self._changed:
+        with self._lock:
             now = monotonic()
             self._due = min(self._due, now + RETRY) if who == self._who else now + self._interval
             self._who, self._where = who, where
@@ -101,18 +104,18 @@ class Heartbeats:
 
         From now on the coordinator waits for our SyncGroup.
         """
-        with self._changed:
+        with self._lock:
             self._waits_since = max(self._waits_since, asked_at)
             self._awaits_share = True
 
     def synced(self) -> None:
         """Note that the coordinator no longer waits for our SyncGroup: it has answered it, or we join again."""
-        with self._changed:
+        with self._lock:
             self._awaits_share = False
 
     def pause(self) -> None:
         """Send no more heartbeats; return at once. The answer to one that is under way counts for nothing."""
-        with self._changed:
+        with self._lock:
             self._who = None
 
     @property
@@ -122,7 +125,7 @@ class Heartbeats:
 
     def close(self, deadline: Deadline) -> None:
         """End the thread; never waits beyond the deadline."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
         self._search.close()
@@ -146,7 +149,7 @@ class Heartbeats:
         self._drop()
 
     def _await(self) -> tuple[Membership, Endpoint] | None:
-        with self._changed:
+        with self._lock:
             while not self._closing:
                 now = monotonic()
                 if self._who is None or self._where is None:
@@ -172,7 +175,7 @@ class Heartbeats:
             if kept and not deadline.expired and self._still(who, where):
                 self._exchange(who, where, deadline)
                 return
-            with self._changed:
+            with self._lock:
                 self._due = min(self._due, monotonic() + RETRY)
             raise
 
@@ -193,7 +196,7 @@ class Heartbeats:
         self._renew(who, sent_at, rebalancing=False)
 
     def _renew(self, who: Membership, sent_at: float, *, rebalancing: bool) -> None:
-        with self._changed:
+        with self._lock:
             if self._who != who:
                 return
             self.heard_at = sent_at
@@ -206,12 +209,12 @@ class Heartbeats:
                 self._lease.renew(sent_at, until - sent_at)
 
     def _suspend(self, who: Membership) -> None:
-        with self._changed:
+        with self._lock:
             if self._who == who:
                 self._lease.suspend()
 
     def _still(self, who: Membership, where: Endpoint) -> bool:
-        with self._changed:
+        with self._lock:
             return (self._who, self._where) == (who, where) and not self._closing
 
     def _drop(self) -> None:

@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from zkconsumer.deadline import Deadline
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.operations.serving.access import ListenAddress
 from zkconsumer.version import VERSION
 
@@ -168,7 +169,7 @@ class BoundedServer(HTTPServer):
         self.answer = answer
         self._name = name
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._lock = threading.Lock()
+        self._lock = InterruptibleLock()
         super().__init__((address.host, address.port), handler)
         self._accepting = threading.Thread(target=self.serve_forever, args=(0.2,), name=f"{name}-accept", daemon=True)
 

@@ -16,6 +16,7 @@ from zkconsumer.errors import (
     SessionLostError,
     ZkConsumerError,
 )
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.serving.judgement import Judgement, judge
 from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
@@ -83,7 +84,8 @@ class Poller:
         self._message_times = message_times
         self._histories = histories
         self._board = Board()
-        self._changed = threading.Condition()
+        self._lock = InterruptibleLock()
+        self._changed = threading.Condition(self._lock)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zkconsumer-serve-poller", daemon=True)
 
@@ -105,7 +107,7 @@ class Poller:
 
     def wait(self, polls: int, timeout: float) -> Board:
         """Return the board once it counts more than ``polls``, or has ended, or after ``timeout`` seconds."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._board.polls > polls or self._board.ended, timeout)
             return self._board
 
@@ -114,7 +116,7 @@ class Poller:
             log.warning("nothing can be read; the old values stay: %a", board.failure)
         elif self._board.failure and not board.failure:
             log.warning("groups can be read again")
-        with self._changed:
+        with self._lock:
             self._board = board
             self._changed.notify_all()
 

@@ -6,12 +6,12 @@ Each path is answered from the board of the last poll. Asking therefore never ca
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlencode
 
+from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.operations.serving.access import COOKIE, AccessRules
 from zkconsumer.operations.serving.api import group_document, groups_document
 from zkconsumer.operations.serving.bounded_http import Response, text
@@ -86,7 +86,7 @@ class Routes:
         self._files = files
         self._as_taken = as_taken
         self._details: dict[str, tuple[WatchedGroup, Details]] = {}
-        self._making = threading.Lock()
+        self._making = InterruptibleLock()
 
     def answer(self, request: Request) -> Response:
         """Return the answer to a GET."""
