@@ -130,7 +130,8 @@ class ColumnStream(MessageIterator[K, V]):
         ``commit_offsets()`` of this thread, or with ``consumed.on=return``. When its partition leaves, the rebalance
         waits for it up to ``rebalance.drain.timeout.ms``. No row is handed out of a partition that has left, or without
         a lease. An unreadable place is raised after a batch with all good messages before it; :meth:`skip` goes on
-        after it.
+        after it. Read in a ``for`` loop, or call :meth:`to_arrow`. ``next()`` loses its batch if a signal handler
+        raises right after it.
 
         Arguments: a batch has at most ``max_rows`` rows and ``max_bytes`` bytes of keys and values; a larger message is
         a batch of its own. ``headers`` adds the column ``headers``, null for a message without any. ``timeout`` in

@@ -60,7 +60,8 @@ class KafkaStream(ColumnStream[K, V]):
     ``for`` loops. A message is finished when the next one is asked for on the stream. A commit never passes the first
     unfinished message. Iteration ends when the connector is shut down. After ``consumer.timeout.ms`` without a message
     it raises :class:`ConsumerTimeoutException`, or ends the loop with ``consumer.timeout.action=end``. Iterate on in
-    either case.
+    either case. Call :meth:`get` and not ``next(stream)``, which loses its message if a signal handler raises right
+    after it.
 
     Made by the connector; used by one thread at a time. Arguments: ``timeout`` in seconds is ``consumer.timeout.ms``;
     ``ends_on_timeout`` is ``consumer.timeout.action=end``; ``ended`` is called at the end of the stream.

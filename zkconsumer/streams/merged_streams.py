@@ -55,7 +55,8 @@ class MergedStreams(MessageIterator[K, V]):
     A message is finished when the next one is asked for, whichever stream that comes from. After
     ``consumer.timeout.ms`` without a message on any stream, iteration raises :class:`ConsumerTimeoutException`, or ends
     the loop with ``consumer.timeout.action=end``. Iterate on in either case. It ends when the connector is shut down.
-    If it was made of given streams, it ends when all of them have ended.
+    If it was made of given streams, it ends when all of them have ended. Call :meth:`get` and not ``next()``, as for a
+    stream.
 
     Made by :meth:`ZookeeperConsumerConnector.messages`; used by one thread at a time, which must not use the streams
     themselves meanwhile.

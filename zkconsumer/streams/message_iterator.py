@@ -1,4 +1,4 @@
-"""Hands out one message at a time: ``get`` and ``next`` of a stream, and of several merged streams.
+"""Hands out one message at a time: ``get`` and ``__next__`` of a stream, and of several merged streams.
 
 Threads: exactly one application thread at a time.
 
@@ -6,6 +6,9 @@ A generator announces a message right before it yields it, and counts it as fini
 takes the message in C, so nothing can come between. Here a Python function takes it. An interrupt in that function
 (Ctrl-C, a signal handler that raises) may throw away a message that the caller never got. So a message counts as handed
 out only when the function returns. Until then the next read hands it out again.
+
+Python runs signal handlers also after built-in ``next()`` has returned, and before the caller's variable is set. A
+handler that raises there loses the message, which no stream can see. So ``for`` and ``get`` are the ways to read.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class MessageIterator(Generic[K, V]):
         raise NotImplementedError
 
     def __next__(self) -> MessageAndMetadata[K, V]:
+        """Return the next message for built-in ``next()``, which may lose it at an interrupt: call :meth:`get`."""
         messages = self._begin()  # a refusal here must not change a read that is under way
         message = None
         try:
