@@ -18,6 +18,7 @@ from zkconsumer.operations.snapshot_source import SnapshotSource
 
 _LONGEST_MS = 24 * 3600 * 1000
 _AGO = re.compile(r"([0-9]{1,9})(s|m|h|d)", re.ASCII)
+_END_OF_DAY = re.compile(r"[-0-9W]{7,10}[^-0-9W]24")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -60,6 +61,8 @@ def moment_argument(text: str) -> int:
     if ago := _AGO.fullmatch(text):
         return int((time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000)
     try:
+        if _END_OF_DAY.match(text):
+            raise ValueError  # Python 3.14 reads it as the next day, and older ones refuse it
         at = datetime.fromisoformat(text)
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

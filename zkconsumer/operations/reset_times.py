@@ -10,8 +10,9 @@ import re
 from datetime import UTC, datetime
 from fractions import Fraction
 
+# Hours end at 23: Python 3.14 reads 24:00 as the next day, and older ones refuse it.
 _DATETIME = re.compile(
-    r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})T(?P<time>[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{3})?)?)"
+    r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})T(?P<time>(?:[01][0-9]|2[0-3]):[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{3})?)?)"
     r"(?P<zone>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?",
     re.ASCII,
 )

@@ -11,6 +11,7 @@ import pytest
 from tests.group_snapshots import NOW, group_snapshot
 from zkconsumer import cli
 from zkconsumer.cli import timeline
+from zkconsumer.cli.source_arguments import moment_argument
 from zkconsumer.operations.group_snapshot import BrokersGroup, GroupSnapshot
 from zkconsumer.operations.snapshot_file import write_snapshots
 
@@ -76,3 +77,12 @@ def test_since_takes_ages_and_times() -> None:
     assert parser.parse_args(["g", "--since", "2023-11-14T22:13:20"]).since == NOW
     earlier, later = (parser.parse_args(["g", "--since", text]).since for text in ("2h", "3m"))
     assert 116 * 60_000 < later - earlier < 118 * 60_000
+
+
+@pytest.mark.parametrize("text", ["2023-11-14T24:00", "2023-11-14 24:00:00Z", "20231114T24"])
+def test_an_hour_of_24_is_no_time_on_any_python(text: str) -> None:
+    """Python 3.14 reads it as the next day, and older ones refuse it."""
+    with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
+        moment_argument(text)
+    for other in ("2023-11-24", "2023-11-24T22:24:24Z", "20231124T2224"):
+        assert moment_argument(other) > NOW

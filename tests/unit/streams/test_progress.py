@@ -102,7 +102,8 @@ def test_a_bar_is_shown_and_ends(bench: FilledBench, capsys: pytest.CaptureFixtu
 
 
 @pytest.fixture
-def _terminal() -> Iterator[None]:
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TERM", "xterm")  # on a "dumb" one nothing is hidden
     rich.reconfigure(force_terminal=True)
     yield
     rich.reconfigure()
