@@ -11,17 +11,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 say() { printf '%s\n' "$*" >&2; }
 
-# Print the newest supported Python here: 3.11 to 3.13.
+# Print a supported Python here: the newest of 3.11 to 3.13, or else 3.14, on which the quick tier alone has run.
 find_python() {
     local candidate path
-    for candidate in python3.13 python3.12 python3.11 python3 python; do
+    for candidate in python3.13 python3.12 python3.11 python3.14 python3 python; do
         path=$(command -v "$candidate") || continue
-        if "$path" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+        if "$path" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then
             printf '%s\n' "$path"
             return 0
         fi
     done
-    say "zkconsumer needs Python 3.11, 3.12 or 3.13, and none is in PATH."
+    say "zkconsumer needs Python 3.11, 3.12, 3.13 or 3.14, and none is in PATH."
     return 1
 }
 

@@ -87,8 +87,9 @@ def _here(options: argparse.Namespace) -> int:
             rung = ring(subject, options.signals, options.seed)
             found += len(rung.findings)
             lines.append(
-                f"  by signals: {rung.worlds} readings, {rung.inside} interrupts in the project and {rung.outside} "
-                f"between its calls, at most {rung.repeats} repeated, {len(rung.findings)} findings"
+                f"  by signals: {rung.worlds} readings, {rung.inside} interrupts in the project, {rung.between} in "
+                f"its caller and {rung.outside} elsewhere, at most {rung.repeats} repeated, "
+                f"{len(rung.findings)} findings"
             )
             lines += [f"    {what}" for what in sorted(set(rung.findings))]
         report.append({"operation": subject.name, "lines": lines})

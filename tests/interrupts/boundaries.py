@@ -76,8 +76,8 @@ class Visit(NamedTuple):
     own failure (``memory``), or not at all (``other``; it is swept all the same).
 
     At an ``exempt`` boundary CPython cannot raise, and no code could be safe. One is the end of a ``with``: its lock is
-    held and nothing is caught any more. The other is the return of the project's outermost frame: from there on a
-    message counts as handed out.
+    held and nothing is caught any more. Another is the return of the project's outermost frame: from there on a
+    message counts as handed out. The last is the end of a generator by an exception.
     """
 
     boundary: Boundary
@@ -213,18 +213,21 @@ class Tracer:
 
 _RESUME = dis.opmap["RESUME"]
 _PLAIN = dis.opmap["NOP"]
-# After these CPython 3.11 to 3.13 looks for signals.
+# After these CPython 3.11 to 3.15 looks for signals (after the call of a function in C; see DESIGN.md, "Assumptions").
 _LOOKS_FOR_SIGNALS = frozenset(
     opcode
     for name, opcode in dis.opmap.items()
-    if name == "RESUME" or name.startswith(("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "SEND"))
+    if (name == "RESUME" or name.startswith(("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "SEND")))
+    and not name.startswith("CALL_INTRINSIC")
 )
+_STOP_ITERATION = 3  # the argument of CALL_INTRINSIC_1 where a generator turns StopIteration into another error
+_EXIT_ARGUMENTS = 3 if sys.version_info >= (3, 14) else 2  # of the call of __exit__ at the end of a with block
 _RETURNS = frozenset(dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap)
 _CANNOT_FAIL = frozenset(
     opcode
     for name, opcode in dis.opmap.items()
-    if name in {"NOP", "COPY", "SWAP", "CACHE", "PUSH_NULL", "PRECALL", "KW_NAMES", "POP_TOP", "END_FOR"}
-    or name in {"RETURN_VALUE", "RETURN_CONST", "PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE"}
+    if name in {"NOP", "COPY", "SWAP", "CACHE", "PUSH_NULL", "PRECALL", "KW_NAMES", "POP_TOP", "END_FOR", "POP_ITER"}
+    or name in {"RETURN_VALUE", "RETURN_CONST", "PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE", "NOT_TAKEN", "LOAD_SMALL_INT"}
     or name.startswith(("LOAD_CONST", "LOAD_FAST", "STORE_FAST", "YIELD_VALUE", "JUMP_"))
     or name.endswith(("IF_NONE", "IF_NOT_NONE"))
 )
@@ -241,17 +244,31 @@ def _with_ends(code: CodeType) -> frozenset[int]:
         loads = steps[number : number + 3]
         if len(loads) == 3 and all(step.opname == "LOAD_CONST" and step.argval is None for step in loads):
             rest = [step for step in steps[number + 3 : number + 5] if step.opname in {"PRECALL", "CALL"}]
-            if rest and rest[-1].opname == "CALL" and rest[-1].arg == 2:
+            if rest and rest[-1].opname == "CALL" and rest[-1].arg == _EXIT_ARGUMENTS:
                 found.update(step.offset for step in (first, *loads, *rest))
-                if number and steps[number - 1].opname == "SWAP":  # a return within the block
-                    found.add(steps[number - 1].offset)
+                while number and steps[number - 1].opname == "SWAP":  # a return within the block
+                    number -= 1
+                    found.add(steps[number].offset)
         if first.opname == "WITH_EXCEPT_START":
             found.update((first.offset, steps[number - 1].offset))
     return frozenset(found)
 
 
+@cache
+def _generator_ends(code: CodeType) -> frozenset[int]:
+    """The instructions (since 3.12) to which each exception of a generator jumps last, also when it is closed. They
+    neither look for signals nor allocate. Python swallows an error of a generator that it closes itself.
+    """
+    found: set[int] = set()
+    steps = list(dis.get_instructions(code))
+    for number, step in enumerate(steps):
+        if step.opname == "CALL_INTRINSIC_1" and step.arg == _STOP_ITERATION:
+            found.update(each.offset for each in steps[number : number + 2])
+    return frozenset(found)
+
+
 def _how(frame: FrameType, opcode: int, before: int, outermost: bool) -> str:
-    if frame.f_lasti in _with_ends(frame.f_code) or (outermost and opcode in _RETURNS):
+    if frame.f_lasti in _with_ends(frame.f_code) | _generator_ends(frame.f_code) or (outermost and opcode in _RETURNS):
         return "exempt"
     if before in _LOOKS_FOR_SIGNALS:
         return "signal"

@@ -21,7 +21,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.download_cache import cache_directory, locked
 
 ROOT = Path(__file__).resolve().parents[2]
-SUPPORTED = ((3, 11), (3, 12), (3, 13))
+SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
 _INSTALL_S = 300.0
 
 

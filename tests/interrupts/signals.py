@@ -3,8 +3,8 @@
 A timer sends SIGALRM at a random moment of a reading, and its handler raises in the main thread, as Ctrl-C does. Each
 message that comes is noted; at the end everything must have come, and nothing may be committed that did not.
 
-For ``next()`` and the ``for`` loop a message is handed out inside C. A signal may then be served in the application's
-own code, after the return and before the name is bound. The interrupted frame shows that: the handler does not raise.
+The handler raises in the reading function of the application, too. What a variable holds by then was handed out, and
+nothing else may be lost. Built-in ``next()`` cannot promise that: there the handler raises in the project alone.
 """
 
 from __future__ import annotations
@@ -41,17 +41,23 @@ class SignalFigures:
     operation: str
     worlds: int = 0
     inside: int = 0
+    between: int = 0
     outside: int = 0
     repeats: int = 0
     findings: list[str] = field(default_factory=list)
 
 
 class _Bell:
-    """Rings at random moments while an operation runs; only where the project's code is below, it raises."""
+    """Rings at random moments while an operation runs, and raises in the project's code; with ``callers`` also in the
+    function that reads.
+    """
 
-    def __init__(self, choose: random.Random, again: bool = False) -> None:
+    def __init__(self, choose: random.Random, again: bool = False, callers: bool = False) -> None:
         self._choose = choose
         self._again = again
+        self._callers = callers
+        self.world: Any = None
+        self.between = 0
         self._soon = False
         self.armed = False
         self.inside = 0
@@ -65,10 +71,14 @@ class _Bell:
         if not self.armed:
             return
         if not _in_project(frame):
-            self.outside += 1  # between two calls: nothing of the project is interrupted
-            self.set()
-            return
-        self.inside += 1
+            if not (self._callers and _reads(frame)):
+                self.outside += 1  # nothing of the project, nor its caller, is interrupted
+                self.set()
+                return
+            self.between += 1
+            self.world.holds(frame.f_locals if frame is not None else {})
+        else:
+            self.inside += 1
         self.armed = self._again
         if self._again:
             # each second time while the first interrupt is still on its way to the application
@@ -88,6 +98,11 @@ def _in_project(frame: FrameType | None) -> bool:
     return inside
 
 
+def _reads(frame: FrameType | None) -> bool:
+    """Whether this is the frame of a function that reads, between two calls."""
+    return frame is not None and frame.f_code.co_filename == _HARNESS and frame.f_code.co_name.startswith("by_")
+
+
 def ring(operation: Operation, seconds: float, seed: int, enough: int = 1 << 30) -> SignalFigures:
     """Interrupt an operation by signals, again and again, for so many seconds. Only in the main thread.
 
@@ -97,7 +112,7 @@ def ring(operation: Operation, seconds: float, seed: int, enough: int = 1 << 30)
     figures = SignalFigures(operation.name)
     choose = random.Random(seed)
     end = monotonic() + seconds
-    bell = _Bell(choose)
+    bell = _Bell(choose, callers=operation.reaches)
     for _ in range(2):  # the first one imports what is imported late
         began = monotonic()
         made = _read(operation)
@@ -112,7 +127,7 @@ def ring(operation: Operation, seconds: float, seed: int, enough: int = 1 << 30)
                 figures.findings.append(str(violation))
             except Exception as refusal:
                 figures.findings.append(f"refuses: {type(refusal).__name__}: {refusal}")
-    figures.inside, figures.outside = bell.inside, bell.outside
+    figures.inside, figures.outside, figures.between = bell.inside, bell.outside, bell.between
     return figures
 
 
@@ -175,7 +190,7 @@ def _read(operation: Operation) -> Any:
 
 def _one_world(operation: Operation, bell: _Bell) -> int:
     """Read one world to its end, interrupted once. Returns: how many messages came again."""
-    made = operation.prepare()
+    made = bell.world = operation.prepare()
     collects = gc.isenabled()
     gc.disable()  # Python swallows what is raised in a finaliser
     bell.armed = True

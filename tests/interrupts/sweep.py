@@ -48,6 +48,7 @@ class Operation:
 
     Arguments: ``prepare`` makes what it is done with, ``act`` does it and is interrupted; ``repeats`` is how many
     messages may come again after an interrupt; ``mend`` is what an application does after it before it reads on.
+    ``reaches`` says that no interrupt comes between a call and the caller's variable (not so of built-in ``next()``).
     """
 
     name: str
@@ -56,6 +57,7 @@ class Operation:
     repeats: int = 1
     mend: Callable[[World], None] = lambda _world: None
     columns: bool = True
+    reaches: bool = True
 
     def after(self, world: World, aftermath: Aftermath | None) -> int:
         """Read on, and check that all came and is finished."""

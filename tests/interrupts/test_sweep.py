@@ -80,7 +80,13 @@ def test_a_second_shutdown_ends_an_interrupted_one(monkeypatch: pytest.MonkeyPat
     member.check_committed()
 
 
-@pytest.mark.parametrize("name", ["for message in stream", "stream.get", "next(stream)", "stream.batches"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("for message in stream", "stream.get", "next(stream)", "stream.batches", "next(stream.batches())"),
+        *("stream.to_arrow", "stream.take", "for message in messages()", "messages().get", "next(messages())"),
+    ],
+)
 def test_a_signal_at_any_moment_loses_nothing(name: str) -> None:
     operation = next(one for one in reading.OPERATIONS if one.name == name)
     figures = ring(operation, scaled(20), seed=1, enough=10)
@@ -153,7 +159,7 @@ def test_a_failed_allocation_loses_nothing() -> None:
 def test_this_python_is_named_among_those_found() -> None:
     """The campaign names the versions that are not on the machine; they cannot be tested here."""
     named = [f"{major}.{minor}" for major, minor in (python.minor for python in FOUND)] + pythons.missing()
-    assert sorted(named) == ["3.11", "3.12", "3.13"]
+    assert sorted(named) == ["3.11", "3.12", "3.13", "3.14"]
 
 
 # ---- the sweep itself finds what it is there for

@@ -9,7 +9,7 @@ fetchers and of the group's thread, so that a lock that an interrupt left locked
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from queue import Empty, SimpleQueue
 from threading import Thread, get_native_id
@@ -259,6 +259,19 @@ class World:
             partition.took(mine[0], mine[-1] + 1)
         self.check()
 
+    def holds(self, variables: Mapping[str, Any]) -> None:
+        """Count what these variables of an interrupted reader hold as handed out, which it has not noted yet."""
+        offsets: list[tuple[int, int]] = []
+        for name in ("message", "rows", "table", "taken"):
+            found = variables.get(name)
+            if name in {"rows", "table"} and found is not None:
+                offsets += zip(found.column("partition").to_pylist(), found.column("offset").to_pylist(), strict=True)
+            elif found is not None:
+                messages = found if name == "taken" else [found]
+                offsets += [(message.partition, message.offset) for message in messages]
+        for number, offset in offsets:
+            self.partitions[number].returned.add(offset)
+
     # ---- what must hold
 
     def check(self) -> None:
@@ -393,6 +406,17 @@ def by_batches(world: World) -> None:
             world.took_rows(rows)
     except ConsumerTimeoutException:
         pass
+
+
+def by_batches_next(world: World) -> None:
+    """``next(stream.batches())``."""
+    batches = world.stream.batches(max_rows=ROWS)
+    while True:
+        try:
+            rows = next(batches)
+        except ConsumerTimeoutException:
+            return
+        world.took_rows(rows)
 
 
 def by_to_arrow(world: World) -> None:
