@@ -462,7 +462,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         for restore in self._restorers:
             restore()
         if isinstance(self._running, BalancedRun):
-            self._running.engine.left_to_parent()
+            self._running.left_to_parent()
         if member is not None:
             member.delivery.left_to_parent(self._forked)
 

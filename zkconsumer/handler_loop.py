@@ -24,6 +24,7 @@ from zkconsumer.balance.balanced_run import BalancedOptions, BalancedRun, Member
 from zkconsumer.balance.dead_letters import DeadLetterTarget
 from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
+from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import check_handler, check_options, check_workers
 from zkconsumer.balance.lanes import Order, kept_order, order_named
 from zkconsumer.balance.retry import Retry
@@ -208,6 +209,8 @@ class RunLoop:
         """Return the handler to call and its executor. Raises TypeError and ValueError for what does not fit."""
         traced = tracer is not None and tracer is not False
         check_handler(handler, concurrency, executor, traced=traced)
+        if executor != "processes":  # those pickle the handler, and do the same in the worker
+            handler = ends_forked_child(handler)
         if traced:  # here, so that the loop has no branch for it
             from zkconsumer.tracing import ProcessSpans  # here, because nobody else needs the library
 

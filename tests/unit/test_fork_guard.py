@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from textwrap import dedent, indent
 
+import pytest
+
 from tests.timing import scaled
 
 _BEGINNING = """
@@ -192,44 +194,89 @@ def test_a_childs_signals_end_nothing_of_its_parents() -> None:
     """)
 
 
-def test_a_forked_handler_takes_no_further_message(tmp_path: Path) -> None:
-    """The child returns from the handler into the loop of its worker."""
+@pytest.mark.parametrize("form", ["plain", "threads", "batches", "asyncio", "processes"])
+def test_a_forked_handler_takes_no_further_message(form: str, tmp_path: Path) -> None:
+    """The child returned from the handler into the loop of its worker: a copy of that lived on, or answered.
+
+    Its parent's handler is still running when the child ends.
+    """
     script = tmp_path / "script.py"
     script.write_text(_FORKING_HANDLER)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(script), str(tmp_path / "handled")],
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(script), str(tmp_path / "out"), form, str(scaled(20))],
         capture_output=True,
         text=True,
         timeout=scaled(60),
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in (tmp_path / "handled").read_text().splitlines()]
-    parent = done.stdout.split()[0]
-    assert sorted(int(offset) for pid, offset in lines if pid == parent) == list(range(50))
-    assert [offset for pid, offset in lines if pid != parent] == ["0"]
+    assert done.stderr.count("ValueError: of the child") == 1, done.stderr
+    handled = [int(offset) for offset in (tmp_path / "out").read_text().split()]
+    assert sorted(handled) == list(range(50))
 
 
 _FORKING_HANDLER = """
-import os, sys
+import asyncio, os, sys, time
 from pathlib import Path
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.testing import FakeCluster
 
-def handle(message):
-    child = os.fork() if message.offset == 0 else None
-    with Path(sys.argv[1]).open("a") as file:
-        file.write(f"{os.getpid()} {message.offset}\\n")
-    if child:
-        assert os.waitpid(child, 0) == (child, 0)
+out, form, seconds = sys.argv[1:]
+ENDS = {10: ("return", 0), 20: ("raise", 1), 30: ("exit", 3)} | ({40: ("await", 1)} if form == "asyncio" else {})
 
-with FakeCluster(zookeeper=True) as cluster:
-    cluster.create_topic("events", 1)
-    cluster.append("events", 0, [b"v"] * 50)
-    connector = ZookeeperConsumerConnector(
-        {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest"}
-    )
-    connector.run(handle, "events", concurrency=2, order="none", until="end")
-    connector.shutdown()
-print(os.getpid())
+def begin(message):
+    if message.offset in ENDS:
+        end, code = ENDS[message.offset]
+        child = os.fork()
+        if not child:
+            if end == "raise":
+                raise ValueError("of the child")
+            if end == "exit":
+                sys.exit(code)
+            return True
+        limit = time.monotonic() + float(seconds)
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > limit:
+                os.kill(child, 9)
+                os._exit(70)
+            time.sleep(0.01)
+        if os.waitstatus_to_exitcode(ended[1]) != code:
+            os._exit(71)
+    with Path(out).open("a") as file:
+        file.write(f"{message.offset}\\n")
+    return False
+
+def handle(message):
+    begin(message)
+
+def handle_batch(messages):
+    for message in messages:
+        if begin(message):
+            return
+
+async def handle_coroutine(message):
+    if begin(message) and ENDS[message.offset][0] == "await":
+        await asyncio.sleep(0)
+        Path(out).write_text("of a child")
+
+options = {
+    "plain": {},
+    "threads": {"concurrency": 2, "order": "none", "until": "end"},
+    "batches": {"concurrency": 2, "order": "none", "until": "end", "batch": 10},
+    "asyncio": {"concurrency": 2, "order": "none", "until": "end", "executor": "asyncio"},
+    "processes": {"concurrency": 1, "order": "none", "until": "end", "executor": "processes"},
+}[form]
+handler = {"batches": handle_batch, "asyncio": handle_coroutine}.get(form, handle)
+timeout = {"consumer.timeout.ms": 500, "consumer.timeout.action": "end"} if form == "plain" else {}
+
+if __name__ == "__main__":
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("events", 1)
+        cluster.append("events", 0, [b"v"] * 50)
+        connector = ZookeeperConsumerConnector(
+            {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest"} | timeout
+        )
+        connector.run(handler, "events", **options)
+        connector.shutdown()
+        assert cluster.zookeeper.tree("/consumers/g/offsets/events").popitem()[1] == b"50"
 """

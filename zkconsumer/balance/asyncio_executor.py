@@ -82,6 +82,10 @@ class AsyncioExecutor:
         """The seconds by which the loop is late because a handler blocks it. Any thread."""
         return self._bridge.lag
 
+    def left_to_parent(self) -> None:
+        """End the loop in a forked process. On the thread that forked, which is the only one there."""
+        self._bridge.left_to_parent()
+
     def running(self) -> list[tuple[Work, float]]:
         """Return the works in handlers now, each with the time at which its handler began. Any thread."""
         return list(self._running.items())

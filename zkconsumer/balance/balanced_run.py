@@ -287,6 +287,13 @@ class BalancedRun:
         self._hurried = True
         self._events.put(None)
 
+    def left_to_parent(self) -> None:
+        """Do nothing more in a forked process; see :mod:`zkconsumer.fork_guard`."""
+        self.engine.left_to_parent()
+        leave = getattr(self.executor, "left_to_parent", None)  # of coroutines
+        if leave is not None:
+            leave()
+
     def put_down(self, thread: int, finished: bool) -> None:
         """Settle the messages of the handler that this thread runs, because the thread waits for the group.
 

@@ -18,6 +18,7 @@ from threading import Thread
 from typing import Any
 
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
+from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Decision, reason_of
 from zkconsumer.core.backoff import backoff
@@ -259,7 +260,7 @@ class DeadLetters:
 
 def _call(target: Callable[[Any, Failure], object], one: _Waiting) -> str:
     try:
-        result = target(one.work.message, one.failure)
+        result = ends_forked_child(lambda message: target(message, one.failure))(one.work.message)
     except Exception as error:
         log.exception("the dead_letter function failed; it is called again")
         return f"the dead_letter function failed: {reason_of(error)}"

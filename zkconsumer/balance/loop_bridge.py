@@ -19,6 +19,7 @@ from threading import Thread, current_thread
 from time import monotonic
 from typing import Any, TypeVar
 
+from zkconsumer.balance.forked_child import end_child
 from zkconsumer.deadline import Deadline
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class LoopBridge(LoopAccess):
         self._stopping = False
         self._beaten = monotonic()
         self._lag = 0.0
+        self._left = False
         self.cancelling = False
         """Whether the coroutines that have not returned are being cancelled, because the loop ends."""
 
@@ -128,6 +130,15 @@ class LoopBridge(LoopAccess):
             self._thread.join(deadline.bounded(_FOREVER) + 2 * _CANCELLED_WITHIN)
         return ended.done() and ended.result() and not self._thread.is_alive()
 
+    def left_to_parent(self) -> None:
+        """End a forked process when control is back at the loop, which shares the parent's descriptors.
+
+        Otherwise the child would take the wake-ups of the parent's loop, and go on with its coroutines.
+        """
+        self._left = True
+        if self._loop is not None and current_thread() is self._thread:
+            self._loop.stop()
+
     # ---- the loop's thread
 
     def _run(self) -> None:
@@ -139,6 +150,8 @@ class LoopBridge(LoopAccess):
             while not self._stopping:
                 try:
                     loop.run_forever()
+                    if self._left:
+                        end_child(RuntimeError("a coroutine forked, and its child gave control to the parent's loop"))
                 except BaseException:  # a task of the application's own that raised SystemExit, say
                     log.exception("%s: the event loop was interrupted, and goes on", self._thread.name)
         finally:

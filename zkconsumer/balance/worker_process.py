@@ -24,6 +24,7 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_results import outcome_of, outcomes_of
 from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, Pending
 from zkconsumer.errors import HandlerFailedError, InvalidMessageException
@@ -260,7 +261,7 @@ class Worker:
     """
 
     def __init__(self, setup: WorkerSetup, begin: Callable[[], bool], send: Callable[[object], None]) -> None:
-        self._handler = pickle.loads(setup.handler)  # noqa: S301 - of our own parent
+        self._handler = ends_forked_child(pickle.loads(setup.handler))  # noqa: S301 - of our own parent
         decoded = message_class(*pickle.loads(setup.decoders))  # noqa: S301
         bases = (WorkerMessage,) if decoded is MessageAndMetadata else (WorkerMessage, decoded)
         self._message = type("WorkerMessage", bases, {"__slots__": (), "__doc__": WorkerMessage.__doc__})

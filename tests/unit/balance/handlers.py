@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.timing import scaled
 from zkconsumer.balance.outcomes import DONE, PENDING, Failed, Later, Reject
 from zkconsumer.errors import DecodeError
 from zkconsumer.streams import MessageAndMetadata
@@ -35,6 +37,9 @@ def by_value(message: Message) -> object:
             os._exit(1)
     if word in RESULTS:
         return RESULTS[word](rest)
+    if word == "pid":
+        with Path(rest).open("a") as file:
+            file.write(f"{message.offset} {os.getpid()}\n")
     if word == "append":
         with Path(rest).open("a") as file:
             file.write(f"{message.topic}-{message.partition} {message.offset} {message.attempt}\n")  # type: ignore[attr-defined]
@@ -58,6 +63,29 @@ def _mark(name: str) -> None:
     time.sleep(600)
 
 
+def _fork(rest: str) -> None:
+    """Fork a child that ends its handler as told, and wait for its exit code while this handler still runs."""
+    end, code = rest.split()
+    child = os.fork()
+    if not child:
+        if end == "raises":
+            raise ValueError("of the child")
+        if end == "atexit":
+            atexit.register(os._exit, 9)
+        if end in ("exits", "atexit"):
+            sys.exit(int(code))
+        return
+    deadline = time.monotonic() + scaled(10)
+    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise TimeoutError("the child has not ended")
+        time.sleep(0.01)
+    if os.waitstatus_to_exitcode(found[1]) != int(code):
+        raise ValueError(f"the child ended with {found}")
+
+
 def _leave(seconds: str) -> None:
     """Die, and leave a child that lives on."""
     if os.fork():
@@ -78,6 +106,7 @@ RESULTS: dict[str, Callable[[str], object]] = {
     "die": lambda _: os._exit(7),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "leave": _leave,
+    "fork": _fork,
     "mark": _mark,
     "sleep": lambda rest: time.sleep(float(rest)),
 }

@@ -82,6 +82,24 @@ def test_a_death_costs_what_had_begun_one_attempt() -> None:
     assert all(set(known) <= {NOT_STARTED, DONE} for offset, known in source.outcomes.items() if offset != 8)
 
 
+@pytest.mark.parametrize("end", ["returns 0", "raises 1", "exits 3", "atexit 4"])
+def test_a_forked_child_answers_for_nobody(end: str, tmp_path: Path) -> None:
+    """It returned from the handler, too: it told that its parent's message was done, and handled those behind it.
+
+    The parent's handler waits for the child's end. So the child's answer would be the first.
+    """
+    out = tmp_path / "out"
+    pid = f"pid {out}".encode()
+    source = WorkList(new_works([f"fork {end}".encode(), *[pid] * 20]))
+    with running(source) as executor:
+        eventually(source.done, 30, lambda: f"all outcomes: {source.outcomes}")
+        worker = executor.workers[0].pid
+        assert executor.workers[0].starts == 1
+    assert set(source.last().values()) == {DONE}
+    assert {one for known in source.outcomes.values() for one in known} <= {NOT_STARTED, DONE}
+    assert out.read_text().split() == [word for n in range(1, 21) for word in (str(n), str(worker))]
+
+
 @pytest.mark.tier("standard")
 def test_a_crashed_batch_is_halved_until_the_poison_is_alone() -> None:
     words = [b"fine"] * 5 + [b"die"] + [b"fine"] * 2
