@@ -22,7 +22,7 @@ from zkconsumer.balance.retention_watch import RetentionWatch
 from zkconsumer.balance.work import Work
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate, Pointer, key_mark
+from zkconsumer.core.message_pointers import LOST, Fate, Pointer
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
@@ -31,8 +31,6 @@ from zkconsumer.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
-LOST = "no longer in the log"
-"""Beginning of the reason of a pointer whose message is gone."""
 AT_ONCE = 64
 """Messages of one partition that are read at once."""
 MOST_BYTES = 16 * 1024 * 1024
@@ -237,12 +235,15 @@ class PointerReader:
             if one is None:
                 self._wake.set()  # the limit of bytes: it comes with the next look
                 continue
-            problem = one.problem or _other_message(pointer, one.record)
+            problem = one.problem
+            other = not problem and not now.is_of(one.record.key)
+            if other:
+                problem = "a message of another key has its offset, so the topic was made anew"
             if not problem:
                 self._doubtful.pop((tp, pointer.offset), None)
                 self._add(home, now, one.record)
             elif one.certain or self._believed(tp, pointer.offset):
-                trouble = self._bury(tp, ledger, now, problem) or trouble
+                trouble = self._bury(tp, ledger, now, problem, lost=one.gone or other) or trouble
             else:
                 trouble = f"offset {pointer.offset}: {problem}"
         return trouble
@@ -260,19 +261,14 @@ class PointerReader:
         since = self._doubtful.setdefault((tp, offset), self._monotonic())
         return self._monotonic() - since >= BELIEVED_AFTER
 
-    def _bury(self, tp: TopicPartition, ledger: MessageLedger, pointer: Pointer, problem: str) -> str:
+    def _bury(self, tp: TopicPartition, ledger: MessageLedger, pointer: Pointer, problem: str, *, lost: bool) -> str:
         """Make the pointer a dead one. Returns why that cannot be, or an empty text."""
-        reason = f"{LOST}: {problem}" if not problem.startswith("it ") else problem
-        if not ledger.point_at([replace(pointer, fate=Fate.DEAD, due_ms=0, reason=reason)]):
+        reason = f"{LOST}: {problem}" if lost else problem
+        if lost:
+            ledger.lose(pointer, problem, self._now_ms())
+        elif not ledger.point_at([replace(pointer, fate=Fate.DEAD, due_ms=0, reason=reason)]):
             return f"offset {pointer.offset} is {reason}, and there is no room for more dead letters"
         self._doubtful.pop((tp, pointer.offset), None)
         self.lost += 1
         log.error("%s: the parked message at offset %d is lost: %s", tp, pointer.offset, reason)
         return ""
-
-
-def _other_message(pointer: Pointer, record: Any) -> str:
-    """Return why the record is not the message that was parked, or an empty text."""
-    if not pointer.key or (record.key is not None and key_mark(record.key) == pointer.key):
-        return ""
-    return "a message of another key has its offset, so the topic was made anew"

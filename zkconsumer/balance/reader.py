@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Thread
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any
 
 from zkconsumer.balance.balanced_message import balanced_class
@@ -275,7 +275,7 @@ class Reader:
         elif again:
             position.ledger.begin_again()
         assert position.ledger is not None
-        position.ledger.lose_parked()
+        position.ledger.lose_cut(time_ns() // 1_000_000)
         home = OpenPartition(
             position, position.ledger, stream.queue, stream.chunk_reader, balanced_class(stream.message_class)
         )

@@ -107,9 +107,9 @@ class RetentionWatch:
         """Look at one partition whose turn it is, and forget those that have left or have no pointers."""
         oldest: dict[TopicPartition, Pointer] = {}
         for home in homes:
-            pointers = home.ledger.pointers
-            if pointers and home.own and not home.position.revoked:
-                oldest[home.position.tp] = pointers[min(pointers)]
+            waiting = [one for one in home.ledger.pointers.values() if not one.lost_ms]
+            if waiting and home.own and not home.position.revoked:
+                oldest[home.position.tp] = min(waiting, key=lambda one: one.offset)
         for tp in [tp for tp in self._watched if tp not in oldest]:
             del self._watched[tp]
             self._risks.pop(tp, None)

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
-from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer
+from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, lost_from
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished, UnfinishedOffsets, joined
 
@@ -174,17 +174,32 @@ class MessageLedger:
             self._serial += 1
             return True
 
-    def lose_parked(self) -> None:
-        """Make dead letters of the parked messages of a log that is another one now, from ``position.cut`` on.
+    def lose_cut(self, now_ms: int) -> int:
+        """Make lost dead letters of the pointers to a log that is another one now, from ``position.cut`` on.
 
-        Its messages of the same numbers are read then. Where there is no room for them, the pointers stay as they are.
+        Its messages of the same offsets are read then. There may be more dead letters than a partition may have:
+        otherwise another message would be handled in place of a lost one. Returns how many were lost.
         """
         start, self.position.cut = self.position.cut, -1
         if start < 0:
-            return
-        reason = "no longer in the log: it was truncated, or its topic was made anew"
-        parked = [one for one in self.pointers.values() if one.offset >= start and one.fate is Fate.PARKED]
-        self.point_at([replace(one, fate=Fate.DEAD, due_ms=0, reason=reason) for one in parked])
+            return 0
+        with self._lock:
+            reason = "its log was truncated, or its topic was made anew"
+            return self._change(lost_from(self._pointers.values(), start, reason, now_ms))
+
+    def lose(self, pointer: Pointer, why: str, now_ms: int) -> None:
+        """Make a lost dead letter of a pointer, whose message is no longer in the log."""
+        gone = pointer.lost(why, now_ms)
+        with self._lock:
+            self._change({pointer.place: None, gone.place: gone})
+
+    def _change(self, changes: Mapping[int, Pointer | None]) -> int:
+        """Change pointers. Returns how many are added. The caller holds the lock."""
+        self._pointers = applied(self._pointers, changes)
+        self._changes |= changes
+        self._passing.difference_update(changes)
+        self._serial += bool(changes)
+        return sum(one is not None for one in changes.values())
 
     def _fate(self, offset: int) -> Fate:
         return self._pointers[offset].fate

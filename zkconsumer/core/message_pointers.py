@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
 
@@ -24,6 +24,8 @@ MOST_POINTERS = 1000
 """Pointers of each kind that one partition may have."""
 MOST_REASON = 200
 """Characters of a reason that are kept."""
+LOST = "no longer in the log"
+"""Beginning of the reason of a pointer whose message is gone."""
 NODE_BYTES = 128 * 1024
 """Size of a partition's node, at most: a transaction has room for several."""
 _MARK_LENGTH = 18
@@ -45,6 +47,8 @@ class Pointer:
     ``attempts`` have failed, the first at ``first_ms``; the next is due at ``due_ms`` (milliseconds since 1970; both 0
     if there is none). ``key`` is :func:`key_mark` of its key, empty if it has none or order does not matter. A message
     that is parked only because an earlier one of its key is has no attempts. ``reason`` tells why it failed last.
+    ``lost_ms`` is when its message was found to be gone from the log, 0 if it was not. Another message may have its
+    offset by then.
     """
 
     offset: int
@@ -54,10 +58,38 @@ class Pointer:
     first_ms: int = 0
     key: str = ""
     reason: str = ""
+    lost_ms: int = 0
+
+    @property
+    def place(self) -> int:
+        """The number by which the pointers of a partition are known: the offset, or a negative one for a lost message.
+
+        So the message that has the offset in a new log neither ends nor replaces the pointer of the lost one.
+        """
+        return self.offset if not self.lost_ms else -1 - (self.lost_ms << 63 | self.offset)
+
+    def lost(self, why: str, now_ms: int) -> Pointer:
+        """Return the dead letter that this becomes because its message is gone."""
+        failed = f"; it was {self.fate.value}: {self.reason}" if self.reason else ""
+        return replace(self, fate=Fate.DEAD, due_ms=0, lost_ms=now_ms, reason=f"{LOST}: {why}{failed}"[:MOST_REASON])
+
+    def is_of(self, key: bytes | None) -> bool:
+        """Return whether the message at the offset may be that of the pointer, by its key."""
+        return not self.key or (key is not None and key_mark(key) == self.key)
 
 
 Pointers = Mapping[int, Pointer]
-"""Pointers of one partition by their offsets."""
+"""Pointers of one partition by their places."""
+
+
+def lost_from(pointers: Iterable[Pointer], start: int, why: str, now_ms: int) -> dict[int, Pointer | None]:
+    """Return the changes that make lost dead letters of all pointers from an offset on, also of dead letters."""
+    changes: dict[int, Pointer | None] = {}
+    for one in pointers:
+        if one.offset >= start and not one.lost_ms:
+            gone = one.lost(why, now_ms)
+            changes |= {one.place: None, gone.place: gone}
+    return changes
 
 
 def key_mark(key: bytes) -> str:
@@ -81,7 +113,7 @@ def encode_pointers(pointers: Iterable[Pointer]) -> bytes:
 
     Reasons are cut short where the content would become larger than :data:`NODE_BYTES`.
     """
-    ordered = sorted(pointers, key=lambda p: p.offset)
+    ordered = sorted(pointers, key=lambda p: (p.offset, p.lost_ms))
     data = b""
     for characters in (MOST_REASON, MOST_REASON // 5, 0):
         data = _encoded(ordered, characters)
@@ -91,9 +123,11 @@ def encode_pointers(pointers: Iterable[Pointer]) -> bytes:
 
 
 def _encoded(pointers: Iterable[Pointer], characters: int) -> bytes:
-    listed = [
-        [p.offset, p.fate.value, p.attempts, p.due_ms, p.first_ms, p.key, p.reason[:characters]] for p in pointers
-    ]
+    listed: list[list[object]] = []
+    for p in pointers:
+        listed.append([p.offset, p.fate.value, p.attempts, p.due_ms, p.first_ms, p.key, p.reason[:characters]])
+        if p.lost_ms:
+            listed[-1].append(p.lost_ms)
     if not listed:
         return b""
     text = json.dumps(listed, separators=(",", ":"), ensure_ascii=True)
@@ -125,17 +159,17 @@ def decode_pointers(data: bytes) -> dict[int, Pointer]:
     found = {}
     for one in listed:
         pointer = _pointer(one)
-        found[pointer.offset] = pointer
+        found[pointer.place] = pointer
     return found
 
 
 def _pointer(one: object) -> Pointer:
-    if not isinstance(one, list) or len(one) != 7:
+    if not isinstance(one, list) or len(one) not in (7, 8):
         raise ValueError(f"{one!r:.80} is no pointer")
-    offset, fate, attempts, due, first, key, reason = one
-    for number in (offset, attempts, due, first):
+    offset, fate, attempts, due, first, key, reason, lost = (*one, 0)[:8]
+    for number in (offset, attempts, due, first, lost):
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST_OFFSET:
             raise ValueError(f"{one!r:.80} has no number where one belongs")
     if not isinstance(key, str) or not isinstance(reason, str):
         raise ValueError(f"{one!r:.80} has no text where one belongs")
-    return Pointer(offset, Fate(fate), attempts, due, first, key[:MOST_REASON], reason[:MOST_REASON])
+    return Pointer(offset, Fate(fate), attempts, due, first, key[:MOST_REASON], reason[:MOST_REASON], lost)

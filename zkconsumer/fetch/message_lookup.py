@@ -41,13 +41,15 @@ class MessageAt:
     """The message at one offset, or the reason why there is none.
 
     ``record`` is None if there is no message; then ``problem`` says why. ``certain`` is false if the message may still
-    come: a new leader may know less of its log for some time.
+    come: a new leader may know less of its log for some time. ``gone``: the log does not have it, as opposed to one
+    that cannot be read.
     """
 
     offset: int
     record: Any = None
     problem: str = ""
     certain: bool = True
+    gone: bool = False
 
 
 class Retention(NamedTuple):
@@ -203,7 +205,7 @@ class MessageLookup:
             raise codes.error(answer.error, f"{channel.name}, Fetch of {tp}")
         end = answer.end(level)
         if not answer.records and 0 <= end <= first:
-            return [MessageAt(first, problem=f"the log ends at offset {end}", certain=False)], BYTES
+            return [MessageAt(first, problem=f"the log ends at offset {end}", certain=False, gone=True)], BYTES
         return self._scan(answer, tp, wanted, size)
 
     def _scan(
@@ -236,7 +238,7 @@ class MessageLookup:
         if reached <= first:
             raise BrokerError(f"{tp}: no message came from offset {first} on")
         passed = (offset for offset in wanted if first <= offset < reached)
-        return [found.get(offset) or MessageAt(offset, problem=GONE) for offset in passed], BYTES
+        return [found.get(offset) or MessageAt(offset, problem=GONE, gone=True) for offset in passed], BYTES
 
     def _larger(self, tp: TopicPartition, offset: int, size: int, wanted: int) -> tuple[list[MessageAt], int]:
         limit = max(self._settings.largest_batch, self._settings.partition_bytes, BYTES)
@@ -252,9 +254,9 @@ def _outside(channel: BrokerChannel, tp: TopicPartition, offset: int, deadline: 
     """Return why an offset is out of range. Raises BrokerError if it is not, or if nobody can tell."""
     span = log_spans(channel, [tp], deadline)[tp]
     if span.start is not None and offset < span.start:
-        return MessageAt(offset, problem=f"the log begins at offset {span.start}")
+        return MessageAt(offset, problem=f"the log begins at offset {span.start}", gone=True)
     if span.end is not None and offset >= span.end:
-        return MessageAt(offset, problem=f"the log ends at offset {span.end}", certain=False)
+        return MessageAt(offset, problem=f"the log ends at offset {span.end}", certain=False, gone=True)
     raise BrokerError(f"{tp}: offset {offset} is out of range, but not beyond the log: {span.problem or 'it moves'}")
 
 

@@ -65,9 +65,8 @@ class OwnedPartitions:
         """Return a position that begins as the nodes say."""
         position = PartitionPosition(tp, thread, self._start_in(known))
         if known.acks is not None:
-            position.known_pointers = known.acks.pointers
+            _take_pointers(position, known)
             position.known_note = None if position.consumed is None else known.acks.note
-            position.may_park, position.parking_trouble = not known.acks.trouble, known.acks.trouble
         return position
 
     def _start_in(self, known: KnownOffset) -> int | None:
@@ -231,6 +230,7 @@ class OwnedPartitions:
             self._commits.succeed(old, new)
         else:
             new.committed = known.offset  # None: a seek stores its place first, even if it is the place we were at
+            _take_pointers(new, known)
             self._commits.forget([old])
             self._commits.track([(new, known)])
         self._hold.fail(new, error)
@@ -242,6 +242,7 @@ class OwnedPartitions:
         Nothing more of the log before it is handed out. Returns the new position.
         """
         new = PartitionPosition(old.tp, old.thread, offset)
+        _take_pointers(new, known)
         waits = old in self._unstarted
         self._replace(old, new)
         self._commits.forget([old])
@@ -316,3 +317,11 @@ class OwnedPartitions:
             del self.positions[position.tp]
         self._unstarted.discard(position)
         self._sought.discard(position)
+
+
+def _take_pointers(position: PartitionPosition, known: KnownOffset) -> None:
+    """Have the ledger of a position begin with the pointers that were read."""
+    acks = known.acks
+    if acks is not None:
+        position.known_pointers = acks.pointers
+        position.may_park, position.parking_trouble = not acks.trouble, acks.trouble

@@ -69,7 +69,7 @@ def pointers_node(data: bytes, stat: NodeStat) -> PointersNode:
     except ValueError as error:
         return PointersNode(None, None, (), stat, problem=f"it is no list of pointers: {error}")
     parked = sorted((p for p in found.values() if p.fate is Fate.PARKED), key=lambda p: p.offset)
-    dead = sorted((p for p in found.values() if p.fate is Fate.DEAD), key=lambda p: p.offset)
+    dead = sorted((p for p in found.values() if p.fate is Fate.DEAD), key=lambda p: (p.lost_ms > 0, p.offset))
     listed = tuple(map(_pointed, (*parked[:MOST_LISTED], *dead[:MOST_LISTED])))
     due = min((p.due_ms for p in parked if p.due_ms), default=0)
     return PointersNode(len(parked), len(dead), listed, stat, due)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from zkconsumer.core.message_ledger import applied
 from zkconsumer.core.message_pointers import (
     MOST_POINTERS,
     Fate,
@@ -26,6 +27,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.ack_nodes import KnownAcks, after_recreation, is_of_earlier_topic
 from zkconsumer.zookeeper.node_values import FORBIDDEN
 from zkconsumer.zookeeper.session import Session
 
@@ -49,7 +51,7 @@ class PartitionPointers:
 
 @dataclass(frozen=True, slots=True)
 class PointerChange:
-    """The result of a change: the offsets whose pointers were changed, and why others were not."""
+    """The result of a change: the places of the pointers that were changed, and why others were not."""
 
     partition: TopicPartition
     changed: tuple[int, ...] = ()
@@ -89,12 +91,17 @@ class PointerNodes:
         for at in range(0, len(partitions), _AT_ONCE):
             some = partitions[at : at + _AT_ONCE]
             nodes = self._session.read([paths.pointers(self.group, tp) for tp in some], Deadline(self._timeout))
-            for tp, node in zip(some, nodes, strict=True):
+            topics = self._session.stat([paths.topic(tp.topic) for tp in some], Deadline(self._timeout))
+            for tp, node, topic in zip(some, nodes, topics, strict=True):
                 if node is FORBIDDEN:
                     found.append(PartitionPointers(tp, {}, -1, "ZooKeeper does not let us read it; check the ACL"))
                 elif node is not None:
                     try:
-                        found.append(PartitionPointers(tp, decode_pointers(node.data), node.version))
+                        pointers = decode_pointers(node.data)
+                        if is_of_earlier_topic(node, topic):
+                            # a change writes the node, so the owner could not see this any more
+                            pointers = dict(after_recreation(KnownAcks(pointers=pointers), topic).pointers)
+                        found.append(PartitionPointers(tp, pointers, node.version))
                     except ValueError as error:
                         found.append(PartitionPointers(tp, {}, node.version, f"it holds no pointers: {error}"))
         return found
@@ -108,7 +115,7 @@ class PointerNodes:
     ) -> PointerChange:
         """Change pointers of one partition. Nothing is overwritten that was not read.
 
-        Arguments: ``change`` returns the new pointers by offset (None: remove it) for those that are there now; it is
+        Arguments: ``change`` returns the new pointers by place (None: remove it) for those that are there now; it is
         called again if somebody else wrote the node. It may raise ValueError, whose text becomes the problem. With
         ``create`` a missing node is made.
         """
@@ -129,10 +136,9 @@ class PointerNodes:
                 return PointerChange(partition, problem=str(error))
             if not changes:
                 return PointerChange(partition)
-            merged = {offset: one for offset, one in {**found[0].pointers, **changes}.items() if one is not None}
-            data = encode_pointers(merged.values())
+            data = encode_pointers(applied(found[0].pointers, changes).values())
             if self._session.write(path, data, Deadline(self._timeout), found[0].version):
-                return PointerChange(partition, tuple(sorted(changes)))
+                return PointerChange(partition, tuple(changes))
         return PointerChange(partition, problem="its owner wrote it each time; try again")
 
 
@@ -165,14 +171,17 @@ class PointerFilter:
         )
 
 
-def replayed(chosen: PointerFilter, now_ms: int) -> Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]]:
+def replayed(
+    chosen: PointerFilter, present: Collection[int], now_ms: int
+) -> Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]]:
     """Return the change that makes messages due for a member; dead letters have all attempts anew.
 
+    Arguments: ``present`` are the places of pointers whose messages are in the log. Others are left alone.
     It raises ValueError if the partition would have more parked messages than it may.
     """
 
     def change(pointers: Mapping[int, Pointer]) -> Mapping[int, Pointer | None]:
-        some = chosen.of(pointers.values())
+        some = [one for one in chosen.of(pointers.values()) if one.place in present]
         dead = [replace(one, fate=Fate.PARKED, attempts=0, first_ms=0) for one in some if one.fate is Fate.DEAD]
         parked = [one for one in some if one.fate is Fate.PARKED]
         room = MOST_POINTERS - sum(one.fate is Fate.PARKED for one in pointers.values())
@@ -189,20 +198,23 @@ def replayed(chosen: PointerFilter, now_ms: int) -> Callable[[Mapping[int, Point
 def dropped(
     chosen: PointerFilter, shown: Collection[int]
 ) -> Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]]:
-    """Return the change that removes pointers. Only those that were shown, and saved for an undo, are removed."""
-    return lambda pointers: {one.offset: None for one in chosen.of(pointers.values()) if one.offset in shown}
+    """Return the change that removes pointers.
+
+    Only those whose places were shown, and which were saved for an undo, are removed.
+    """
+    return lambda pointers: {one.place: None for one in chosen.of(pointers.values()) if one.place in shown}
 
 
 def put_back(saved: Iterable[Pointer]) -> Callable[[Mapping[int, Pointer]], Mapping[int, Pointer | None]]:
     """Return the change that puts dropped pointers back. It raises ValueError if there is no room for them."""
 
     def change(pointers: Mapping[int, Pointer]) -> Mapping[int, Pointer | None]:
-        missing = [one for one in saved if one.offset not in pointers]
+        missing = [one for one in saved if one.place not in pointers]
         for fate in Fate:
             have = sum(one.fate is fate for one in [*pointers.values(), *missing])
             if have > MOST_POINTERS:
                 raise ValueError(f"there would be {have} {fate.value} messages, {MOST_POINTERS} are the most")
-        return {one.offset: one for one in missing}
+        return {one.place: one for one in missing}
 
     return change
 
@@ -261,7 +273,7 @@ def _parsed(one: Any) -> tuple[TopicPartition, Pointer]:
     if not isinstance(one, dict):
         raise ValueError(f"{one!r:.80} is no pointer")
     names = ("offset", "attempts", "due_ms", "first_ms", "partition")
-    numbers = {name: one.get(name) for name in names}
+    numbers = {**{name: one.get(name) for name in names}, "lost_ms": one.get("lost_ms", 0)}
     texts = {name: one.get(name) for name in ("key", "reason", "topic")}
     if not all(type(value) is int and 0 <= value < 1 << 63 for value in numbers.values()):
         raise ValueError(f"{one!r:.80} has no number where one belongs")

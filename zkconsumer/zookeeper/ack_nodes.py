@@ -12,14 +12,17 @@ Pure; any thread.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import time_ns
 
 from zkconsumer.core.finished_note import FinishedNote, decode_note
-from zkconsumer.core.message_pointers import Pointer, decode_pointers
+from zkconsumer.core.message_ledger import applied
+from zkconsumer.core.message_pointers import Pointer, decode_pointers, lost_from
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
 
 NOTE_BYTES = 64 * 1024
 """Largest note in a node. What does not fit is consumed again if the member dies."""
+RECREATED = "its topic was deleted and made anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class KnownAcks:
     * ``note_data``: the bytes of that note
     * ``has_note``: whether there is a node for the note, whatever is in it
     * ``pointers`` and the data ``version`` of their node; None: there is no node
-    * ``outdated``: whether the node has pointers that must be dropped, because they name messages of a deleted topic
+    * ``outdated``: whether the node must be written, because it names messages of a deleted topic as if they were there
     * ``trouble``: why the pointers cannot be used, in words; empty if they can
     """
 
@@ -76,6 +79,26 @@ def known_acks(
             found, data = None, b""
     listed, version, trouble = known_pointers(path, pointers)
     return KnownAcks(found, data, note is not None, listed, version, trouble=trouble)
+
+
+def after_recreation(known: KnownAcks, topic: Node | None) -> KnownAcks:
+    """Return what is known once the topic was deleted and made anew: all messages of the pointers are lost.
+
+    They were lost when the node ``topic`` was made. So each reader gives them the same places.
+    """
+    made_ms = 0 if topic is None else topic.ctime
+    changes = lost_from(known.pointers.values(), 0, RECREATED, made_ms if made_ms > 0 else time_ns() // 1_000_000)
+    return replace(known, pointers=applied(known.pointers, changes), outdated=known.outdated or bool(changes))
+
+
+def is_of_earlier_topic(node: Node | None, topic: Node | None) -> bool:
+    """Return whether a node of a partition was last written before the node ``topic`` of its topic was made.
+
+    ZooKeeper numbers all changes one after the other, so no clock takes part.
+    """
+    if node is None or topic is None or topic is FORBIDDEN:
+        return False
+    return topic.czxid > node.mzxid >= 0
 
 
 def known_pointers(path: str, node: Node | None) -> tuple[Mapping[int, Pointer], int | None, str]:

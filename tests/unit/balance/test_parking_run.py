@@ -73,7 +73,7 @@ class World:
         return decode_pointers(node.data) if node is not None else {}
 
     def fates(self) -> dict[int, Fate]:
-        return {offset: one.fate for offset, one in self.pointers().items()}
+        return {one.offset: one.fate for one in self.pointers().values()}
 
     def dead(self, verb: str, *arguments: str) -> int:
         where = ["--zookeeper", self.cluster.zookeeper_connect, "--timeout", str(int(scaled(10) * 1000))]

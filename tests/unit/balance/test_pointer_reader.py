@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.timing import eventually
 from zkconsumer.balance import pointer_reader
 from zkconsumer.balance.due_pointers import due_pointers
-from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, LONGEST_PAUSE, LOST, PointerReader
+from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, LONGEST_PAUSE, PointerReader
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, key_mark
+from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Fate, Pointer, key_mark
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
@@ -173,9 +173,10 @@ def test_paused_and_revoked_partitions_wait() -> None:
 
 def test_lost_message_stays_as_a_dead_pointer() -> None:
     this = Fixture(Pointer(3, attempts=4, due_ms=5, key=KEY))
-    this.log.found[3] = MessageAt(3, problem="the log begins at offset 90")
+    this.log.found[3] = MessageAt(3, problem="the log begins at offset 90", gone=True)
     assert this.looked() == []
-    assert this.ledger.pointers[3] == Pointer(3, Fate.DEAD, 4, 0, 0, KEY, f"{LOST}: the log begins at offset 90")
+    (pointer,) = this.ledger.pointers.values()
+    assert pointer == Pointer(3, Fate.DEAD, 4, 0, 0, KEY, f"{LOST}: the log begins at offset 90", pointer.lost_ms)
     assert this.reader.lost == 1
 
 
@@ -183,7 +184,9 @@ def test_topic_made_anew_shows_by_the_key() -> None:
     this = Fixture(Pointer(3, key=KEY))
     this.log.found[3] = MessageAt(3, record(3, b"another"))
     assert this.looked() == []
-    assert "another key" in this.ledger.pointers[3].reason
+    (pointer,) = this.ledger.pointers.values()
+    assert "another key" in pointer.reason
+    assert pointer.lost_ms > 0
 
 
 def test_shorter_log_is_believed_after_a_while() -> None:

@@ -190,7 +190,7 @@ def test_an_old_pointer_hides_no_message_where_slots_are_lent(world: World) -> N
         known = False
     ledger = world.position.ledger
     assert ledger is not None
-    assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: Fate.PARKED}
+    assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: Fate.PARKED, 3: Fate.DEAD}
 
 
 def test_messages_of_the_other_log_do_not_begin_after_a_jump(world: World) -> None:

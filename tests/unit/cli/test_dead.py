@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 
 from tests.timing import scaled
 from zkconsumer import cli
-from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, decode_pointers, encode_pointers
+from zkconsumer.core.message_pointers import (
+    MOST_POINTERS,
+    Fate,
+    Pointer,
+    decode_pointers,
+    encode_pointers,
+    key_mark,
+)
 from zkconsumer.deadline import Deadline
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
@@ -21,9 +29,10 @@ from zkconsumer.zookeeper.session import Session
 
 SENT_AT = 1_700_000_000.0
 FAILED = int(SENT_AT * 1000)
-DEAD = Pointer(3, Fate.DEAD, 16, 0, FAILED, "mark", "TimeoutError: no answer")
+MARK = key_mark(b"key 3")
+DEAD = Pointer(3, Fate.DEAD, 16, 0, FAILED, MARK, "TimeoutError: no answer")
 BAD = Pointer(5, Fate.DEAD, 1, 0, FAILED, "", "ValueError: bad \x1b[2J")
-WAITING = Pointer(7, Fate.PARKED, 3, FAILED + 60_000, FAILED, "mark", "TimeoutError: no answer")
+WAITING = Pointer(7, Fate.PARKED, 3, FAILED + 60_000, FAILED, key_mark(b"key 7"), "TimeoutError: no answer")
 
 
 class World:
@@ -214,10 +223,51 @@ def test_replay_makes_a_message_due_with_all_attempts(world: World) -> None:
     found = world.pointers()
     due = found[3].due_ms
     assert due > FAILED
-    assert found[3] == Pointer(3, Fate.PARKED, 0, due, 0, "mark", DEAD.reason)
+    assert found[3] == Pointer(3, Fate.PARKED, 0, due, 0, MARK, DEAD.reason)
     assert (found[5], found[7]) == (BAD, WAITING)
     assert world("replay", "g", "--all", "--parked", "--execute") == 0
     assert (world.pointers()[7].attempts, world.pointers()[7].due_ms >= due) == (3, True)
+
+
+def test_replay_leaves_messages_that_are_gone(world: World) -> None:
+    """It told that they were replayed, and set their attempts to 0. A member made dead letters of them again."""
+    gone = [Pointer(offset, Fate.DEAD, 16, 0, FAILED, mark, "no") for offset, mark in ((0, ""), (5, MARK), (70, ""))]
+    gone.append(Pointer(8, Fate.DEAD, 16, 0, FAILED, "", "no").lost("its topic was made anew", FAILED))
+    world.cluster.truncate_before("t", 0, 1)
+    world.put(*gone, DEAD)
+    before = world.pointers()
+    for how in ((), ("--execute",)):
+        assert world("replay", "g", "--topic", "t:0", "--all", *how) == 1
+        assert "t-0: offset 0 is not replayed: the log begins at offset 1; it can only be dropped" in world.err
+        assert "t-0: offset 5 is not replayed: a message of another key has its offset; it can" in world.err
+        assert "t-0: offset 70 is not replayed: the log ends at offset 10; it can only be dropped" in world.err
+        assert "t-0: offset 8 is not replayed: no longer in the log: its topic was made anew" in world.err
+        assert "4 messages are no longer in the log" in world.err
+    assert "group g: 1 messages were replayed" in world.err
+    after = world.pointers()
+    assert after.pop(3).fate is Fate.PARKED
+    assert after == {place: one for place, one in before.items() if one.offset != 3}
+
+
+def test_pointers_to_a_topic_made_anew_are_shown_as_lost(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Also after a change of this command, which is younger than the topic; nobody owns the partition."""
+    with FakeCluster(zookeeper=True, clock=ManualClock(SENT_AT)) as cluster:
+        cluster.create_topic("t")
+        cluster.append("t", 0, [b"v"] * 9)
+        world, undo = World(cluster, capsys), str(tmp_path / "undo")
+        world.put(replace(BAD, offset=4), Pointer(7, attempts=3, due_ms=FAILED, first_ms=FAILED))
+        cluster.recreate("t")
+        cluster.append("t", 0, [b"w"] * 9)
+        assert world("list", "g", "--format", "json") == 0
+        assert [(one["offset"], one["state"]) for one in world.json()] == [(4, "dead"), (7, "dead")]
+        assert world.json()[1]["reason"] == "no longer in the log: its topic was deleted and made anew"
+        assert world("drop", "g", "--topic", "t:0", "--offset", "4", "--execute", "--undo-file", undo) == 0
+        assert world("undo", undo, "--execute") == 0
+        assert world("replay", "g", "--all", "--execute") == 1
+        assert [(one.offset, one.fate, one.lost_ms > 0) for one in world.pointers().values()] == [
+            (4, Fate.DEAD, True),
+            (7, Fate.DEAD, True),
+        ]
 
 
 def test_replay_never_parks_more_than_fit(world: World) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from zkconsumer.core.finished_note import Attempts, FinishedNote, decode_note, encode_note
 from zkconsumer.core.message_ledger import MessageLedger, applied
-from zkconsumer.core.message_pointers import Fate, Pointer
+from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, decode_pointers, encode_pointers
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ThreadId, TopicPartition
@@ -259,6 +259,28 @@ def test_a_message_read_again_waits_for_its_pointer() -> None:
     owner.point_at([Pointer(0)])
     assert owner.point(pointers=False).offset == 0
     assert owner.point().offset == 1
+
+
+def test_messages_after_a_cut_end_no_lost_dead_letter() -> None:
+    """A dead letter of the log before was removed when another message with its offset was finished."""
+    full = {n: Pointer(n, Fate.DEAD) for n in range(MOST_POINTERS)}
+    parked = {n: Pointer(n, reason="no") for n in range(MOST_POINTERS, 2 * MOST_POINTERS)}
+    owner = ledger(5, pointers=full | parked)
+    owner.position.cut = 5
+    assert owner.lose_cut(7_000) == 2 * MOST_POINTERS - 5
+    lost = [one for one in owner.pointers.values() if one.lost_ms]
+    assert {one.fate for one in lost} == {Fate.DEAD}
+    assert lost[-1].reason.endswith("its log was truncated, or its topic was made anew; it was parked: no")
+    assert (owner.position.cut, owner.lose_cut(8_000)) == (-1, 0)
+    assert owner.wants(1500, 0)
+    owner.read([5, 1500], 1501)
+    owner.finish([5, 1500])
+    point = owner.point()
+    assert (point.offset, len(point.pointers or ())) == (1501, 2 * MOST_POINTERS)
+    stored = decode_pointers(encode_pointers(point.pointers or ()))
+    assert stored.keys() == owner.pointers.keys()
+    assert all(stored[one.place].lost_ms == 7_000 for one in lost)
+    assert applied(full | parked, point.changes) == dict(owner.pointers)
 
 
 def test_pointer_changes_tell_what_others_wrote() -> None:

@@ -360,8 +360,11 @@ def test_a_seek_keeps_stored_pointers_alone(server: Fake) -> None:
     assert (server.offset(), server.pointers()) == (102, {100: Pointer(100)})
 
 
-def test_pointers_of_a_deleted_topic_are_dropped(server: Fake, caplog: pytest.LogCaptureFixture) -> None:
-    """They name other messages than those of the topic that was made anew."""
+@pytest.mark.parametrize("written_since", [False, True])
+def test_pointers_to_a_deleted_topic_are_dead_letters(
+    server: Fake, caplog: pytest.LogCaptureFixture, written_since: bool
+) -> None:
+    """They were dropped with one warning. Somebody else may have written the offset since."""
     topic = paths.topic("t")
     server.zookeeper.put("/brokers")
     server.zookeeper.put("/brokers/topics")
@@ -369,18 +372,36 @@ def test_pointers_of_a_deleted_topic_are_dropped(server: Fake, caplog: pytest.Lo
     one = Member(server)
     (position,) = one.claim()
     read(position, range(100, 110))
-    ledger_of(position).point_at([Pointer(100)])
+    ledger_of(position).point_at([Pointer(100, attempts=3), Pointer(101, Fate.DEAD, reason="no")])
     ledger_of(position).finish([105])
     one.commit()
     die(one)
     server.zookeeper.remove(topic)
     server.zookeeper.put(topic)
+    if written_since:
+        server.zookeeper.put(OFFSET, b"100")
     other = Member(server)
     other.cache.nodes([topic], soon())
     (again,) = other.claim()
-    assert (again.consumed, again.known_note, dict(again.known_pointers)) == (0, None, {})
-    assert server.pointers() == {}
-    assert "1 pointers to its deleted messages are dropped" in caplog.text
+    assert (again.consumed, again.known_note) == (100 if written_since else 0, None)
+    assert dict(again.known_pointers) == server.pointers()
+    first, second = server.pointers().values()
+    assert (first.offset, first.fate, first.attempts) == (100, Fate.DEAD, 3)
+    assert first.reason == "no longer in the log: its topic was deleted and made anew"
+    assert (second.offset, second.reason) == (101, f"{first.reason}; it was dead: no")
+    assert "2 parked messages and dead letters of it are no longer in the log" in caplog.text
+    assert read(again, range(100, 103)) == [100, 101, 102]
+    ledger_of(again).point_at([Pointer(101, Fate.DEAD)])
+    ledger_of(again).finish([100])
+    other.commit()
+    kept = server.pointers()
+    assert kept.pop(101) == Pointer(101, Fate.DEAD), "of the new topic"
+    assert list(kept.values()) == [first, second], "messages of the new topic end no dead letter of the old one"
+    die(other)
+    third = Member(server)
+    third.cache.nodes([topic], soon())
+    third.claim()
+    assert server.pointers().keys() == {101, *kept}
 
 
 # ---- offsets outside ZooKeeper

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from zkconsumer.cli.dead.listing import COLUMNS, row
+from zkconsumer.cli.dead.messages import read_messages
 from zkconsumer.cli.dead.selected import (
     Selected,
     add_group,
@@ -30,6 +31,7 @@ from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.errors import ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
+from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.pointer_nodes import (
     DroppedPointers,
@@ -91,7 +93,7 @@ def run_drop(arguments: argparse.Namespace) -> int:
         write_new(file, format_undo(DroppedPointers(nodes.group, connection.zookeeper, saved)))
         complain(f"what is dropped now is kept in {file}; 'zkconsumer dead undo' puts it back")
         chosen = filter_of(arguments)
-        changes = {tp: dropped(chosen, {one.offset for one in some}) for tp, some in saved.items()}
+        changes = {tp: dropped(chosen, {one.place for one in some}) for tp, some in saved.items()}
         return 0 if _perform(nodes, changes, "dropped") and whole else 1
 
 
@@ -103,10 +105,15 @@ def run_replay(arguments: argparse.Namespace) -> int:
     with open_connection(arguments) as connection:
         nodes = pointer_nodes(connection, arguments.group)
         selected, whole = _shown(nodes, arguments, "--execute hands these messages to a member once more")
-        if not arguments.execute or not selected:
+        present = _present(nodes.group, connection, selected)
+        whole = whole and len(present) == len(selected)
+        if not arguments.execute or not present:
             return 0 if whole else 1
-        change = replayed(filter_of(arguments), time.time_ns() // 1_000_000)
-        return 0 if _perform(nodes, dict.fromkeys(by_partition(selected), change), "replayed") and whole else 1
+        chosen, now_ms = filter_of(arguments), time.time_ns() // 1_000_000
+        changes = {
+            tp: replayed(chosen, {one.place for one in some}, now_ms) for tp, some in by_partition(present).items()
+        }
+        return 0 if _perform(nodes, changes, "replayed") and whole else 1
 
 
 def run_undo(arguments: argparse.Namespace) -> int:
@@ -151,6 +158,22 @@ def _shown(nodes: PointerNodes, arguments: argparse.Namespace, hint: str) -> tup
 
 def _print(group: str, selected: Sequence[Selected], arguments: argparse.Namespace) -> None:
     print(render(Table(COLUMNS, [row(group, one) for one in selected]), arguments.format), flush=True)
+
+
+def _present(group: str, connection: ClusterConnection, selected: Sequence[Selected]) -> list[Selected]:
+    """Return the pointers whose messages are in the log, and tell of the others."""
+    present, gone = [], 0
+    for one, message in read_messages(connection, selected):
+        if message.record is not None:
+            present.append(one)
+            continue
+        tp, pointer = one
+        gone += message.gone
+        remedy = "it can only be dropped" if message.gone else "try again later"
+        complain(f"group {group}, {tp}: offset {pointer.offset} is not replayed: {message.problem}; {remedy}")
+    if gone:
+        complain(f"group {group}: {gone} messages are no longer in the log")
+    return present
 
 
 def _undo_file(arguments: argparse.Namespace) -> Path:

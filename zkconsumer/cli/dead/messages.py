@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,6 +24,7 @@ from zkconsumer.cli.dead.selected import (
 )
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
 from zkconsumer.cli.tables import JSON, as_json, data_field, printable
+from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, ConfigException
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
@@ -69,7 +70,7 @@ def run_show(arguments: argparse.Namespace) -> int:
         if not selected:
             complain(f"group {arguments.group} has no pointer to that message; see 'zkconsumer dead list --parked'")
             return 1
-        ((one, message),) = _read(connection, selected)
+        ((one, message),) = read_messages(connection, selected)
         document = _document(arguments.group, one, message, as_base64=False)
         print(as_json(document) if arguments.format == JSON else _text(document), flush=True)
         return 1 if message.record is None else 0
@@ -85,7 +86,7 @@ def run_export(arguments: argparse.Namespace) -> int:
         selected, whole = read_selected(pointer_nodes(connection, arguments.group), arguments)
         missing = count = 0
         with nullcontext(sys.stdout) if arguments.to == "-" else _new_file(Path(arguments.to)) as out:
-            for one, message in _read(connection, selected):
+            for one, message in read_messages(connection, selected):
                 document = _document(arguments.group, one, message, as_base64=arguments.base64)
                 out.write(json.dumps(document, ensure_ascii=True) + "\n")
                 count += 1
@@ -110,8 +111,8 @@ def _new_file(path: Path) -> Iterator[TextIO]:
         raise ConfigException(str(path), f"cannot be written: {error.strerror or error}") from None
 
 
-def _read(connection: ClusterConnection, selected: list[Selected]) -> Iterator[tuple[Selected, MessageAt]]:
-    """Yield each pointer with its message, which has a problem if it cannot be read."""
+def read_messages(connection: ClusterConnection, selected: Sequence[Selected]) -> Iterator[tuple[Selected, MessageAt]]:
+    """Yield each pointer with its message, which has a problem if it is gone or cannot be read."""
     timeout = connection.timeout
     settings = FetchSettings(
         connection.config.client_id,
@@ -128,15 +129,25 @@ def _read(connection: ClusterConnection, selected: list[Selected]) -> Iterator[t
     )
     with closing(MessageLookup(settings, connection.brokers)) as lookup:
         for tp, pointers in by_partition(selected).items():
-            left = [pointer.offset for pointer in pointers]
-            named = {pointer.offset: pointer for pointer in pointers}
+            yield from (((tp, p), MessageAt(p.offset, problem=p.reason, gone=True)) for p in pointers if p.lost_ms)
+            left = [pointer.offset for pointer in pointers if not pointer.lost_ms]
+            named = {pointer.offset: pointer for pointer in pointers if not pointer.lost_ms}
             while left:
                 try:
                     found = lookup.read(tp, left, Deadline(timeout), AT_ONCE)
                 except BrokerError as error:
                     found = {offset: MessageAt(offset, problem=str(error)) for offset in left}
-                yield from (((tp, named[offset]), found[offset]) for offset in left if offset in found)
+                yield from (
+                    ((tp, named[offset]), _checked(named[offset], found[offset])) for offset in left if offset in found
+                )
                 left = [offset for offset in left if offset not in found]
+
+
+def _checked(pointer: Pointer, message: MessageAt) -> MessageAt:
+    """Return the message if it is that of the pointer, otherwise a problem."""
+    if message.record is None or pointer.is_of(message.record.key):
+        return message
+    return MessageAt(message.offset, problem="a message of another key has its offset", gone=True)
 
 
 def _document(group: str, selected: Selected, message: MessageAt, *, as_base64: bool) -> dict[str, Any]:

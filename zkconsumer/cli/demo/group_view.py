@@ -108,8 +108,8 @@ class GroupInZooKeeper:
         where = [paths.pointers(self._group, partition) for partition in self._partitions]
         nodes = self._session.read(where, Deadline(_ANSWER_S))
         return {
-            (partition.partition, offset): pointer
+            (partition.partition, pointer.offset): pointer
             for partition, node in zip(self._partitions, nodes, strict=True)
             if node is not None
-            for offset, pointer in decode_pointers(node.data).items()
+            for pointer in decode_pointers(node.data).values()
         }

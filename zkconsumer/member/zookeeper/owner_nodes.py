@@ -11,11 +11,19 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from zkconsumer.core.message_pointers import encode_pointers
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.ack_nodes import NO_ACKS, AckWrite, KnownAcks, known_acks
+from zkconsumer.zookeeper.ack_nodes import (
+    NO_ACKS,
+    AckWrite,
+    KnownAcks,
+    after_recreation,
+    is_of_earlier_topic,
+    known_acks,
+)
 from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, Seen
@@ -251,11 +259,18 @@ class OwnerNodes:
         return sorted(needed - self._parents)
 
     def _offsets(
-        self, partitions: Sequence[TopicPartition], seen: Seen, result: Claimed, deadline: Deadline
+        self,
+        partitions: Sequence[TopicPartition],
+        seen: Seen,
+        result: Claimed,
+        deadline: Deadline,
+        *,
+        recreated: bool = False,
     ) -> dict[TopicPartition, KnownOffset]:
         """Return the offset nodes; read those that are not ``seen``.
 
-        An unreadable node blocks its partition, for an offset is never guessed.
+        ``recreated``: the topics were made anew, whatever the nodes tell. An unreadable node blocks its partition,
+        for an offset is never guessed.
         """
         found: dict[TopicPartition, KnownOffset] = {}
         by_path = {paths.offset(self._group, tp): tp for tp in partitions}
@@ -265,7 +280,7 @@ class OwnerNodes:
         for path, tp in by_path.items():
             node = nodes[path]
             if node is None:
-                found[tp] = replace(ABSENT, acks=self._acks(tp, None, None, nodes))
+                found[tp] = replace(ABSENT, acks=self._acks(tp, None, None, nodes, anew=recreated))
                 continue
             try:
                 offset = node_codecs.decode_offset(node.data, path)
@@ -273,11 +288,11 @@ class OwnerNodes:
                 if self._reads_offsets and offset > 0 and self._is_of_another_topic(tp, node):
                     # the claim writes the node, so the next owner could not see this any more
                     result.recreated[tp], offset = offset, 0
-                anew = tp in result.recreated
+                anew = recreated or tp in result.recreated
                 found[tp] = KnownOffset(offset, node.version, self._acks(tp, node, offset, nodes, anew=anew))
             except MalformedNodeError as e:
                 if not self._reads_offsets:
-                    found[tp] = replace(ABSENT, acks=self._acks(tp, None, None, nodes))
+                    found[tp] = replace(ABSENT, acks=self._acks(tp, None, None, nodes, anew=recreated))
                     continue
                 # log it once, not at every look
                 level = logging.DEBUG if self._unreadable.get(tp) == str(e) else logging.ERROR
@@ -296,7 +311,8 @@ class OwnerNodes:
     ) -> KnownAcks | None:
         """Return the note and the pointers of a partition; None if this member does not use them.
 
-        ``anew``: its topic was made anew, so that they name deleted messages.
+        ``anew``: its topic was made anew, so that they name deleted messages. The node of pointers tells that as well,
+        also where offsets are kept elsewhere, or somebody else has written the offset since.
         """
         if not self._balanced():
             return None
@@ -306,25 +322,22 @@ class OwnerNodes:
             known = replace(known, note=known.note.for_slots(by_key=self._by_key()))
         if known.trouble:
             log.error("%s parks no messages and keeps no dead letters: %s", tp, known.trouble)
-        if not anew:
-            return known
-        if known.pointers:
+        if anew:
+            known = replace(known, note=None, note_data=b"")
+        if anew or self._is_of_another_topic(tp, nodes[pointers]):
+            known = after_recreation(known, self._topics([tp]).get(tp))
+        if known.outdated:
             log.warning(
-                "%s: its topic was deleted and made anew; %d pointers to its deleted messages are dropped, the first "
-                "to offset %d",
+                "%s: its topic was deleted and made anew; %d parked messages and dead letters of it are no longer in"
+                " the log, see 'zkconsumer dead list'",
                 tp,
-                len(known.pointers),
-                min(known.pointers),
+                sum(one.lost_ms > 0 for one in known.pointers.values()),
             )
-        return replace(known, note=None, note_data=b"", pointers={}, outdated=bool(known.pointers))
+        return known
 
-    def _is_of_another_topic(self, tp: TopicPartition, offset: Node) -> bool:
-        """Return whether the offset node is older than the topic.
-
-        ZooKeeper numbers all changes one after the other, so no clock takes part.
-        """
-        made = self.topics_made([tp]).get(tp)
-        return made is not None and made > offset.mzxid >= 0
+    def _is_of_another_topic(self, tp: TopicPartition, node: Node | None) -> bool:
+        """Return whether a node of the partition is older than the topic."""
+        return is_of_earlier_topic(node, self._topics([tp]).get(tp))
 
     def topics_made(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the ZooKeeper transaction number that created each topic, if known. Sends no request."""
@@ -340,12 +353,15 @@ class OwnerNodes:
         known = self._cache.known(set(by_partition.values()))
         return {tp: known[path] for tp, path in by_partition.items() if path in known}
 
-    def reread(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, KnownOffset]:
+    def reread(
+        self, partitions: Sequence[TopicPartition], deadline: Deadline, *, recreated: bool = False
+    ) -> Mapping[TopicPartition, KnownOffset]:
         """Read the offset nodes of owned partitions again, and make missing parents, so that nodes can be made again.
 
-        Left out are unreadable nodes (logged), and missing ones whose parent we may not make. Raises RegistryError.
+        ``recreated``: the topics were made anew, perhaps before our own last commit. Left out are unreadable nodes
+        (logged), and missing ones whose parent we may not make. Raises RegistryError.
         """
-        known = self._offsets(partitions, Seen(), Claimed(), deadline)
+        known = self._offsets(partitions, Seen(), Claimed(), deadline, recreated=recreated)
         parents = {
             tp: paths.offset_topic(self._group, tp.topic) for tp, offset in known.items() if offset.version is None
         }
@@ -417,19 +433,20 @@ class LookAhead:
 
 
 def _kept(known: KnownOffset) -> AckWrite:
-    """Return what a claim writes beside the offset: the same note, so that it stays valid, and no outdated pointers."""
+    """Return what a claim writes beside the offset: the same note, so that it stays valid, and pointers if outdated."""
     acks = known.acks
     if acks is None:
         return NO_ACKS
     note = acks.note_data if acks.note is not None else None
-    return AckWrite(note, acks.has_note, b"" if acks.outdated else None, acks.version)
+    pointers = encode_pointers(acks.pointers.values()) if acks.outdated else None
+    return AckWrite(note, acks.has_note, pointers, acks.version)
 
 
 def _without_acks(known: KnownOffset) -> KnownOffset:
     acks = known.acks
     if acks is None:
         return known
-    trouble = "the pointers to messages of a deleted topic cannot be dropped" if acks.outdated else acks.trouble
+    trouble = "the pointers to messages of a deleted topic cannot be written" if acks.outdated else acks.trouble
     return replace(known, acks=replace(acks, note=None, note_data=b"", outdated=False, trouble=trouble))
 
 

@@ -64,7 +64,7 @@ class RecreatedTopics:
         anew = [tp for tp, made in now.items() if made != self._made[tp]]
         if not anew:
             return
-        for tp, known in self._owner_nodes.reread(anew, deadline).items():
+        for tp, known in self._owner_nodes.reread(anew, deadline, recreated=True).items():
             self._made[tp] = now[tp]
             position, reached = owned[tp], owned[tp].consumed
             if reached is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zkconsumer.core.message_pointers import MOST_POINTERS
+from zkconsumer.core.message_pointers import LOST, MOST_POINTERS
 from zkconsumer.core.registration import AdvertisedShare, advertised_share
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.doctor.findings import (
@@ -249,7 +249,8 @@ def pointers_and_retention(seen: Observations) -> Iterator[Finding]:
     """Find pointers to messages that retention has deleted, or is about to delete."""
     snapshot = seen.latest
     for tp, node in sorted(snapshot.pointers.items()):
-        waiting = [one for one in (node.first(dead=False), node.first(dead=True)) if one is not None]
+        firsts = (node.first(dead=False), node.first(dead=True))
+        waiting = [one for one in firsts if one is not None and not one.reason.startswith(LOST)]
         if not waiting:
             continue
         first, path = min(waiting, key=lambda one: one.offset), _pointers_path(snapshot, tp)

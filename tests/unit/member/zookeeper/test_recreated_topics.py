@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Thread
+from typing import Any
 
 import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.fetch.test_truncation_check import TP, add, away, reading, take
+from zkconsumer import Retry, ZookeeperConsumerConnector
+from zkconsumer.core.message_pointers import Fate, decode_pointers
 from zkconsumer.errors import LogTruncatedError
 from zkconsumer.testing import FakeCluster
 
@@ -110,3 +115,62 @@ def test_the_policy_raises_under_an_owner_until_a_seek(cluster: FakeCluster) -> 
             stream.get(timeout=scaled(10))
         connector.seek(TP, 0)
         assert take(stream, 2) == [(0, "A"), (1, "B")]
+
+
+POINTERS = "/consumers/g/parked/t/0"
+
+
+@contextmanager
+def balanced(cluster: FakeCluster, storage: str) -> Iterator[list[tuple[int, str]]]:
+    """Run a balanced member, whose handler fails for small letters from c on. Yields what it handled."""
+    handled: list[tuple[int, str]] = []
+
+    def handle(message: Any) -> None:
+        value = message.value.decode()
+        if value in "cd":
+            raise ValueError("small")
+        handled.append((message.offset, value))
+
+    config: dict[str, Any] = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g"}
+    config |= {"auto.offset.reset": "smallest"}
+    config |= {"auto.commit.interval.ms": 100, "refresh.leader.backoff.ms": 20, "offsets.storage": storage}
+    connector = ZookeeperConsumerConnector(config)
+    retry = Retry(attempts=5, delays=[3600], park_after=1)
+    run = Thread(target=lambda: connector.run(handle, "t", concurrency=1, order="none", retry=retry))
+    run.start()
+    try:
+        yield handled
+    finally:
+        connector.shutdown()
+        run.join(scaled(20))
+
+
+def pointers(cluster: FakeCluster) -> list[tuple[int, Fate, bool]]:
+    node = cluster.zookeeper.node(POINTERS)
+    found = {} if node is None else decode_pointers(node.data)
+    return [(one.offset, one.fate, one.lost_ms > 0) for one in found.values()]
+
+
+LOST = [(2, Fate.DEAD, True), (3, Fate.DEAD, True)]
+
+
+@pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
+@pytest.mark.parametrize("owned", [True, False])
+def test_parked_messages_of_a_deleted_topic_are_dead_letters(cluster: FakeCluster, storage: str, owned: bool) -> None:
+    """They were dropped, or other messages without keys were taken for them."""
+    cluster.zookeeper.remove(OFFSET)
+    with ExitStack() as members:
+        handled = members.enter_context(balanced(cluster, storage))
+        eventually(lambda: len(pointers(cluster)) == 2, 20, "c and d to be parked")
+        if not owned:
+            members.pop_all().close()
+        with away(cluster):
+            cluster.recreate("t")
+            add(cluster, "ABCDE")
+            if owned:
+                eventually(lambda: pointers(cluster) == LOST, 20, lambda: f"dead letters: {pointers(cluster)}")
+        if not owned:
+            handled = members.enter_context(balanced(cluster, storage))
+        eventually(lambda: handled[-1:] == [(4, "E")], 20, lambda: f"the new messages: {handled}")
+    assert sorted(one for one in handled if one[1].isupper()) == list(enumerate("ABCDE"))
+    assert pointers(cluster) == LOST, "after the messages with their offsets"
