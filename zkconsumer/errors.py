@@ -159,6 +159,17 @@ class HandlerFailedError(ZkConsumerError):
         self.kind = kind
 
 
+class HandlerEndedRunError(BaseException):
+    """A handler in a process ended the run by an exception that is no ``Exception``, and that its process cannot send.
+
+    ``kind`` is the name of the exception's class. Its text and its traceback are in this one's text and notes.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
 class RegistryError(ZkConsumerError):
     """An operation on ZooKeeper failed."""
 

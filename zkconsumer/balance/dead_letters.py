@@ -19,6 +19,7 @@ from typing import Any
 
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.forked_child import ends_forked_child
+from zkconsumer.balance.handler_check import takes
 from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Decision, reason_of
 from zkconsumer.core.backoff import backoff
@@ -67,14 +68,8 @@ def checked_target(target: object) -> DeadLetterTarget:
         )
     if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__):
         raise TypeError("dead_letter takes no coroutine function: it is called from a thread")
-    try:
-        signature = inspect.signature(target)
-    except (TypeError, ValueError):
-        return target  # a function written in C may not tell
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        raise TypeError(f"dead_letter is called with (message, failure), and {target!r:.80} cannot be") from None
+    if not takes(target, 2):
+        raise TypeError(f"dead_letter is called with (message, failure), and {target!r:.80} cannot be")
     return target
 
 

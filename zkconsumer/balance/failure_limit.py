@@ -38,12 +38,12 @@ class FailureCount:
 
     def __init__(self) -> None:
         self._runs: deque[tuple[bool, int]] = deque(maxlen=_RUNS)
-        self._tripped = False
+        self._tripped = self._told = False
 
     def succeeded(self, count: int) -> None:
         """Note attempts that did not fail."""
         if self._tripped:
-            self._tripped = False
+            self._tripped = self._told = False
             self._runs.clear()
         self._add(True, count)
 
@@ -57,6 +57,11 @@ class FailureCount:
             runs[-1] = (good, runs[-1][1] + count)
         else:
             runs.append((good, count))
+
+    def tell(self) -> bool:
+        """Return whether nobody has told yet that the limit is reached: once, until an attempt succeeds."""
+        first, self._told = not self._told, True
+        return first
 
     def reached(self, limit: FailureLimit) -> str:
         """Return why the limit is reached, empty if it is not. Once reached, it is so until an attempt succeeds."""

@@ -6,6 +6,7 @@ import inspect
 import pickle
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from zkconsumer.balance.failure_limit import FailureLimit
@@ -22,10 +23,35 @@ def handler_name(handler: object) -> str:
 
 def is_coroutine_function(handler: object) -> bool:
     """Return whether a call of the handler gives a coroutine; also for a partial, and an object with ``__call__``."""
-    while hasattr(handler, "func") and hasattr(handler, "keywords"):  # functools.partial
+    while isinstance(handler, partial):  # by its class: a Mock has every attribute, again and again
         handler = handler.func
     call = getattr(handler, "__call__", None)  # noqa: B004 - its kind is wanted, not whether it is there
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def takes(function: Callable[..., object], count: int) -> bool:
+    """Return whether a function can be called with so many positional arguments, as far as it tells.
+
+    A function written in C may have no readable signature, and passes.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_one_argument(handler: Handler) -> None:
+    """Check that the handler takes a message. Otherwise every message would fail, and become a dead letter."""
+    if not takes(handler, 1):
+        raise TypeError(
+            f"the handler is called with one argument, the message (or with batch= a list of messages), and"
+            f" {handler_name(handler)}{inspect.signature(handler)} cannot be"
+        )
 
 
 def check_plain_handler(handler: object) -> None:
@@ -38,6 +64,7 @@ def check_plain_handler(handler: object) -> None:
         )
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise TypeError(f"the handler {handler!r} does nothing when it is only called: a plain function is wanted")
+    _check_one_argument(handler)
 
 
 def check_coroutine_handler(handler: object) -> None:
@@ -47,6 +74,7 @@ def check_coroutine_handler(handler: object) -> None:
             f'executor="asyncio" wants a coroutine function (async def), not {handler_name(handler)}:'
             ' a plain function runs with executor="threads" or "processes"'
         )
+    _check_one_argument(handler)
 
 
 def check_handler(handler: object, concurrency: int | None, executor: object, *, traced: bool) -> None:
@@ -62,6 +90,7 @@ def check_handler(handler: object, concurrency: int | None, executor: object, *,
                 f"the handler {handler!r} does nothing when it is only called: a plain function is wanted; a coroutine"
                 ' function runs with concurrency= and executor="asyncio"'
             )
+        _check_one_argument(handler)
     elif executor == "asyncio":
         check_coroutine_handler(handler)
     else:

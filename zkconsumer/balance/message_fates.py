@@ -6,6 +6,7 @@ called under it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import random
@@ -21,6 +22,8 @@ from zkconsumer.balance.read_work import ReadWork
 from zkconsumer.balance.retry import Decision, Kind, Retry, decide, reason_of
 from zkconsumer.core.finished_note import Attempts
 from zkconsumer.interruptible_wait import InterruptibleLock
+
+log = logging.getLogger(__name__)
 
 TRY_AGAIN = 30.0
 """Seconds after which a partition that has stopped is tried again, by one round of its messages."""
@@ -78,7 +81,7 @@ class MessageFates:
         if home.position.revoked:
             self.late += 1
             return None
-        if isinstance(outcome, Failed) and self._limit_reached(home, outcome):
+        if isinstance(outcome, Failed) and self._limit_reached(work, outcome):
             made = work.again()
             made.not_before = home.retry_at
             return made
@@ -113,21 +116,28 @@ class MessageFates:
         kept = self._rules.parks and home.own and home.ledger.may_park
         return kept and self._rules.order is not Order.PARTITION
 
-    def _limit_reached(self, home: OpenPartition, outcome: Failed) -> bool:
+    def _limit_reached(self, work: ReadWork, outcome: Failed) -> bool:
         """Count a failure; returns whether nearly everything fails, so that it counts for none of the messages."""
+        home, limit = work.home, self._rules.failure_limit
         home.outcomes.failed()
-        limit = self._rules.failure_limit
         why = home.outcomes.reached(limit) if limit is not None else ""
         if not why:
             return False
-        self._stop(home, f"{why}, the last with {reason_of(outcome.error)}; it is tried again every {TRY_AGAIN:.0f} s")
-        return True
-
-    @staticmethod
-    def _stop(home: OpenPartition, why: str) -> None:
         if not home.retry_at:
             home.retry_at = monotonic() + TRY_AGAIN
-        home.stopped = why
+        home.stopped = f"{why}, the last with {reason_of(outcome.error)}; it is tried again every {TRY_AGAIN:.0f} s"
+        with self._lock:
+            first = home.outcomes.tell()
+        if first:  # once, not at every try
+            log.warning(
+                "%s has stopped at offset %d: %s. Its limit is %s. No message is given up by that; mend the handler or"
+                " what it calls, or give run another failure_limit",
+                home.position.tp,
+                work.offset,
+                home.stopped,
+                limit,
+            )
+        return True
 
     def _held(self, work: ReadWork, decision: Decision) -> ReadWork:
         """Return the work of the next attempt at a message that holds the base."""

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_results import outcome_of, outcomes_of
 from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, Pending
-from zkconsumer.errors import HandlerFailedError, InvalidMessageException
+from zkconsumer.errors import HandlerEndedRunError, HandlerFailedError, InvalidMessageException
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import RecordBatch
@@ -102,14 +102,16 @@ class Trip(NamedTuple):
 class SentError(NamedTuple):
     """An exception on its way to the parent. ``pickled`` is its class, arguments and attributes; empty: it cannot be.
 
-    ``text`` is its text and ``trace`` the worker's traceback.
+    ``text`` is its text and ``trace`` the worker's traceback. ``base`` is the class of Python that it is one of, and
+    ``code`` the exit code of a SystemExit.
     """
 
     pickled: bytes
     kind: str
     text: str
     trace: str
-    ends_run: bool
+    base: type[BaseException]
+    code: int | str | None = None
 
 
 def sent_error(error: BaseException) -> SentError:
@@ -130,12 +132,18 @@ def sent_error(error: BaseException) -> SentError:
             continue
     if len(pickled) > 4 * LONGEST_TEXT:
         pickled = b""
-    return SentError(pickled, name, text[:LONGEST_TEXT], trace, not isinstance(error, Exception))
+    base = next(one for one in (Exception, KeyboardInterrupt, SystemExit, BaseException) if isinstance(error, one))
+    code = getattr(error, "code", None) if base is SystemExit else None
+    if not isinstance(code, int | None):
+        code = text[:LONGEST_TEXT]
+    return SentError(pickled, name, text[:LONGEST_TEXT], trace, base, code)
 
 
 def received_error(sent: SentError, worker: str) -> BaseException:
-    """Return the exception that a worker sent, with its traceback as a note; of a text, a HandlerFailedError.
+    """Return the exception that a worker sent, with its traceback as a note.
 
+    One that could not be sent becomes a SystemExit or KeyboardInterrupt if it was one of these. Otherwise it becomes a
+    HandlerFailedError, or a HandlerEndedRunError if it was no ``Exception``.
     It is made without a call of its ``__init__``, whose arguments are not those of ``args`` in many classes.
     """
     error: BaseException | None = None
@@ -149,9 +157,17 @@ def received_error(sent: SentError, worker: str) -> BaseException:
         except Exception:  # noqa: BLE001 - then its text must do
             error = None
     if not isinstance(error, BaseException):
-        error = SystemExit(sent.text) if sent.ends_run else HandlerFailedError(sent.kind, sent.text)
+        error = _substitute(sent)
     error.add_note(f"raised in the process {worker}:\n{sent.trace}")
     return error
+
+
+def _substitute(sent: SentError) -> BaseException:
+    if sent.base is SystemExit:
+        return SystemExit(sent.code)
+    if sent.base is KeyboardInterrupt:
+        return KeyboardInterrupt(sent.text)
+    return (HandlerFailedError if sent.base is Exception else HandlerEndedRunError)(sent.kind, sent.text)
 
 
 def results_of(result: object, messages: int) -> list[object]:

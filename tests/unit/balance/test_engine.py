@@ -301,6 +301,23 @@ def test_a_partition_stops_at_the_limit_and_loses_no_attempt() -> None:
     assert world.ledger.unfinished == 6
 
 
+def test_a_partition_that_stops_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """It was not logged. It is said once, until a message succeeds: the partition is tried again every 30 s."""
+    caplog.set_level("WARNING", "zkconsumer")
+    world = World(order=Order.NONE, failure_limit=FailureLimit(consecutive=2))
+    works = world.take()
+    world.settle(works[:4], FAILED)
+    (line,) = caplog.messages
+    assert line == (
+        "t-0 has stopped at offset 1: 2 attempts failed in a row, the last with ZeroDivisionError: no; it is tried"
+        " again every 30 s. Its limit is FailureLimit(consecutive=2, ratio=0.9, window=200). No message is given up by"
+        " that; mend the handler or what it calls, or give run another failure_limit"
+    )
+    world.home.outcomes.succeeded(1)
+    world.settle(works[4:], FAILED)
+    assert len(caplog.messages) == 2
+
+
 LIMIT = FailureLimit(consecutive=5, ratio=0.5, window=10)
 
 

@@ -29,7 +29,13 @@ from zkconsumer.balance.worker_process import (
     received_error,
     sent_error,
 )
-from zkconsumer.errors import DecodeError, HandlerFailedError, InvalidMessageException, WorkerDiedError
+from zkconsumer.errors import (
+    DecodeError,
+    HandlerEndedRunError,
+    HandlerFailedError,
+    InvalidMessageException,
+    WorkerDiedError,
+)
 from zkconsumer.kafka import record_batch
 from zkconsumer.streams.chunk_reader import ReadSettings
 
@@ -174,6 +180,29 @@ def test_errors_are_bounded_and_always_arrive() -> None:
     holder.handle = open  # type: ignore[attr-defined]
     holder.lock = lambda: None  # type: ignore[attr-defined]
     assert type(received_error(sent_error(holder), "")) is WorkerDiedError
+
+
+def test_a_local_class_that_ends_the_run_keeps_its_kind() -> None:
+    """It arrived as SystemExit, which ends a program without a word."""
+
+    class Local(BaseException):
+        pass
+
+    class LocalExit(SystemExit):
+        pass
+
+    class LocalInterrupt(KeyboardInterrupt):
+        pass
+
+    ended = received_error(sent_error(Local("the disk is full")), "")
+    assert isinstance(ended, HandlerEndedRunError)
+    assert not isinstance(ended, Exception)
+    assert (ended.kind, str(ended)) == (f"{__name__}.{Local.__qualname__}", f"{ended.kind}: the disk is full")
+    for code in (None, 3, "text"):
+        left = received_error(sent_error(LocalExit(code)), "")
+        assert isinstance(left, SystemExit)
+        assert left.code == code
+    assert isinstance(received_error(sent_error(LocalInterrupt()), ""), KeyboardInterrupt)
 
 
 def test_a_failed_outcome_keeps_its_error() -> None:
