@@ -14,10 +14,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.balance.balance_state import BalanceState
+from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.outcomes import PENDING, Later, Reject
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.run_summary import RunSummary
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
@@ -63,6 +65,7 @@ __all__ = [
     "AsyncStream",
     "AsyncZookeeperConsumerConnector",
     "BalanceState",
+    "BalancedMessage",
     "Blacklist",
     "ConnectorClosedException",
     "ConnectorState",
@@ -94,6 +97,7 @@ __all__ = [
     "Reject",
     "RepeatedRecordError",
     "Retry",
+    "RunSummary",
     "SkippedRecordError",
     "StringDecoder",
     "TopicFilter",

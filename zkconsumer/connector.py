@@ -331,7 +331,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
     def balance(self) -> BalanceState | None:
         """What a run with ``concurrency`` does at this moment, None while there is none. Any thread."""
         run = self._running
-        return run.summary() if isinstance(run, ShowsBalance) else None
+        return run.state() if isinstance(run, ShowsBalance) else None
 
     def health(self) -> Health:
         """Return whether this member is live and ready, and why not; for the probes of a scheduler.

@@ -28,6 +28,7 @@ from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import check_handler, check_options, check_workers
 from zkconsumer.balance.lanes import Order, kept_order, order_named
 from zkconsumer.balance.retry import Retry
+from zkconsumer.balance.run_summary import RunEnd, RunSummary
 from zkconsumer.balance.until import RunEndRequest, checked_end, watch_end
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
@@ -123,7 +124,7 @@ class RunLoop:
         stop_on: Iterable[int] = (),
         shutdown_timeout: float = CLOSE_WITHIN,
         tracer: Tracer | bool | None = None,
-    ) -> None:
+    ) -> RunSummary:
         """Call ``handler(message)`` for each message, on ``workers`` threads, until the connector is shut down.
 
         The messages of a partition come one after the other, in order; those of different partitions may come at the
@@ -161,6 +162,7 @@ class RunLoop:
         ``stop_on`` by number (``(SIGTERM, SIGINT)``), in the main thread only, with ``shutdown_timeout`` seconds for
         the shutdown, as for :func:`zkconsumer.shutdown_on_signal`. ``tracer`` is an OpenTelemetry tracer (True: that of
         the global provider), which gets a ``process`` span around each call of the handler; see ``zkconsumer.tracing``.
+        Returns: what was handled, and why it ended.
         Raises: as ``create_message_streams``; ValueError and TypeError for arguments that make no sense;
         :class:`OffsetCommitError` naming the offsets that a shutdown could not commit; MissingExtraError for a tracer
         without the extra ``otel``.
@@ -182,9 +184,9 @@ class RunLoop:
                 made = self._made_run(handler, workers, options or None, end)
             except ConnectorClosedException:
                 if guard is not None and guard.received is not None:
-                    return  # the signal came while the group was joined
+                    return RunSummary(ended="signal")  # it came while the group was joined
                 raise
-            self._complete(made)
+            return made.summary(self._complete(made, guard))
 
     def _check_run(self, order: str, workers: int, concurrency: int | None, topics: object, *decoders: object) -> None:
         check_workers(workers, concurrency)
@@ -217,11 +219,10 @@ class RunLoop:
             handler = ProcessSpans(tracer, self.config).around(handler)
         if concurrency is None:
             return handler, executor
-        made = executor_named(executor, handler, concurrency, batch, self.config, self.consumer_id, decoders)
-        return handler, made
+        return handler, executor_named(executor, handler, concurrency, batch, self.config, self.consumer_id, decoders)
 
-    def _complete(self, run: _Run | BalancedRun) -> None:
-        """Run to the end. Raises what went wrong."""
+    def _complete(self, run: _Run | BalancedRun, guard: Any) -> RunEnd:
+        """Run to the end, and return its cause. Raises what went wrong."""
         self._running = run
         if isinstance(run, BalancedRun):
             self._serving_member().put_down_balanced = run.put_down
@@ -230,9 +231,12 @@ class RunLoop:
             self._end.raise_failure()
             if isinstance(run, BalancedRun) and run.reached_end and self.config.auto_commit_enable:
                 self.commit_offsets()
+            signal = guard is not None and guard.received is not None
+            return "until" if not self._end.begun else "signal" if signal else "shutdown"
         except ConsumerTimeoutException as e:
             if getattr(e, "__notes__", None) or self.config.consumer_timeout_action != "end":
                 raise
+            return "timeout"
         finally:
             self._running = None
 
@@ -265,25 +269,18 @@ class RunLoop:
             closing=lambda: self._end.begun,
             closed=lambda: self._end.over,
             shut_down=lambda: self._shut_down(finished=False),
-            sharing=sharing_access(
-                member, lambda: self._subscription.registration, shares=SHARE_KEY in self._advertised
-            ),
+            sharing=sharing_access(member, self._subscription.registration, shares=SHARE_KEY in self._advertised),
             handler_timeout=config.handler_timeout_ms / 1000 if config.handler_timeout_ms > 0 else None,
         )
 
     def _create_streams(
-        self,
-        topics: str | Iterable[str] | Mapping[str, int] | TopicFilter,
-        workers: int,
-        key_decoder: Decoder[K] | None,
-        value_decoder: Decoder[V] | None,
+        self, topics: Any, workers: int, key_decoder: Decoder[K] | None, value_decoder: Decoder[V] | None
     ) -> None:
         if isinstance(topics, TopicFilter):
             self.create_message_streams_by_filter(topics, workers, key_decoder, value_decoder)
             return
-        if isinstance(topics, str):
-            topics = [topics]
-        wanted = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, workers)
+        named = [topics] if isinstance(topics, str) else topics
+        wanted = named if isinstance(named, Mapping) else dict.fromkeys(named, workers)
         if not wanted:
             raise ValueError("no topics: name at least one, or leave them out to read the streams created before")
         self.create_message_streams(wanted, key_decoder, value_decoder)
@@ -307,13 +304,10 @@ class RunLoop:
         may_end: bool = True,
         lasting: Callable[[], bool] | None = None,
     ) -> MergedStreams[Any, Any]:
-        end = self._end
+        end, ends = self._end, may_end and self.config.consumer_timeout_action == "end"
+        lasts = lasting or (lambda: not end.begun)
         merged = MergedStreams(
-            streams,
-            timeout=timeout,
-            ends_on_timeout=may_end and self.config.consumer_timeout_action == "end",
-            ended=end.await_stream_end,
-            lasting=lasting or (lambda: not end.begun),
+            streams, timeout=timeout, ends_on_timeout=ends, ended=end.await_stream_end, lasting=lasts
         )
         self._serving_member().delivery.add_merged(merged)
         return merged
@@ -365,6 +359,7 @@ class _Run:
         self._failures: list[BaseException] = []
         self._timeout: ConsumerTimeoutException | None = None
         self._idle: set[int] = set()
+        self._handled = [0] * workers
         self._over: SimpleQueue[int] = SimpleQueue()
         timeout = connector._timeout_s()
         timeout = None if timeout is None else max(timeout, SHORTEST_TIMEOUT)
@@ -429,6 +424,10 @@ class _Run:
         """Wait for no handler any more. Any thread, also a signal handler."""
         self._over.put(HURRIED)
 
+    def summary(self, ended: RunEnd) -> RunSummary:
+        """Return what the run has done. Arguments: ``ended`` is the cause of its end."""
+        return RunSummary(sum(self._handled), ended=ended)
+
     def _interrupted(self) -> None:
         """Ctrl-C, or a signal handler that raised: leave the group, and wait for handlers a while."""
         self._connector._shut_down(finished=False)
@@ -463,7 +462,7 @@ class _Run:
             self._over.put(number)
 
     def _read(self, number: int) -> None:
-        handler, messages, idle = self._handler, self._merged[number], False
+        handler, messages, handled, idle = self._handler, self._merged[number], self._handled, False
         while True:
             try:
                 for message in messages:
@@ -478,6 +477,7 @@ class _Run:
                             " this message is not committed"
                         )
                         raise
+                    handled[number] += 1
                 return
             except ConsumerTimeoutException as e:
                 if getattr(e, "__notes__", None):  # the handler's own

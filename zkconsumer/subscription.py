@@ -33,7 +33,6 @@ class Subscription:
         """Begin with this registration."""
         self._joined = registration
 
-    @property
     def registration(self) -> Registration:
         """The registration with all changes but those that were withdrawn."""
         subscription = self._joined.subscription
@@ -118,7 +117,7 @@ class Subscription:
             now = changes.pop(0).revise(self._joined.subscription)
             self._joined = replace(self._joined, subscription=now)
         self._changes = changes
-        return self.registration.subscription
+        return self.registration().subscription
 
     def _ask(self, member: GroupMember, change: SubscriptionChanged) -> Request[None]:
         asked = change.done  # the group thread may answer the caller and do the change later, with another request

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from signal import SIGINT, SIGTERM
-from typing import assert_type
+from typing import Literal, assert_type
 
 from zkconsumer import (
     AsyncConsumerRebalanceListener,
     AsyncStream,
     AsyncZookeeperConsumerConnector,
+    BalancedMessage,
     BalanceState,
     ConsumerConfig,
     ConsumerRebalanceListener,
@@ -26,6 +27,7 @@ from zkconsumer import (
     Phase,
     Reject,
     Retry,
+    RunSummary,
     StringDecoder,
     TopicPartition,
     Whitelist,
@@ -108,6 +110,25 @@ def balanced(connector: ZookeeperConsumerConnector, letters: DeadLetterTopic) ->
         return Later(5) if message.key else Reject("no key")
 
     retry = Retry(attempts=3, delays=(1.0, 10.0), reject=(KeyError,))
+
+    def handle_balanced(message: BalancedMessage[str, bytes | None]) -> Later | None:
+        assert_type(message.attempt, int)
+        assert_type(message.last_failure, str)
+        assert_type(message.key, str)
+        message.ack()
+        message.nack(ValueError("no"))
+        print(message.attempts)  # type: ignore[attr-defined]
+        return Later(30 * message.attempt, failure="busy") if message.attempt < 5 else None
+
+    async def handle_coroutine(message: BalancedMessage[bytes, bytes]) -> None:
+        assert_type(message.value, bytes)
+
+    summary = connector.run(handle_balanced, "t", concurrency=64, key_decoder=StringDecoder())
+    assert_type(summary, RunSummary)
+    assert_type((summary.handled, summary.failed, summary.parked, summary.dead), tuple[int, int, int, int])
+    assert_type(summary.ended, Literal["until", "timeout", "shutdown", "signal"])
+    summary.handled = 5  # type: ignore[misc]
+    connector.run(handle_coroutine, "t", concurrency=64, executor="asyncio")
     connector.run(handle, "t", concurrency=64, key_decoder=StringDecoder())
     connector.run(handle, "t", concurrency=8, order="none", executor="processes", retry=retry, dead_letter=letters)
     connector.run(handle, "t", concurrency=8, failure_limit=FailureLimit(consecutive=10), until="end")

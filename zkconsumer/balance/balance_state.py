@@ -139,7 +139,7 @@ def _tells(one: PartitionBalance) -> bool:
 class ShowsBalance(Protocol):
     """A run with ``concurrency``, as those see it that show what it does. Any thread, also a signal handler."""
 
-    def summary(self) -> BalanceState:
+    def state(self) -> BalanceState:
         """Return what the run does at this moment."""
 
     def problems(self) -> tuple[str, ...]:

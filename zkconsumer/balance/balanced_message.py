@@ -24,7 +24,7 @@ class Answers(Protocol):
 
 
 class BalancedMessage(MessageAndMetadata[K, V]):
-    """One message of a run with ``concurrency``.
+    """One message of a run with ``concurrency``: a :class:`MessageAndMetadata`, and how it has fared.
 
     It may be finished elsewhere than in the handler, which returns ``PENDING`` then: by :meth:`ack` or :meth:`nack`,
     from any thread. The first answer counts. An answer that comes after another one, after the handler's own, or after
@@ -54,6 +54,14 @@ class BalancedMessage(MessageAndMetadata[K, V]):
     def attempt(self) -> int:
         """The number of this attempt at the message, from 1 on."""
         return self.work.attempts + 1
+
+    @property
+    def last_failure(self) -> str:
+        """Why the last attempt failed: the exception's class and the first line of its text, shortened.
+
+        Empty if none failed, or if another member handled it and the message was not parked.
+        """
+        return self.work.failure
 
 
 def balanced_class(stream_class: Any) -> Callable[..., BalancedMessage[Any, Any]]:

@@ -24,7 +24,8 @@ from zkconsumer.balance.outcomes import DONE, NOT_STARTED
 from zkconsumer.balance.pointer_reader import MessageReader, PointerReader
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.retry import Retry
-from zkconsumer.balance.run_summary import RunParts, run_problems, run_summary
+from zkconsumer.balance.run_state import RunParts, run_problems, run_state
+from zkconsumer.balance.run_summary import RunEnd, RunSummary
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor, Work
@@ -269,9 +270,15 @@ class BalancedRun:
         if self.sharing is not None:
             self.sharing.leave(Deadline(0.0 if self._hurried else LEAVE_WITHIN))
 
-    def summary(self) -> BalanceState:
+    def state(self) -> BalanceState:
         """Return what the run does at this moment. Any thread, also a signal handler."""
-        return run_summary(self._parts)
+        return run_state(self._parts)
+
+    def summary(self, ended: RunEnd) -> RunSummary:
+        """Return what the run has done. Arguments: ``ended`` is the cause of its end."""
+        fates = self.engine.fates
+        dead = self.dead_letters.delivered + self.pointers.lost
+        return RunSummary(self.engine.handled, fates.failed, fates.parking.parked, dead, ended)
 
     @property
     def _parts(self) -> RunParts:

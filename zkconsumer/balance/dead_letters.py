@@ -125,7 +125,8 @@ class DeadLetters:
         waiting = _Waiting(work, Failure(reason, attempts, first_ms, self._group, decision.error), pointer)
         trouble = self._point_at(waiting) if self._target is None else ""
         if self._target is None and not trouble:
-            self.delivered += 1
+            with self._lock:
+                self.delivered += 1
             return True
         with self._lock:
             self._waiting.append(waiting)
@@ -195,9 +196,9 @@ class DeadLetters:
                 if self._target is not None:
                     one.work.ledger.finish([one.work.offset])
                 done.append(one)
-        self.delivered += len(done)
         self._remove(done)
         with self._lock:
+            self.delivered += len(done)
             if not self._waiting:
                 return LONGEST_BACKOFF
             return min(LONGEST_BACKOFF, max(0.0, min(one.retry_at for one in self._waiting) - self._monotonic()))

@@ -75,7 +75,7 @@ class Engine:
         """The reader has stopped because there is enough to begin."""
         self._ended = False
         self._left = False
-        self.in_hand = 0
+        self.in_hand = self.handled = 0
         self.zombies = 0
         """Handlers that ended when the session's lease was no longer valid."""
         self.active_at = monotonic()
@@ -219,6 +219,7 @@ class Engine:
                     done.append(work)
                 else:
                     self._sort(work, outcome, done, others)
+            self.handled += len(done)
             if not self._lease.valid:
                 self.zombies += sum(outcome is not NOT_STARTED for _, outcome in outcomes)
         # first: a revocation that sees nothing in hand commits what is finished by then
@@ -394,7 +395,7 @@ class Engine:
             if home is None or home.position.revoked or home.leaving >> slot & 1:
                 return False
             made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
-            made.attempts, made.first_ms, made.pointer = work.attempts, work.first_ms, True
+            made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot
             self.lanes.put_back(made)
         self.look()

@@ -19,7 +19,7 @@ from zkconsumer.balance.open_partition import Failing, OpenPartition
 from zkconsumer.balance.outcomes import Failed, NotStarted, Outcome
 from zkconsumer.balance.parking import Parking
 from zkconsumer.balance.read_work import ReadWork
-from zkconsumer.balance.retry import Decision, Kind, Retry, decide, reason_of
+from zkconsumer.balance.retry import Decision, Kind, Retry, decide, failure_of
 from zkconsumer.core.finished_note import Attempts
 from zkconsumer.interruptible_wait import InterruptibleLock
 
@@ -73,17 +73,19 @@ class MessageFates:
         home = work.home
         if isinstance(outcome, NotStarted):
             return work.again()
-        if isinstance(outcome, Failed):
-            if not outcome.worker_died and not isinstance(outcome.error, Exception):
-                self._abort(_with_place(outcome.error, work))
-                return work.again()
-            self.failed += 1
+        if isinstance(outcome, Failed) and not outcome.worker_died and not isinstance(outcome.error, Exception):
+            self._abort(_with_place(outcome.error, work))
+            return work.again()
+        failure = failure_of(outcome)
+        if failure:
+            with self._lock:
+                self.failed += 1
         if home.position.revoked:
             self.late += 1
             return None
-        if isinstance(outcome, Failed) and self._limit_reached(work, outcome):
+        if failure and self._limit_reached(work, failure):
             made = work.again()
-            made.not_before = home.retry_at
+            made.not_before, made.failure = home.retry_at, failure
             return made
         try:
             decision = self._decided(work, outcome)
@@ -116,7 +118,7 @@ class MessageFates:
         kept = self._rules.parks and home.own and home.ledger.may_park
         return kept and self._rules.order is not Order.PARTITION
 
-    def _limit_reached(self, work: ReadWork, outcome: Failed) -> bool:
+    def _limit_reached(self, work: ReadWork, failure: str) -> bool:
         """Count a failure; returns whether nearly everything fails, so that it counts for none of the messages."""
         home, limit = work.home, self._rules.failure_limit
         home.outcomes.failed()
@@ -125,7 +127,7 @@ class MessageFates:
             return False
         if not home.retry_at:
             home.retry_at = monotonic() + TRY_AGAIN
-        home.stopped = f"{why}, the last with {reason_of(outcome.error)}; it is tried again every {TRY_AGAIN:.0f} s"
+        home.stopped = f"{why}, the last with {failure}; it is tried again every {TRY_AGAIN:.0f} s"
         with self._lock:
             first = home.outcomes.tell()
         if first:  # once, not at every try
@@ -144,6 +146,7 @@ class MessageFates:
         home = work.home
         made = work.again()
         made.attempts, made.first_ms = decision.attempts, decision.first_ms
+        made.failure = decision.reason or work.failure
         made.not_before = monotonic() + decision.seconds
         if decision.attempts and not work.pointer:
             home.ledger.failed(work.offset, Attempts(decision.attempts, decision.first_ms))

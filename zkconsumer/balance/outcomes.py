@@ -7,9 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Return this from a handler to have the message again after so many seconds. It counts as no failed attempt."""
+    """Return this from a handler to have the message again after so many seconds.
+
+    It counts as no failed attempt. With ``failure``, the reason, it is one, whose delay is the handler's own.
+
+    Raises: ValueError for seconds that are none.
+    """
 
     seconds: float
+    failure: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.seconds, bool) or not isinstance(self.seconds, int | float) or not self.seconds >= 0:

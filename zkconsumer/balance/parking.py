@@ -24,6 +24,8 @@ class Parking:
     def __init__(self, lanes: Lanes, order: Order) -> None:
         self._lanes = lanes
         self._by_key = order is Order.KEY
+        self.parked = 0
+        """Messages that were parked, also behind others of their key."""
 
     def mark(self, work: ReadWork) -> str:
         """Return the mark of the work's key, empty if order does not matter to it."""
@@ -43,7 +45,7 @@ class Parking:
             decision.due_ms,
             decision.first_ms,
             mark,
-            decision.reason,
+            decision.reason or work.failure,
         )
         behind = self._lanes.waiting_behind(work) if mark else []
         if not home.ledger.point_at([pointer, *(Pointer(one.offset, key=mark) for one in behind)]):
@@ -57,6 +59,7 @@ class Parking:
         for one in behind:
             one.open = False
             one.part.passed(1)
+        self.parked += len(behind) + (not work.pointer)
         return behind
 
     def behind_parked(self, home: OpenPartition, works: Sequence[ReadWork]) -> Sequence[ReadWork]:
@@ -102,6 +105,7 @@ class Parking:
         if not home.ledger.point_at([Pointer(one.offset, key=self.mark(one)) for one in works]):
             self._full(home)
             return False
+        self.parked += len(works)
         for one in works:
             one.open = False
         return True

@@ -250,7 +250,8 @@ class PointerReader:
 
     def _add(self, home: OpenPartition, pointer: Pointer, record: Any) -> None:
         work = Work(record, pointer.offset, home.ledger, None)
-        work.attempts, work.first_ms, work.pointer = pointer.attempts, pointer.first_ms, True
+        work.attempts, work.first_ms, work.failure = pointer.attempts, pointer.first_ms, pointer.reason
+        work.pointer = True
         size = len(record.key or b"") + len(record.value or b"")
         with self._lock:
             self._in_hand.setdefault(home.ledger, {})[pointer.offset] = size  # before: it may be settled at once

@@ -80,5 +80,5 @@ class ReadWork(Work):
         """Return the work of another attempt."""
         made = ReadWork(self.record, self.offset, self.key, self.part)
         made.lane, made.pointer, made.slot = self.lane, self.pointer, self.slot
-        made.attempts, made.first_ms = self.attempts, self.first_ms
+        made.attempts, made.first_ms, made.failure = self.attempts, self.first_ms, self.failure
         return made

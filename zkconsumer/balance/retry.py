@@ -155,7 +155,10 @@ def decide(
         return Decision(Kind.DEAD, 0.0, 0, attempts + 1, first, _shortened(outcome.reason or "rejected"))
     reason, error = "", None
     if isinstance(outcome, Later):
-        seconds = min(outcome.seconds, MOST_SECONDS)
+        seconds, reason = min(outcome.seconds, MOST_SECONDS), failure_of(outcome)
+        attempts += bool(reason)
+        if reason and attempts >= retry.attempts:
+            return Decision(Kind.DEAD, 0.0, 0, attempts, first, reason)
     elif isinstance(outcome, Failed):
         # the last attempt is one that no other message can have spoiled
         attempts += not (outcome.together and attempts + 1 >= retry.attempts)
@@ -178,6 +181,13 @@ def _rejected(retry: Retry, failed: Failed) -> bool:
     if not isinstance(error, Exception):
         raise ValueError(f"{type(error).__name__} ends the run, so no message is retried after it")
     return isinstance(error, (DecodeError, *retry.reject)) or not isinstance(error, retry.on)
+
+
+def failure_of(outcome: Outcome) -> str:
+    """Return why the attempt failed, empty for an outcome that counts as no failed attempt."""
+    if isinstance(outcome, Later):
+        return _shortened(outcome.failure)
+    return reason_of(outcome.error) if isinstance(outcome, Failed) else ""
 
 
 def reason_of(error: BaseException) -> str:

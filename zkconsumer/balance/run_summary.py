@@ -1,148 +1,35 @@
-"""Makes the :class:`~zkconsumer.balance.balance_state.BalanceState` of a run, from what its parts show.
-
-Any thread may call, also a signal handler: what is read are single attributes, and copies that one step of the
-interpreter makes. So the numbers of one partition may be a moment apart.
-"""
+"""The summary that ``run`` returns. Pure; any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from time import monotonic
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
-from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
-from zkconsumer.balance.engine import Engine
-from zkconsumer.balance.lanes import Order
-from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.pointer_reader import PointerReader
-from zkconsumer.balance.reader import Reader
-from zkconsumer.balance.sharing.sharing_thread import Sharing
-from zkconsumer.balance.work import Executor, Work
-from zkconsumer.core.message_pointers import Fate
-from zkconsumer.core.name_lists import first_of
-
-Running = Mapping[tuple[int, int], float]
-"""When the handlers began (monotonic seconds), by the identity of the ledger and the offset."""
-BLOCKED = 5.0
-"""Seconds for which a handler may block an event loop before that is a trouble."""
+RunEnd = Literal["until", "timeout", "shutdown", "signal"]
 
 
-class RunParts(NamedTuple):
-    """The parts of a run. ``limit`` is ``handler.timeout.ms`` in seconds, None for none; ``sharing`` if it shares."""
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """The work of one call of ``run``.
 
-    engine: Engine
-    reader: Reader
-    executor: Executor
-    pointers: PointerReader
-    concurrency: int
-    limit: float | None = None
-    sharing: Sharing | None = None
+    * ``handled``: messages whose handler finished them
+    * ``failed``: attempts that failed. Without ``concurrency`` the first one ends the run, by its exception
+    * ``parked``: messages that were parked, also behind others of their key. One that was handled later counts in
+      ``handled``, too
+    * ``dead``: messages that became dead letters
+    * ``ended``: the cause of the end. ``"until"``: all before the end was handled; ``"timeout"``: no message came
+      for ``consumer.timeout.ms``, with ``consumer.timeout.action=end``; ``"signal"``: one of ``stop_on``; else
+      ``"shutdown"``
+    """
 
+    handled: int = 0
+    failed: int = 0
+    parked: int = 0
+    dead: int = 0
+    ended: RunEnd = "shutdown"
 
-def run_summary(parts: RunParts) -> BalanceState:
-    """Return what a run does now."""
-    engine, executor, homes = parts.engine, parts.executor, parts.reader.partitions
-    now = monotonic()
-    running = {(id(work.ledger), work.offset): began for work, began in running_works(executor)}
-    return BalanceState(
-        parts.concurrency,
-        tuple(_partition(home, running, now) for home in sorted(homes, key=lambda one: one.position.tp)),
-        engine.fates.failed,
-        engine.fates.late,
-        engine.zombies,
-        parts.pointers.lost,
-        tuple(_troubles(parts)),
-        tuple(_warnings(parts)),
-        engine.sizes.times.value(),
-    )
-
-
-def run_problems(parts: RunParts) -> tuple[str, ...]:
-    """Return :attr:`BalanceState.problems`, without taking a lock."""
-    stops = (f"{home.position.tp} {why}" for home in parts.reader.partitions if (why := _stopped(home)))
-    return (*stops, *_troubles(parts))
-
-
-def running_works(executor: Executor) -> Sequence[tuple[Work, float]]:
-    """Return the works in handlers, each with the time at which its handler began; none if the executor cannot tell."""
-    tell = getattr(executor, "running", None)
-    return tell() if tell is not None else ()
-
-
-def _troubles(parts: RunParts) -> Iterator[str]:
-    """Yield what keeps a run from its work, beside partitions that stand still."""
-    executor, limit, now = parts.executor, parts.limit, monotonic()
-    if limit is not None:
-        for work, began in running_works(executor):
-            if now - began > limit:
-                where = f"{work.ledger.position.tp} at offset {work.offset}"
-                yield f"the handler of {where} has run for {now - began:.0f} s: its key waits"
-    tell = getattr(executor, "troubles", None)  # of processes
-    if tell is not None:
-        yield from tell()
-    behind = getattr(executor, "lag", 0.0)
-    if behind > BLOCKED:
-        yield f"a handler blocks the event loop for {behind:.0f} s: nothing else runs"
-    if parts.sharing is not None and parts.sharing.trouble:
-        yield parts.sharing.trouble
-    unstored = parts.reader.unstored
-    if unstored:
-        some, longest = first_of(sorted(unstored)), max(unstored.values())
-        yield f"{some}: results wait up to {longest:.0f} s to be stored, and no more is handled until they are"
-    for tp, why in sorted(parts.pointers.trouble.copy().items()):
-        yield f"{tp}: parked messages have to wait: {why}"
-
-
-def _warnings(parts: RunParts) -> Iterator[str]:
-    """Yield what somebody should look after although everything is handled."""
-    for risk in parts.pointers.retention.at_risk:
-        yield f"{risk.partition}: {risk.text}"
-    if parts.engine.rules.parks and parts.engine.rules.order is not Order.PARTITION:
-        for home in parts.reader.partitions:
-            if home.own and (why := home.position.parking_trouble):
-                yield f"nothing of {home.position.tp} can be parked: {why}"
-
-
-def _stopped(home: OpenPartition) -> str:
-    if home.stopped:
-        why = home.stopped.removeprefix(f"{home.position.tp} ").removeprefix("has stopped: ")
-        return why if why.startswith("stopped") else f"stopped: {why}"
-    return f"reads no more: {home.full_because}" if home.full_because else ""
-
-
-def _partition(home: OpenPartition, running: Running, now: float) -> PartitionBalance:
-    ledger, base = home.ledger, home.ledger.base
-    pointers = ledger.pointers
-    fates = [one.fate for one in pointers.values()]
-    return PartitionBalance(
-        home.position.tp,
-        base,
-        _held(home, base, running, now, passing=base in pointers) if base < home.at else None,
-        ledger.finished_beyond,
-        ledger.unfinished,
-        home.in_hand,
-        max(0.0, now - home.held_since) if base < home.at and home.held_base == base else 0.0,
-        fates.count(Fate.PARKED),
-        fates.count(Fate.DEAD),
-        ledger.unnoted,
-        {name: slots.bit_count() for name, slots in ledger.lent_slots.items()},
-        home.lender,
-        0 if home.own else ledger.slots.bit_count(),
-        home.position.full,
-        _stopped(home),
-    )
-
-
-def _held(home: OpenPartition, base: int, running: Running, now: float, *, passing: bool) -> HeldMessage:
-    failing, began = home.failing.get(base), running.get((id(home.ledger), base))
-    borrower = next((name for name, start in home.ledger.lent_bases.items() if start == base), "")
-    where = borrower if failing is None and began is None else ""
-    return HeldMessage(
-        base,
-        0 if failing is None else failing.attempts,
-        None if failing is None else max(0.0, failing.due - now),
-        "" if failing is None else failing.reason.partition(":")[0][:80],
-        None if began is None else now - began,
-        where,
-        passing and began is None,
-    )
+    def __str__(self) -> str:
+        return (
+            f"{self.handled:,} messages handled, {self.failed:,} attempts failed, {self.parked:,} messages parked, "
+            f"{self.dead:,} dead letters; ended by {self.ended}"
+        )

@@ -18,6 +18,7 @@ class Work:
     * ``chunk``: the fetched chunk that the message is read from; None for one that was fetched alone (a pointer's)
     * ``lane``: the lane that keeps its order; None if it has none
     * ``attempts``: the failed attempts so far, the first at ``first_ms`` (milliseconds since 1970; 0: none)
+    * ``failure``: why the last attempt failed, empty if none did, or nobody here knows
     * ``not_before``: when it may be handed out again (monotonic seconds; 0: at once)
     * ``pointer``: whether it is the message of a pointer
     * ``answer``: the outcome that the application told before the handler ended
@@ -26,6 +27,7 @@ class Work:
 
     attempts = 0
     first_ms = 0
+    failure = ""
     not_before = 0.0
     pointer = False
     answer: Outcome | None = None

@@ -24,6 +24,7 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_results import outcome_of, outcomes_of
 from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, Pending
@@ -76,7 +77,8 @@ class SentChunk(NamedTuple):
 class SentWork(NamedTuple):
     """One message of a group: an offset of a chunk, or the ``fields`` of a message that was fetched alone.
 
-    ``lane`` is the number of its lane within the trip, -1 for none. ``attempt`` counts from 1.
+    ``lane`` is the number of its lane within the trip, -1 for none. ``attempt`` counts from 1, and ``failure`` is why
+    the last one failed.
     """
 
     serial: int
@@ -84,6 +86,7 @@ class SentWork(NamedTuple):
     attempt: int
     lane: int
     fields: tuple[Any, ...] | None = None
+    failure: str = ""
 
 
 class Trip(NamedTuple):
@@ -241,22 +244,31 @@ class ChunkMessages:
 
 
 class WorkerPlace(NamedTuple):
-    """Where a message stands, and which attempt at it this is, from 1 on."""
+    """Where a message stands, which attempt at it this is, from 1 on, and why the last one failed."""
 
     topic: str
     partition: int
     attempt: int
+    failure: str
 
 
-class WorkerMessage(MessageAndMetadata[Any, Any]):
+class WorkerMessage(BalancedMessage[Any, Any]):
     """The message that a handler in a worker process gets."""
 
     __slots__ = ()
+
+    def __init__(self, record: Any, place: WorkerPlace) -> None:
+        MessageAndMetadata.__init__(self, record, place)
 
     @property
     def attempt(self) -> int:
         """The number of this attempt at the message, from 1 on."""
         return self.place[2]  # type: ignore[no-any-return]
+
+    @property
+    def last_failure(self) -> str:
+        """Why the last attempt failed, see :attr:`BalancedMessage.last_failure`."""
+        return self.place[3]  # type: ignore[no-any-return]
 
     def ack(self) -> None:
         """Raise TypeError: only the handler's own end can finish the message here."""
@@ -331,8 +343,7 @@ class Worker:
                 topic, partition, *fields = work.fields
                 record = SimpleNamespace(**dict(zip(RECORD_FIELDS, fields, strict=True)))
                 place = TopicPartition(topic, partition)
-            where: Any = WorkerPlace(*place, work.attempt)
-            return self._message(record, where)
+            return self._message(record, WorkerPlace(*place, work.attempt, work.failure))
         except Exception as error:  # noqa: BLE001 - the message fails, and the worker lives on
             return Failed(error)
 

@@ -44,10 +44,10 @@ class WorkerTrip:
                 if work.chunk is None:
                     record, place = work.message.record, work.ledger.position.tp
                     fields = (*place, *(getattr(record, name) for name in RECORD_FIELDS))
-                    works.append(SentWork(-1, work.offset, work.attempts + 1, lane, fields))
+                    works.append(SentWork(-1, work.offset, work.attempts + 1, lane, fields, work.failure))
                 else:
                     serial = self.link.cache.serial(work.chunk, new)
-                    works.append(SentWork(serial, work.offset, work.attempts + 1, lane))
+                    works.append(SentWork(serial, work.offset, work.attempts + 1, lane, failure=work.failure))
             sent.append(tuple(works))
         needed = {work.serial for works in sent for work in works}
         self.link.send(Trip(self.link.cache.forget(needed), tuple(new), tuple(sent), until), self._steps)

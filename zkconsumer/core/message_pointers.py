@@ -64,7 +64,7 @@ class Pointer:
     def place(self) -> int:
         """The number by which the pointers of a partition are known: the offset, or a negative one for a lost message.
 
-        So the message that has the offset in a new log neither ends nor replaces the pointer of the lost one.
+        Otherwise a message of a new log would end or replace the pointer of a lost message with the same offset.
         """
         return self.offset if not self.lost_ms else -1 - (self.lost_ms << 63 | self.offset)
 

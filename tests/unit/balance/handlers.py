@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.timing import scaled
+from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.outcomes import DONE, PENDING, Failed, Later, Reject
 from zkconsumer.errors import DecodeError
 from zkconsumer.streams import MessageAndMetadata
@@ -110,6 +111,25 @@ RESULTS: dict[str, Callable[[str], object]] = {
     "mark": _mark,
     "sleep": lambda rest: time.sleep(float(rest)),
 }
+
+
+def told(message: BalancedMessage[Any, Any]) -> object:
+    """Fail at the first attempt, and write what the message tells of each into the file that its value names."""
+    word, _, rest = bytes(message.value).decode().partition(" ")
+    if word == "reject":
+        return Reject(rest)
+    if word == "failed":
+        return Later(0.0 if message.attempt == 1 else 3600.0, failure=rest)
+    with Path(rest).open("a") as file:
+        file.write(f"{message.attempt} {message.last_failure}\n")
+    if message.attempt == 1:
+        raise ValueError("of attempt 1\nand more")
+    return None
+
+
+async def told_coroutine(message: BalancedMessage[Any, Any]) -> object:
+    """The same."""
+    return told(message)
 
 
 def all_by_value(messages: list[Message]) -> object:

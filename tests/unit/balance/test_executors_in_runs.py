@@ -119,7 +119,7 @@ class Run(threading.Thread):
     def run(self) -> None:
         self._try(self._call)
 
-    def _try(self, call: Callable[[], None]) -> None:
+    def _try(self, call: Callable[[], object]) -> None:
         try:
             call()
         except BaseException as error:

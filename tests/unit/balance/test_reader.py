@@ -16,7 +16,7 @@ from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import ReadLimits
 from zkconsumer.balance.outcomes import DONE
 from zkconsumer.balance.reader import Reader
-from zkconsumer.balance.run_summary import RunParts, run_problems
+from zkconsumer.balance.run_state import RunParts, run_problems
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.message_ledger import MessageLedger

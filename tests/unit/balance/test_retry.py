@@ -95,6 +95,13 @@ def test_later_counts_no_attempt_and_parks_a_long_wait() -> None:
     assert (endless.kind, endless.seconds) == (Kind.PARK, MOST_SECONDS)
 
 
+def test_later_with_a_failure_is_an_attempt_with_its_own_delay() -> None:
+    assert decided(Later(5, "busy")) == Decision(Kind.AGAIN, 5, NOW + 5000, 1, NOW, "busy")
+    assert decided(Later(5, "busy"), attempts=2, first_ms=NOW).kind is Kind.PARK
+    last = decided(Later(5, "busy"), attempts=Retry().attempts - 1, first_ms=NOW - 1)
+    assert last == Decision(Kind.DEAD, 0, 0, Retry().attempts, NOW - 1, "busy")
+
+
 def test_order_by_partition_never_parks() -> None:
     assert decided(BOOM, 14, 1, may_park=False).kind is Kind.AGAIN
     assert decided(Later(1e9), may_park=False).kind is Kind.AGAIN
