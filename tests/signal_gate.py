@@ -17,6 +17,9 @@ from typing import Any
 
 from tests.timing import eventually, scaled
 
+WITHIN = 30.0
+"""Seconds for a step of another thread, on a busy machine."""
+
 
 class Interrupted(BaseException):
     """The error that the signal handler raises."""
@@ -57,21 +60,21 @@ class Gate:
         held: list[bool] = []
 
         def hold() -> None:
-            if not self.lock.acquire(timeout=scaled(5)):
+            if not self.lock.acquire(timeout=scaled(WITHIN)):
                 return
             held.append(True)
             try:
-                eventually(lambda: self.near, 5, "the main thread to wait")
+                eventually(lambda: self.near, WITHIN, "the main thread to wait")
                 signal.pthread_kill(get_ident(), signal.SIGUSR1)
             finally:
                 self.lock.release()
 
         thread = Thread(target=hold, name="holder")
-        thread.start()
-        eventually(lambda: held, 5, "the lock to be held")
-        gc.collect()
+        gc.collect()  # before the times below begin: it takes seconds in a large process
         gc.disable()  # Python swallows what is raised in a finaliser, which could run here
         try:
+            thread.start()
+            eventually(lambda: held, WITHIN, "the lock to be held")
             action(self)
             [].clear()  # a call of C, where every version looks
             raised = False
@@ -79,7 +82,7 @@ class Gate:
             raised = True
         finally:
             gc.enable()
-        thread.join(scaled(5))
+        thread.join(scaled(WITHIN))
         assert raised, "no signal came at the gate"
         return not self.beyond
 
@@ -94,5 +97,5 @@ class Gate:
 
         thread = Thread(target=take, name="taker")
         thread.start()
-        thread.join(scaled(5))
+        thread.join(scaled(WITHIN))
         return bool(taken)

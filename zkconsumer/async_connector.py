@@ -481,7 +481,7 @@ async def outcome(future: Future[T], deadline: Deadline | None = None) -> T:
             return
         error = future.exception()
         if isinstance(error, StopIteration):
-            error = RuntimeError(f"the call raised {error!r}")
+            error, error.__cause__ = RuntimeError(f"the call raised {error!r}"), error
         if error is None:
             waiter.set_result(future.result())
         else:
