@@ -197,6 +197,8 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         held: Held,
     ) -> dict[str, list[KafkaStream[K | None, V | None]]]:
         check_topics(topics)
+        run = self._running
+        works = run.in_hand_of(get_native_id()) if isinstance(run, BalancedRun) else ()
         streams: dict[str, list[KafkaStream[K | None, V | None]]] = {}
 
         def make() -> Mapping[str, list[KafkaStream[K | None, V | None]]]:
@@ -205,7 +207,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
 
         try:
             with self._create_lock:
-                asked = self._subscription.add(member, topics, make, deadline, held)
+                asked = self._subscription.add(member, topics, make, deadline, held, works)
             member.await_change(asked)
         except BaseException:
             deadline.expire()  # before the member begins, nothing changes for a caller that has gone
@@ -229,15 +231,16 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         """Leave these topics. The messages of them that the caller ``held`` count as finished."""
         leaving = [topics] if isinstance(topics, str) else list(topics)
         run = self._running
-        works = run.in_hand_of(get_native_id(), leaving) if isinstance(run, BalancedRun) else ()
+        works = run.in_hand_of(get_native_id()) if isinstance(run, BalancedRun) else ()
+        done = [work for work in works if work.ledger.position.topic in leaving]
 
         def begun() -> None:
-            if works and isinstance(run, BalancedRun):
-                run.finish(works)  # the group thread waits for what handlers have in hand
+            if done and isinstance(run, BalancedRun):
+                run.finish(done)  # the group thread waits for what handlers have in hand
 
         try:
             with self._create_lock:
-                asked = self._subscription.leave(member, leaving, deadline, held, begun)
+                asked = self._subscription.leave(member, leaving, deadline, held, begun, works)
             member.await_change(asked)
         except BaseException:
             deadline.expire()  # as in _add_topics

@@ -342,7 +342,9 @@ class PartitionControl:
         if offsets is None:
             return None
         positions = self._positions()
-        return {tp: GivenOffset.now(positions.get(tp), offset) for tp, offset in checked_offsets(offsets).items()}
+        return {
+            tp: GivenOffset.as_of_call(positions.get(tp), offset) for tp, offset in checked_offsets(offsets).items()
+        }
 
     def _commit_while_closing(
         self, member: GroupMember | None, given: Mapping[TopicPartition, GivenOffset] | None, held: Held

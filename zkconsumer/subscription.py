@@ -8,10 +8,11 @@ Threads: the connector's lock guards all that adds or drops a change. Any thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from zkconsumer.balance.work import Work
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.core.partition_position import Held
 from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
@@ -48,6 +49,7 @@ class Subscription:
         streams: Callable[[], Mapping[str, Collection[KafkaStream[Any, Any]]]],
         deadline: Deadline,
         held: Held,
+        works: Sequence[Work] = (),
     ) -> Request[None]:
         """Ask for further topics. Returns the request.
 
@@ -72,6 +74,7 @@ class Subscription:
                 lambda before: {**before, **added},
                 Request(deadline),
                 held=held,
+                in_handler=[work.ledger.position for work in works],
                 withdrawn=lambda: member.delivery.retire(made),
             ),
         )
@@ -83,12 +86,13 @@ class Subscription:
         deadline: Deadline,
         held: Held,
         begun: Callable[[], object],
+        works: Sequence[Work] = (),
     ) -> Request[None]:
         """Ask to leave topics, which ends their streams. Returns the request.
 
         Arguments: the messages that the caller ``held`` count as finished; the group thread calls ``begun`` when the
-        change can no longer be withdrawn. Raises: ValueError for a topic that is not subscribed, or if the connector
-        follows a filter.
+        change can no longer be withdrawn; ``works`` are the messages of the calling handler, in a balanced run.
+        Raises: ValueError for a topic that is not subscribed, or if the connector follows a filter.
         """
         leaving, subscription = frozenset(topics), self._topics()
         strange = sorted(leaving - subscription.keys())
@@ -102,6 +106,7 @@ class Subscription:
                 Request(deadline),
                 leaving,
                 held,
+                [work.ledger.position for work in works],
                 begun=begun,
                 applied=lambda: member.delivery.retire(retired),
             ),
@@ -111,12 +116,13 @@ class Subscription:
         """Return the subscribed topics with their numbers of streams. Raises ValueError for a filter."""
         if self._joined.pattern != STATIC:
             raise ValueError("this connector follows a filter: topics come and go with it, none can be added or left")
-        changes = [change for change in self._changes if not change.done.withdrawn]
-        while changes and changes[0].done.done():
-            # an interrupt between here and the last line repeats changes in their order, which changes nothing
-            now = changes.pop(0).revise(self._joined.subscription)
-            self._joined = replace(self._joined, subscription=now)
-        self._changes = changes
+        # in place: a signal handler of this very thread may come here amid another change
+        for change in [change for change in self._changes if change.done.withdrawn]:
+            self._changes.remove(change)
+        while self._changes and self._changes[0].done.done():
+            # an interrupt between the two repeats changes in their order, which changes nothing
+            self._joined = replace(self._joined, subscription=self._changes[0].revise(self._joined.subscription))
+            self._changes.pop(0)
         return self.registration().subscription
 
     def _ask(self, member: GroupMember, change: SubscriptionChanged) -> Request[None]:

@@ -102,7 +102,7 @@ def test_starts_committed_elsewhere_meanwhile_are_read_again(
     settle([member])
     positions = list(member.owned.values())
     member.owned[tp(1)].paused = True
-    member.committer.commit_given({one.tp: GivenOffset.now(one, 17) for one in positions}, Deadline(scaled(1.0)))
+    member.committer.commit_given({one.tp: GivenOffset.as_of_call(one, 17) for one in positions}, Deadline(scaled(1.0)))
     really, reads = member.session.read, list[int]()
 
     def read(wanted: Sequence[str], *how: Any, **options: Any) -> Any:
@@ -158,7 +158,7 @@ def test_a_waiting_start_is_not_stored_over_the_users_commit(
         settle([member])
     assert member.owned[tp(0)].consumed is None
     server.refuse(paths.offset(GROUP, tp(0)))
-    member.committer.commit_given({tp(0): GivenOffset.now(member.owned.get(tp(0)), 17)}, Deadline(scaled(1.0)))
+    member.committer.commit_given({tp(0): GivenOffset.as_of_call(member.owned.get(tp(0)), 17)}, Deadline(scaled(1.0)))
     try_again(member)
     settle([member])
     assert offsets(server) == {0: 17}

@@ -27,6 +27,8 @@ from zkconsumer.devcluster import DevCluster
 
 TELL_S = 0.1
 LOOK_S = 0.1
+BURN = "import time\nend = time.time() + 600\nwhile time.time() < end: pass"
+"""A busy process, which ends whatever becomes of this one."""
 
 
 def member(task: dict[str, Any]) -> None:
@@ -82,7 +84,7 @@ def run(partitions: int, messages: int, busy: int, seconds: float) -> None:
             producer.produce(topic, b"v", key=b"%d" % number, partition=number % partitions)
         assert producer.flush(60) == 0
         for _ in range(busy):
-            burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            burner = subprocess.Popen([sys.executable, "-c", BURN])
             ends.callback(burner.wait)
             ends.callback(burner.kill)
         client = KazooClient(cluster.zookeeper_connect)

@@ -331,6 +331,70 @@ def test_a_commit_whose_outcome_is_unknown_forbids_a_seek(cluster: FakeCluster) 
     application.connector.shutdown()
 
 
+class Unanswered(SlowStore):
+    """A store whose commits land, and whose answers may be lost."""
+
+    loses = silent = False
+
+    def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        if self.silent:
+            raise asyncio.CancelledError
+        return super().fetch(partitions, timeout)
+
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
+        super().commit(offsets, timeout)
+        if self.loses:
+            raise OSError("the answer was lost")
+
+
+def test_a_seek_to_the_offset_before_a_lost_answer_is_stored(cluster: FakeCluster) -> None:
+    """The place of the seek equalled the last known offset, and so was never written. A crash skipped messages."""
+    store = Unanswered()
+    application = Application(cluster, offset_store=store)
+    application.take()
+    application.connector.commit_offsets()
+    application.take()
+    store.loses = True
+    with pytest.raises(OffsetCommitError):
+        application.connector.commit_offsets(timeout=SOON)
+    store.loses = False
+    assert store.offsets == {TP: 2}
+    application.connector.seek(TP, 1)
+    application.connector.commit_offsets()
+    assert store.offsets == {TP: 1}
+    application.connector.shutdown()
+
+
+def test_no_error_of_a_store_amid_a_seek_ends_the_committer(cluster: FakeCluster) -> None:
+    store = Unanswered()
+    application = Application(cluster, offset_store=store)
+    application.take()
+    store.loses = store.silent = True
+    with pytest.raises(OffsetCommitError):
+        application.connector.commit_offsets(timeout=SOON)
+    with pytest.raises(OffsetCommitError, match="did not move"):
+        application.connector.seek(TP, 5)
+    assert application.member.committer.thread.is_alive()
+    store.loses = store.silent = False
+    application.connector.shutdown()
+
+
+def test_a_seek_in_vain_leaves_another_one_protected(stored: Application, store: SlowStore) -> None:
+    """The end of the second seek allowed a commit, which landed after the first one."""
+    store.go_on.set()
+    with busy_group_thread(stored.member):
+        first = threading.Thread(target=stored.connector.seek, args=(TP, 0, scaled(WITHIN)))
+        first.start()
+        eventually(lambda: not stored.member.events.empty(), WITHIN, "the first seek")
+        with pytest.raises(TimeoutError, match="did not move"):
+            stored.connector.seek(TP, 1, timeout=SOON)
+        with pytest.raises(OffsetCommitError, match="a seek is under way"):
+            stored.connector.commit_offsets()
+    first.join(scaled(WITHIN))
+    assert stored.take().offset == 0
+    assert not store.offsets.get(TP)
+
+
 # ---- subscriptions
 
 
@@ -408,6 +472,39 @@ def test_a_handler_that_leaves_its_topic_in_vain_may_still_fail(cluster: FakeClu
         run.start()
         found = [seen.get(timeout=scaled(WITHIN)) for _ in range(11)]
         assert sorted(found) == sorted([*range(10), 0])
+    run.join(scaled(WITHIN))
+
+
+def test_a_handler_may_leave_its_topic_amid_a_drain(cluster: FakeCluster) -> None:
+    """The rebalance waited for the handler's message, and the handler for the rebalance."""
+    cluster.create_topic("two", 2)
+    for partition in (0, 1):
+        cluster.append("two", partition, [b"v"] * 3)
+    properties = {
+        "zookeeper.connect": cluster.zookeeper_connect,
+        "group.id": "g",
+        "auto.offset.reset": "smallest",
+        "rebalance.drain.timeout.ms": 600_000,
+    }
+    took: SimpleQueue[bool] = SimpleQueue()
+    in_hand: set[int] = set()
+    once = threading.Lock()
+    with ZookeeperConsumerConnector(properties) as connector:
+
+        def handle(message: Any) -> None:
+            position = member_of(connector).positions()[TopicPartition("two", message.partition)]
+            in_hand.add(message.partition)
+            eventually(lambda: position.revoked or once.locked(), WITHIN, "the drain")
+            if position.revoked and once.acquire(blocking=False):
+                connector.unsubscribe("two", timeout=scaled(WITHIN))
+                took.put(True)
+
+        run = threading.Thread(target=connector.run, args=(handle, "two"), kwargs={"concurrency": 6})
+        run.start()
+        eventually(lambda: in_hand == {0, 1}, WITHIN, "messages of both partitions in hand")
+        with ZookeeperConsumerConnector(properties) as other:
+            other.create_message_streams({"two": 1})
+            assert took.get(timeout=scaled(WITHIN))
     run.join(scaled(WITHIN))
 
 

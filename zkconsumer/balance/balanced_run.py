@@ -7,7 +7,7 @@ threads of their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -204,7 +204,8 @@ class BalancedRun:
                 return None
             engine = self.engine
             # a worker process may be on its way to a message
-            if timeout is not None and not engine.busy and monotonic() - engine.active_at >= timeout:
+            held_back = engine.busy or self.reader.unstored
+            if timeout is not None and not held_back and monotonic() - engine.active_at >= timeout:
                 return ConsumerTimeoutException(NOTHING_CAME)
 
     def _end(self, error: BaseException | None) -> None:
@@ -309,8 +310,8 @@ class BalancedRun:
         """
         self.engine.settle([(work, DONE if finished else NOT_STARTED) for work in self.in_hand_of(thread)])
 
-    def in_hand_of(self, thread: int, topics: Container[str] | None = None) -> Sequence[Work]:
-        """Return the messages of the handler that this thread (native identifier) runs; of these topics (None: all).
+    def in_hand_of(self, thread: int) -> Sequence[Work]:
+        """Return the messages of the handler that this thread (native identifier) runs.
 
         Messages that the thread has taken and not begun go back.
         """
@@ -318,8 +319,7 @@ class BalancedRun:
         if not isinstance(executor, ThreadExecutor):
             return ()
         executor.reclaim(thread)
-        works = executor.in_hand_of(thread)
-        return [work for work in works if topics is None or work.ledger.position.topic in topics]
+        return executor.in_hand_of(thread)
 
     def finish(self, works: Sequence[Work]) -> None:
         """Count these messages as done, unless their handlers have returned. Any thread."""

@@ -5,7 +5,7 @@ Watches, the session, fetchers and the committer only put them; the group thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from zkconsumer.core.partition_position import Held, PartitionPosition
@@ -108,7 +108,8 @@ class SubscriptionChanged:
     """The member subscribes to other topics.
 
     ``revise`` makes the new subscription (topic -> number of streams) of the one before. ``leaving`` are the topics
-    that it drops; the messages of them that the caller ``held`` at its call count as finished. The group thread calls
+    that it drops; the messages of them that the caller ``held`` at its call count as finished. A handler of a balanced
+    run, which is the caller, has messages of the positions ``in_handler``. The group thread calls
     ``begun`` when it begins to tell the group, or ``withdrawn`` if the caller has gone before. Once the change is in
     force, the group thread calls ``applied`` and sets ``done``.
     """
@@ -117,9 +118,21 @@ class SubscriptionChanged:
     done: Request[None]
     leaving: frozenset[str] = frozenset()
     held: Held = field(default_factory=dict)
+    in_handler: Collection[PartitionPosition] = ()
     begun: Callable[[], object] = _nothing
     withdrawn: Callable[[], object] = _nothing
     applied: Callable[[], object] = _nothing
+
+    def awaits(self, position: PartitionPosition) -> bool:
+        """Return whether the caller waits for us with a message of this position, for which we would wait."""
+        return self.holds(position) or position in self.in_handler
+
+    def answer_early(self) -> None:
+        """Answer the caller now. The change is made later, and no message of the caller counts as finished then."""
+        self.begun()
+        asked, self.done, self.held, self.in_handler = self.done, Request(Deadline(None)), {}, ()
+        self.begun = _nothing
+        asked.set_result(None)
 
     def holds(self, position: PartitionPosition) -> bool:
         """Return whether the caller held the message of this position at its call, and nobody has passed it since."""

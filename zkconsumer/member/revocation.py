@@ -66,7 +66,7 @@ class Revocation:
         A message that a caller held as it unsubscribed is not waited for: the caller waits for us.
         """
         self._owned.revoke(positions)
-        waited_for = [position for position in positions if not self._requests.finished_by_requester(position)]
+        waited_for = [position for position in positions if not self._requests.is_of_leaver(position)]
         self._drain(waited_for, Deadline(self._settings.drain))
         self._listener.releasing(positions)
         self._owned.remove(positions)
@@ -116,7 +116,7 @@ class Revocation:
         return self._owned.last_commit(
             positions,
             commit=commit and self._settings.auto_commit,
-            held=self._requests.finished_by_requesters if count_requester else NONE_HELD,
+            held=self._requests.messages_of_leavers if count_requester else NONE_HELD,
             deadline=deadline,
             meanwhile=meanwhile,
             release=release,

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zkconsumer.core.partition_position import Held, PartitionPosition
-from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.events import ListenerReturned, SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.owned_partitions import OwnedPartitions
@@ -47,11 +45,11 @@ class UserRequests:
         return self._inbox.stop
 
     @property
-    def finished_by_requesters(self) -> Held:
+    def messages_of_leavers(self) -> Held:
         """The messages that callers held as they unsubscribed from their topics."""
         return self._inbox.changes.held
 
-    def finished_by_requester(self, position: PartitionPosition) -> bool:
+    def is_of_leaver(self, position: PartitionPosition) -> bool:
         """Return whether a caller that unsubscribes from this topic held the partition's message at its call.
 
         The caller waits for the group thread, so its message counts as finished.
@@ -61,9 +59,9 @@ class UserRequests:
     def _answer_if_awaited(self, change: SubscriptionChanged) -> None:
         """Answer a change of subscription at once if its caller holds a message that is waited for.
 
-        The change is not in force then, and no message of the caller counts as finished.
+        The change is not in force then. A message of the caller counts as finished only in a balanced run, whose
+        handler says so by unsubscribing.
         """
         leaving = [position for position in self._owned.positions.values() if position.revoked and position.held]
-        if any(map(change.holds, leaving)) and change.done.begin():
-            asked, change.done, change.held = change.done, Request(Deadline(None)), {}
-            asked.set_result(None)
+        if any(map(change.awaits, leaving)) and change.done.begin():
+            change.answer_early()

@@ -71,7 +71,7 @@ class AckStore:
         self._group = group
         self._stored: dict[TopicPartition, _Stored] = {}
         self._directories: set[str] = set()
-        """Directories of nodes that exist."""
+        """Directories of nodes that were made, if we may make them."""
         self._met: set[TopicPartition] = set()
         """Partitions whose pointers a commit read again: the next look tells of them, though nothing moves since."""
 
@@ -148,8 +148,8 @@ class AckStore:
         }
         missing = {path: parent for path in nodes if (parent := path.rpartition("/")[0]) not in self._directories}
         if missing:
-            refused = self._make_parents(missing, deadline)
-            self._directories.update(parent for path, parent in missing.items() if path not in refused)
+            self._make_parents(missing, deadline)
+            self._directories.update(missing.values())
 
     def wrote(self, partition: TopicPartition, prepared: Prepared) -> None:
         """Note what was written."""
@@ -218,7 +218,6 @@ class AckStore:
     def _make_parents(self, nodes: Iterable[str], deadline: Deadline) -> frozenset[str]:
         """Make the directories of these nodes. Returns the nodes whose directory we may not make."""
         parents = {path: path.rpartition("/")[0] for path in nodes}
-        self._directories.difference_update(parents.values())
         refused = self._session.ensure_each(sorted(set(parents.values())), deadline)
         return frozenset(path for path, parent in parents.items() if parent in refused)
 

@@ -6,7 +6,7 @@ Times are monotonic seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
@@ -129,10 +129,6 @@ class CommitSchedule:
         return now - self._refresh
 
 
-OVER = Deadline(0.0)
-"""The time of a seek that is not under way."""
-
-
 @dataclass(slots=True)
 class TrackedPartition:
     """One owned partition. Its offset was last written at ``written`` (monotonic seconds)."""
@@ -147,8 +143,14 @@ class TrackedPartition:
     """The offset that another client wrote outside ZooKeeper, kept until the group thread decides about it."""
     tried: float = NEGATIVE
     """When a commit was last tried (monotonic seconds)."""
-    seek: Deadline = OVER
-    """The time of a seek that is under way. Until then nothing is committed, or the seek could be undone."""
+    seeks: list[Deadline] = field(default_factory=list)
+    """The times of seeks. Until all are over nothing is committed, or a seek could be undone."""
+
+    @property
+    def moving(self) -> bool:
+        """Whether a seek is under way."""
+        self.seeks = [seek for seek in self.seeks if not seek.expired]
+        return bool(self.seeks)
 
     def is_due(self, *, counting_held: bool) -> bool:
         """Return whether there is anything to commit; ``counting_held`` as for :func:`due_offset`."""
@@ -194,12 +196,18 @@ class Slices:
     def __init__(self) -> None:
         self._most = SLICE
 
-    def each(
-        self, ours: Iterable[TrackedPartition], deadline: Deadline, write: Callable[[list[TrackedPartition]], None]
+    def commit_each(
+        self,
+        ours: Iterable[TrackedPartition],
+        deadline: Deadline,
+        write: Callable[[list[TrackedPartition]], None],
+        *,
+        whole: bool = True,
     ) -> None:
         """Call ``write`` for each slice: the partition that was tried longest ago comes first.
 
-        No slice begins after the deadline. Raises the errors of slices as one OffsetCommitError; RegistryError at once.
+        No slice begins after the deadline; that is an error if the ``whole`` is wanted. Raises the errors of slices as
+        one OffsetCommitError; RegistryError at once.
         """
         failed: list[OffsetCommitError] = []
         left = sorted(ours, key=lambda one: (one.position.ledger is not None, one.tried))
@@ -216,6 +224,9 @@ class Slices:
                 self._adapt(cost, monotonic() - began)
             if deadline.expired:
                 break
+        late = [str(found.position.tp) for found in left if whole and found.is_due(counting_held=False)]
+        if late:
+            failed.append(OffsetCommitError(f"not committed in time: {', '.join(sorted(late))}"))
         if failed:
             raise OffsetCommitError("; ".join(map(str, failed))) from failed[0].__cause__
 
@@ -249,7 +260,7 @@ class GivenOffset:
     committed: int | None
 
     @classmethod
-    def now(cls, position: PartitionPosition | None, offset: int) -> GivenOffset:
+    def as_of_call(cls, position: PartitionPosition | None, offset: int) -> GivenOffset:
         """Return the offset as a call gives it at this moment."""
         return cls(offset, position, None if position is None else position.committed)
 
@@ -259,7 +270,7 @@ class GivenOffset:
             return "" if found is None else "this member has claimed the partition since the call"
         if found is None or found.position is not self.position:
             return "the partition was released, or a seek moved it, since the call"
-        return "" if found.seek.expired else "a seek is under way"
+        return "a seek is under way" if found.moving else ""
 
     def overtaken_by(self, committed: int | None) -> bool:
         """Return whether another commit has written a later offset since the call, so that this one would undo it."""

@@ -15,7 +15,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.ack_store import NO_POINTS, Points
-from zkconsumer.offsets.commit_schedule import OVER, CommitSettings, GivenOffset, Slices, TrackedPartition, due_offset
+from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset, Slices, TrackedPartition, due_offset
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
 from zkconsumer.offsets.store import NO_FAILURES, CommitRefusedError, Failures
@@ -102,7 +102,7 @@ class CommitTracker:
         found = self._find(old)
         if found is not None:
             new.committed = old.committed
-            found.position, found.ahead, found.undecided, found.seek = new, False, None, OVER
+            found.position, found.ahead, found.undecided = new, False, None
             self.starts.forget(old)
             # as stored: pointers of the old position that were not stored yet are of messages that are read again
             new.known_pointers = self._store.pointers(new.tp)
@@ -222,18 +222,18 @@ class CommitTracker:
         The timer's commit (not ``patient``) first looks whether somebody else wrote elsewhere. A conflict that the
         group's thread has not decided yet is no error for it. If the look fails, the partition waits for the next one.
         """
-        moving = [tp for tp, found in self._tracked.items() if not found.seek.expired]
+        moving = {tp: found for tp, found in self._tracked.items() if found.moving}
         ours = [found for tp, found in self._tracked.items() if tp not in moving]
         put_off = {} if patient else self._look_before(ours, deadline)
 
         def write(some: list[TrackedPartition]) -> None:
-            # a slow slice of the timer's commit must not cost the next one its time
-            limit = deadline if patient else Deadline(self._settings.timeout)
+            limit = deadline if patient else Deadline(self._settings.timeout)  # one slow slice costs no other its time
             self._commit(some, held, limit, patient=patient, put_off=put_off)
 
-        self._slices.each(ours, deadline, write)
-        if moving and patient:
-            raise OffsetCommitError(f"not committed: {', '.join(map(str, sorted(moving)))} (a seek is under way)")
+        self._slices.commit_each(ours, deadline, write, whole=patient)
+        late = [str(tp) for tp, one in moving.items() if patient and one.is_due(counting_held=one.position in held)]
+        if late:
+            raise OffsetCommitError(f"not committed: {', '.join(sorted(late))} (a seek is under way)")
 
     def _look_before(self, ours: Collection[TrackedPartition], deadline: Deadline) -> Failures:
         """Look whether somebody else wrote elsewhere, if anything is due. Returns the partitions that have to wait."""
@@ -248,13 +248,7 @@ class CommitTracker:
         return put_off
 
     def _commit(
-        self,
-        ours: Collection[TrackedPartition],
-        held: Held,
-        deadline: Deadline,
-        *,
-        patient: bool,
-        put_off: Failures = NO_FAILURES,
+        self, ours: Collection[TrackedPartition], held: Held, deadline: Deadline, *, patient: bool, put_off: Failures
     ) -> None:
         changed, points = self._progress(ours, held)
         due = {tp: offset for tp, offset in changed.items() if tp not in put_off}
@@ -299,11 +293,13 @@ class CommitTracker:
         """
         ours = self._ours(positions)
         try:
-            self._store.resolve([found.position.tp for found in ours], deadline)
+            doubtful = self._store.settle_unanswered([found.position.tp for found in ours], deadline)
         except Exception as e:
             raise OffsetCommitError(f"whether a commit before landed is not known: {e}") from e
         for found in ours:
-            found.seek = deadline
+            found.seeks.append(deadline)
+            # not what is noted as committed may have landed: the place of the seek is written, whatever it is
+            found.unlevel = found.unlevel or found.position.tp in doubtful
 
     def surrender(
         self,
@@ -322,13 +318,13 @@ class CommitTracker:
         unanswered = False
         if commit:
             try:
-                self._slices.each(
+                self._slices.commit_each(
                     ours,
                     deadline,
                     lambda some: (
                         self._release(some, held, deadline, released)
                         if release
-                        else self._commit(some, held, deadline, patient=True)
+                        else self._commit(some, held, deadline, patient=True, put_off=NO_FAILURES)
                     ),
                 )
             except (RegistryError, OffsetCommitError) as e:
@@ -413,6 +409,7 @@ class CommitTracker:
     def _write_again(self, due: Mapping[TopicPartition, int], *, everywhere: bool = True) -> None:
         if not self._lease.valid:
             return
+        due = {tp: offset for tp, offset in due.items() if not self._tracked[tp].moving}
         points = self._points_again(due)
         due = {**due, **{tp: point.offset for tp, point in points.items()}}
         changed, unchanged = (due, {}) if everywhere else ({}, due)

@@ -331,17 +331,19 @@ class DualStore:
         with _exceptions_only():
             return store.fetch(partitions, deadline.bounded(ONE_TRY))
 
-    def resolve(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
-        """Find out the outcome of commits of tracked partitions whose answer did not come.
+    def settle_unanswered(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Collection[TopicPartition]:
+        """Find out the outcome of commits of tracked partitions whose answer did not come. Returns these partitions.
 
         A commit whose outcome is known by then cannot land later: ZooKeeper serves a session in order, and what another
         store answers after it counts. Raises RegistryError, or what the store raises if it does not answer.
         """
-        if self._nodes is not None:
-            self._nodes.resolve(partitions, deadline)
+        found = set() if self._nodes is None else self._nodes.settle_unanswered(partitions, deadline)
         doubtful = [tp for tp in partitions if tp in self._doubtful]
         if doubtful and self._elsewhere is not None:
-            stored = self._elsewhere.fetch(doubtful, deadline.bounded(ONE_TRY))
+            with _exceptions_only():
+                stored = self._elsewhere.fetch(doubtful, deadline.bounded(ONE_TRY))
             for tp in doubtful:
                 lowest, highest = self._doubtful[tp]
                 if lowest <= stored.get(tp, -1) <= highest:
@@ -349,6 +351,7 @@ class DualStore:
                     del self._doubtful[tp]
                 elif stored.get(tp, -1) == self._stored.get(tp, -1):
                     del self._doubtful[tp]
+        return found.union(doubtful)
 
     def close(self) -> None:
         """Fail calls that wait for a store, and close it."""

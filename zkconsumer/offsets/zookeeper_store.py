@@ -23,6 +23,8 @@ from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, ClaimSessions, Co
 from zkconsumer.zookeeper.session import Session
 
 _ROUNDS = 5
+_REPAIRED = (Outcome.OFFSET_MOVED, Outcome.NOTE_FAILED, Outcome.POINTERS_MOVED)
+"""Outcomes after which another look at the nodes may help."""
 
 
 class ZooKeeperOffsets:
@@ -201,8 +203,10 @@ class ZooKeeperOffsets:
         """Return what was not written. Pointers that cannot be written are no sign that the partition is not ours."""
         failures = refusals(outcomes)
         for tp, outcome in outcomes.items():
-            if outcome in (Outcome.POINTERS_MOVED, Outcome.NOTE_FAILED, Outcome.UNANSWERED):
+            if outcome in (Outcome.POINTERS_MOVED, Outcome.NOTE_FAILED):
                 failures[tp] = OffsetCommitError(self.acks.trouble(tp) or outcome.value)
+            elif outcome is Outcome.UNANSWERED:
+                failures[tp] = OffsetCommitError(outcome.value)
         return failures
 
     def _commit_owned(
@@ -210,6 +214,28 @@ class ZooKeeperOffsets:
     ) -> dict[TopicPartition, Outcome]:
         """Write offsets (None: none), and with ``release`` delete the owner nodes as well."""
         outcomes = self._write_owned(offsets, points, deadline, release)
+        try:
+            self._repair(outcomes, offsets, points, deadline, release)
+        except RegistryError:
+            if release or Outcome.DONE not in outcomes.values():
+                raise
+            # a success counts, although the repair of the others was not answered
+            unrepaired = [tp for tp, outcome in outcomes.items() if outcome in _REPAIRED]
+            outcomes |= dict.fromkeys(unrepaired, Outcome.UNANSWERED)
+        for tp, outcome in outcomes.items():
+            if outcome is not Outcome.UNANSWERED and (release or offsets[tp] is not None):
+                self._unanswered.pop(tp, None)
+        return outcomes
+
+    def _repair(
+        self,
+        outcomes: dict[TopicPartition, Outcome],
+        offsets: Mapping[TopicPartition, int | None],
+        points: Points,
+        deadline: Deadline,
+        release: bool,
+    ) -> None:
+        """Try partitions again whose nodes were not as we last saw them. Raises RegistryError."""
         for last in (*(_ROUNDS - 1) * (False,), True):
             moved = [tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED]
             # perhaps we moved it ourselves, by a commit that was done and whose answer was lost with the connection
@@ -220,11 +246,7 @@ class ZooKeeperOffsets:
                 again += self.acks.repair(outcomes, deadline)
             if last or not again:
                 break
-            outcomes |= self._write_owned({tp: offsets[tp] for tp in again}, points, deadline, release)
-        for tp, outcome in outcomes.items():
-            if outcome is not Outcome.UNANSWERED and (release or offsets[tp] is not None):
-                self._unanswered.pop(tp, None)
-        return outcomes
+            outcomes.update(self._write_owned({tp: offsets[tp] for tp in again}, points, deadline, release))
 
     def _write_owned(
         self, offsets: Mapping[TopicPartition, int | None], points: Points, deadline: Deadline, release: bool
@@ -273,12 +295,15 @@ class ZooKeeperOffsets:
                 found.append(tp)
         return found
 
-    def resolve(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
+    def settle_unanswered(self, partitions: Collection[TopicPartition], deadline: Deadline) -> set[TopicPartition]:
         """Find out the outcome of commits of tracked partitions whose answer did not come. Raises RegistryError.
+
+        Returns these partitions.
 
         The session's requests are served in order: what this reads is answered after them.
         """
         self._moved_by_us(partitions, deadline)
+        return self._unanswered.keys() & set(partitions)
 
     def _commit_unowned(
         self, offsets: Mapping[TopicPartition, int], deadline: Deadline

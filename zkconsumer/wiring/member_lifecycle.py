@@ -347,6 +347,8 @@ class GroupMember:
         try:
             return request.done.result(A_MOMENT)  # it has begun, and waits for nothing
         except TimeoutError:
+            if request.done.withdrawn:  # the group thread was about to decide that
+                raise TimeoutError(f"{self._unmoved(offsets)} in time; {self.state or ''}") from None
             names = ", ".join(str(position.tp) for position in offsets)
             raise TimeoutError(f"{self.consumer}: the seek of {names} has begun, and did not end in time") from None
 

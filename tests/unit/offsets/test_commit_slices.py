@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.timing import scaled
-from tests.unit.offsets.acks import Member, Server, ledger_of
+from tests.unit.offsets.acks import GROUP, Member, Server, ledger_of
 from zkconsumer.core import message_pointers
 from zkconsumer.core.message_pointers import Fate, Pointer
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
@@ -21,6 +21,7 @@ from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavaila
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets import ack_store, commit_schedule
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.zookeeper import fenced_writes, paths
 
 PARTITIONS = [TopicPartition("t", number) for number in range(6)]
 EACH = 10
@@ -164,3 +165,61 @@ def test_the_last_commit_of_a_release_is_made_in_slices(owner: Owner) -> None:
     owner.reject()
     owner.release(*owner.owned)
     assert owner.committed() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_slices_that_were_not_reached_are_told(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, last: bool
+) -> None:
+    """A commit that ran out of time between two slices counted as a success."""
+    owner.reject()
+    deadline, transact = Deadline(scaled(60.0)), owner.session.transact
+
+    def over(build: Callable[[Any], None], _: Deadline) -> Any:
+        deadline.expire()
+        return transact(build, Deadline(scaled(60.0)))
+
+    monkeypatch.setattr(owner.session, "transact", over)
+    if last:
+        owner.tracker.surrender(owner.owned, commit=True, held=NONE_HELD, deadline=deadline, release=False)
+        assert "not committed in time: t-" in caplog.text
+    else:
+        with pytest.raises(OffsetCommitError, match="not committed in time: t-"):
+            owner.tracker.commit(NONE_HELD, deadline, patient=True)
+    assert 0 < len(owner.committed()) < len(PARTITIONS)
+
+
+def test_a_success_counts_if_the_repair_of_another_fails(
+    owner: Owner, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = owner.owned[:2]
+    owner.reject(first, second)
+    owner.commit_by_timer()
+    owner.reject(first, second)
+    server.zookeeper.put(paths.pointers(GROUP, PARTITIONS[1]), b"")  # a tool wrote them
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise RegistryUnavailableError("no answer")
+
+    monkeypatch.setattr(owner.session, "read", away)
+    monkeypatch.setattr(commit_schedule, "LARGEST", 1000)
+    with pytest.raises((RegistryError, OffsetCommitError)):
+        owner.tracker.commit(NONE_HELD, Deadline(scaled(60.0)), patient=True)
+    assert server.offset(PARTITIONS[0]) == first.committed
+
+
+def test_an_unanswered_plain_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fenced_writes, "REQUEST_BYTES", 400)
+    member = Member(Server(FakeZooKeeper(), PARTITIONS), balanced=False)
+    for position in member.claim(*PARTITIONS):
+        position.consumed = 105
+    transact, answers = member.session.transact, iter([True])
+
+    def once(build: Callable[[Any], None], deadline: Deadline) -> Any:
+        if not next(answers, False):
+            raise RegistryUnavailableError("no answer")
+        return transact(build, deadline)
+
+    monkeypatch.setattr(member.session, "transact", once)
+    with pytest.raises(OffsetCommitError, match="ZooKeeper did not answer in time"):
+        member.commit()

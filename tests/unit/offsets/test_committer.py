@@ -93,7 +93,7 @@ class Stepped:
 
     def given(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, GivenOffset]:
         """Offsets as an application gives them now."""
-        return {tp: GivenOffset.now(self.positions.get(tp), offset) for tp, offset in offsets.items()}
+        return {tp: GivenOffset.as_of_call(self.positions.get(tp), offset) for tp, offset in offsets.items()}
 
     def commit_given(self, offsets: Mapping[TopicPartition, int]) -> None:
         given = self.given(offsets)
