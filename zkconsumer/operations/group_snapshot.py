@@ -194,6 +194,16 @@ class PartitionLog:
     problem: str = ""
 
 
+def gone_before(offset: int | None, log: PartitionLog | None) -> int:
+    """Return the messages from a committed offset on that were deleted before they were read, 0 if none is known."""
+    return 0 if offset is None or offset < 0 or log is None else max(0, (log.start or 0) - offset)
+
+
+def gone_words(gone: int, lag: int | None) -> str:
+    """Return a count of deleted and of unread messages, as every command and page says it."""
+    return f"{gone} gone, {'unknown' if lag is None else lag} to read"
+
+
 def lag_between(offset: int | None, log: PartitionLog | None, note: NoteSummary | None = None) -> int | None:
     """Return the messages between a committed offset and the log's end, None if either is unknown.
 
@@ -386,6 +396,10 @@ class GroupSnapshot:
         the log's start counts from the start: what was deleted cannot be consumed. Never negative.
         """
         return lag_between(self.committed(partition), self.logs.get(partition), self.note(partition))
+
+    def gone(self, partition: TopicPartition) -> int:
+        """Return the messages from :meth:`committed` on that were deleted before they were read."""
+        return gone_before(self.committed(partition), self.logs.get(partition))
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return, in order, each partition that is owned, has an offset, or is assigned by the brokers."""
