@@ -12,7 +12,7 @@ from itertools import islice
 from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.operations.brokers_words import brokers_arithmetic
-from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, gone_words
 from zkconsumer.operations.group_view import GroupAnalysis
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
@@ -29,14 +29,16 @@ __all__ = ["Cause", "Explanation", "Position", "explain", "explained_partitions"
 class Position:
     """The committed offset of a partition, and its lag; None is what is unknown.
 
-    ``version`` and ``written`` (milliseconds since 1970) are those of the offset's node in ZooKeeper. ``lag`` counts
-    messages; ``lag_ms`` is the age of the message at the committed offset, in milliseconds, 0 if the lag is 0.
+    ``version`` and ``written`` (milliseconds since 1970) are those of the offset's node in ZooKeeper. ``lag``
+    counts messages that are left in the log, ``gone`` those that were deleted before they were read; ``lag_ms`` is
+    the age of the message at the committed offset, in milliseconds, 0 if the lag is 0.
     """
 
     committed: int | None
     version: int | None
     written: int | None
     lag: int | None
+    gone: int
     lag_ms: int | None
 
 
@@ -79,6 +81,8 @@ class Explanation:
                 f", version {position.version}, at {moment(position.written)} ({ago(position.written, self.taken)})"
             )
         messages = "unknown" if position.lag is None else f"{position.lag} messages"
+        if position.gone:
+            messages = gone_words(position.gone, position.lag)
         late = "unknown" if position.lag_ms is None else duration(position.lag_ms)
         rows = [
             ("should own it", self.should or "nobody, or unknown"),
@@ -225,5 +229,6 @@ def _position(snapshot: GroupSnapshot, partition: TopicPartition) -> Position:
         version=stat.version if stat else None,
         written=stat.mtime if stat else None,
         lag=lag,
+        gone=snapshot.gone(partition),
         lag_ms=late,
     )

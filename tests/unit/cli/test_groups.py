@@ -374,7 +374,6 @@ def test_control_characters_reach_no_terminal(form: str, what: str, run: Run) ->
     [
         ("--describe", "Option [describe] takes one of these options: [group], [all-groups]"),
         ("--describe --group g --members --state", "Option [describe] takes at most one of these options"),
-        ("--describe --group g --state x", "Option [describe] does not take a value for [state]"),
         ("--describe --group g --all-groups", "can't be used with option"),
         ("--list --group g", "can't be used with option"),
         ("--list --members", "--members goes with --describe only"),
@@ -413,3 +412,25 @@ def test_usage_of_kafkas_scripts_is_accepted(arguments: str) -> None:
     add_arguments(parser)
     words = as_flags(["groups", *arguments.replace(" --topic", "").split()])[1:]
     assert wrong_usage(parser.parse_args(words)) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "groups"),
+    [
+        ("--describe --state g", ["g"]),
+        ("--state g --describe", ["g"]),
+        ("--describe --state --group g", ["g"]),
+        ("--describe --group g --state", ["g"]),
+        ("--describe --group g --state h", ["g", "h"]),
+        ("--describe --group g --state Stable", ["g"]),
+        ("--describe --state Stable", ["Stable"]),
+        ("--describe --all-groups --state empty", []),
+    ],
+)
+def test_describe_takes_the_word_behind_state_as_a_group(arguments: str, groups: list[str]) -> None:
+    """It answered "does not take a value for [state]" to what an operator of Kafka's tool types."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    found = parser.parse_args(arguments.split())
+    assert wrong_usage(found) == ""
+    assert (sorted(found.group), found.state) == (groups, "")

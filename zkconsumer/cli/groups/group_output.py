@@ -14,6 +14,7 @@ from zkconsumer.cli.groups.arguments import chosen
 from zkconsumer.cli.groups.group_tables import (
     Coordination,
     GroupSide,
+    gone_messages,
     list_table,
     members_table,
     offsets_table,
@@ -22,7 +23,7 @@ from zkconsumer.cli.groups.group_tables import (
 )
 from zkconsumer.cli.tables import TABLE, Table, printable, render
 from zkconsumer.operations.group_lookup import hint_for_unknown
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_words
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
 _REBALANCING = frozenset(
@@ -77,6 +78,8 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
     if arguments.format != TABLE:
         for side in everything:
             _print_condition(side)
+            if not arguments.members and arguments.state is None:
+                _warn_of_gone(side)
         say(render(make(everything), arguments.format))
     return code
 
@@ -96,9 +99,17 @@ def _print_side(
         where = "ZooKeeper coordinates" if side.coordination is Coordination.ZOOKEEPER else "the brokers coordinate"
         say(f"\nGroup '{printable(side.group)}' as {where} it:")
     table = make([side])
+    if not arguments.members and arguments.state is None:
+        _warn_of_gone(side)
     # Kafka's tool prints the titles of members in any case, and other titles only above rows
     if table.rows or arguments.members:
         say("\n" + render(table))
+
+
+def _warn_of_gone(side: GroupSide) -> None:
+    """Print which offsets lie below their logs. LAG counts what is left to read, as in Kafka's tool."""
+    for tp, gone, lag in gone_messages(side):
+        warn(f"Warning: {printable(str(tp))}: {gone_words(gone, lag)}: the offset lies below the log.")
 
 
 def _print_condition(side: GroupSide) -> None:

@@ -20,7 +20,7 @@ from zkconsumer.operations.doctor.findings import (
     unknown,
 )
 from zkconsumer.operations.doctor.reading import not_read, topics_problem, why_topic_unread
-from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog
+from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog, gone_before, gone_words, lag_between
 
 JUST_COMMITTED_MS = 10_000
 """Stores that differ after a commit this young may only have been read at different moments."""
@@ -121,12 +121,13 @@ def _times(created: int | None, one: _Committed) -> str:
 
 
 def _below(snapshot: GroupSnapshot, tp: TopicPartition, one: _Committed, log: PartitionLog, *, former: bool) -> Finding:
-    lost = (log.start or 0) - one.offset
-    more = "" if log.end is None else f", largest skips {log.end - (log.start or 0)} more"
+    lost = gone_before(one.offset, log)
+    left = lag_between(one.offset, log)
+    more = "" if left is None else f", largest skips the {left} too"
     return Finding(
         Level.ERROR,
-        f"the offset of {tp} in {one.store} lies below its log: auto.offset.reset will apply. {lost} messages were"
-        f" deleted before they were read; smallest goes on behind them{more}"
+        f"the offset of {tp} in {one.store} lies below its log: {gone_words(lost, left)}. The {lost} messages were"
+        f" deleted before they were read. auto.offset.reset will apply: smallest goes on behind them{more}"
         + (". The topic was created anew" if former else ""),
         f"offset {one.offset}, log {log.start}..{log.end}",
         one.node,

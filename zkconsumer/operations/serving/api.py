@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode
+from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode, gone_before
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
 from zkconsumer.operations.serving.judgement import Details, Document, Judgement, known_number
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
@@ -156,6 +156,7 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
         "offset_problem": (node.problem or None) if node is not None else None,
         "committed": window.commits[-1].time if window.commits else None,
         "lag": None if known is None else known.lag,
+        "gone": gone_before(snapshot.committed(tp), None if log is None else log.log),
         "lag_seconds": None if known is None else known.seconds,
         "lag_taken": None if known is None else known.taken,
         "log_start": None if log is None else log.log.start,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_before
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of
 from zkconsumer.operations.serving.judgement import Judgement, known_number
 from zkconsumer.operations.serving.poller import Board
@@ -101,6 +101,7 @@ _GAUGES = {
     "zkconsumer_partition_owned_as_expected": "Whether the owner is the thread that the strategy gives it to",
     "zkconsumer_partition_status": "Burrow's number: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND",
     "zkconsumer_partition_last_commit_timestamp_seconds": "Time of the last commit",
+    "zkconsumer_partition_gone_messages": "Messages that were deleted before the group read them",
     "zkconsumer_partition_log_start_offset": "First offset in the log of a partition that the group consumes",
     "zkconsumer_partition_log_end_offset": "End of the log of a partition that the group consumes",
     "zkconsumer_partition_finished_beyond": "Messages beyond the committed offset that a note says to be finished",
@@ -170,6 +171,8 @@ class _GroupFamilies:
             if tp in snapshot.offsets:
                 self._add("kafka_consumergroupzookeeper_lag_zookeeper", known.lag, labels)
         if log is not None:
+            gone = gone_before(snapshot.committed(tp), log.log)
+            self._add("zkconsumer_partition_gone_messages", gone, labels)
             self._add("zkconsumer_partition_log_start_offset", log.log.start, labels)
             self._add("zkconsumer_partition_log_end_offset", log.log.end, labels)
         if window.commits:
