@@ -77,6 +77,7 @@ CHECKS: tuple[Check, ...] = (
     Check("double-registration", "sessions or processes with two registrations", members.double_registrations, _IDS),
     Check("mixed-strategies", "members that assign by different strategies", strategies.mixed_strategies, _CLAIMS),
     Check("roundrobin-releases", "`roundrobin` of releases 0.x beside 1.x", strategies.mixed_releases, _CLAIMS),
+    Check("idle-member", "members that subscribe to nothing", members.idle_members, _IDS),
     Check("idle-threads", "threads that own nothing by the plan", strategies.idle_threads, _IDS),
     Check("flapping", "members that come and go", members.flapping_members, _IDS),
     Check("membership-size", "a list of members too large for one answer", members.membership_size, _IDS),
@@ -118,7 +119,23 @@ def examine(
         if not check.in_zookeeper or seen.latest.in_zookeeper or not seen.latest.in_kafka
         for finding in _run(check, seen)
     ]
-    return tuple(sorted(found, key=lambda one: (-one.level, one.unknown)))
+    return tuple(sorted(_told_once(found), key=lambda one: (-one.level, one.unknown)))
+
+
+def _told_once(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with one for all nodes that we may not read, which names the checks left undecided by them.
+
+    Otherwise each check says the same sentence of the same node.
+    """
+    told = next((one for one in found if one.check == "acl" and "right to read is missing" in one.text), None)
+    if told is None:
+        return list(found)
+    same = [one for one in found if one.unknown and reading.is_forbidden(one.text)]
+    if not same:
+        return list(found)
+    checks = ", ".join(dict.fromkeys(one.check for one in same))
+    evidence = "; ".join(filter(None, (told.evidence, f"undecided without these nodes: {checks}")))
+    return [replace(one, evidence=evidence) if one is told else one for one in found if one not in same]
 
 
 def _run(check: Check, seen: Observations) -> Iterator[Finding]:

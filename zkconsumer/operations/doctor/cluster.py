@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.doctor.findings import (
@@ -15,7 +15,7 @@ from zkconsumer.operations.doctor.findings import (
     shell_command,
     unknown,
 )
-from zkconsumer.operations.doctor.reading import why_unread
+from zkconsumer.operations.doctor.reading import forbidden_nodes, why_unread
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.zookeeper import paths
@@ -86,7 +86,7 @@ def mixed_rights(seen: Observations) -> Iterator[Finding]:
     snapshot = seen.latest
     if not snapshot.zookeeper or not snapshot.in_zookeeper:
         return
-    if not snapshot.acls:
+    if not snapshot.acls and not forbidden_nodes(snapshot):
         yield unknown("the rights on the nodes were not read")
     base = f"{paths.CONSUMERS}/{snapshot.group}/"
     for part in ("ids", "owners", "offsets"):
@@ -96,13 +96,23 @@ def mixed_rights(seen: Observations) -> Iterator[Finding]:
                 by_writers.setdefault(_writers(rights), []).append(path)
         if len(by_writers) > 1:
             yield _mixed(seen, part, by_writers)
-    forbidden = [one.what for one in snapshot.problems if "does not let us" in one.why or "forbid" in one.why]
-    if forbidden:
-        yield unknown(
-            f"we may not read {counted(len(forbidden), 'node')}: {listed(forbidden, 3)}",
-            remedy="log in as the members do: --command-config FILE",
-            node=forbidden[0],
-        )
+    if forbidden := forbidden_nodes(snapshot):
+        yield _forbidden(snapshot, forbidden)
+
+
+def _forbidden(snapshot: GroupSnapshot, nodes: Sequence[str]) -> Finding:
+    """Name the nodes that we may not read, once for all checks."""
+    parents = sorted({path for path in (one.rpartition("/")[0] for one in nodes) if path in snapshot.acls})
+    known = [f"{path} has {snapshot.acls[path]}" for path in (*nodes, *parents) if path in snapshot.acls]
+    return Finding(
+        Level.WARN,
+        f"the right to read is missing on {counted(len(nodes), 'node')}: {listed(nodes, 3)}. What a member without this"
+        " right does there fails as well",
+        "; ".join(known[:3]),
+        nodes[0],
+        "log in as the members do (--command-config FILE). To give the right to all, as a user with the right to"
+        " administer: " + shell_command(snapshot, "setAcl", nodes[0], "world:anyone:cdrwa"),
+    )
 
 
 def _mixed(seen: Observations, part: str, by_writers: Mapping[str, list[str]]) -> Finding:

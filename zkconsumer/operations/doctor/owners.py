@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.doctor.findings import (
@@ -17,6 +18,7 @@ from zkconsumer.operations.doctor.findings import (
     unknown,
 )
 from zkconsumer.operations.doctor.reading import why_no_nodes
+from zkconsumer.operations.doctor.strategies import mixed_members, probably_mixed
 from zkconsumer.operations.doctor.timeouts import longest_session, member_patience
 from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
 from zkconsumer.operations.group_view import MemberKind, member_kind
@@ -162,8 +164,17 @@ def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition], 
     if quiet * 1000 <= patience:
         later = f"look again after {seconds(patience)} without a change"
         return Finding(Level.NOTE, f"{text}; a rebalance may be under way", evidence, path, later)
+    if mixed := mixed_members(seen):
+        text += "; the members use different strategies, so that they claim the same partitions"
+        remedy = f"set one partition.assignment.strategy, and restart the members that change: {mixed}"
+        return Finding(Level.ERROR, text, evidence, path, f"{remedy}. Waking the members cannot mend it")
     if kind is MemberKind.SCALA:
-        return _gave_up(snapshot, text, evidence, path, f"{seconds(patience)} {told}")
+        found = _gave_up(snapshot, text, evidence, path, f"{seconds(patience)} {told}")
+        if other := probably_mixed(seen).get(member):
+            first = f"compare its partition.assignment.strategy with {seen.analysis.strategy.label}, that of the others"
+            remedy = f"{first}, and set one strategy ({other}). Only if they are the same, {found.remedy}"
+            found = replace(found, evidence=f"{evidence}; {other}", remedy=remedy)
+        return found
     advice = "restart the member that should own them" if node is None else "its connector.state and log say why"
     return Finding(Level.ERROR, f"{text}; it cannot claim them", evidence, path, advice)
 

@@ -17,6 +17,7 @@ from zkconsumer.operations.doctor.findings import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
+from zkconsumer.operations.ownership_causes import collisions
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
 from zkconsumer.zookeeper import paths
 
@@ -63,12 +64,65 @@ def _odd_ones(seen: Observations, *, releases: bool) -> Iterator[Finding]:
     elif undecided and not odd:
         silent = [c for c in undecided if member_kind(seen.latest.members[c]) is MemberKind.SCALA]
         if silent and not releases:
-            yield unknown(
-                f"the strategy of {listed(silent, 3)}, which advertise none: their partitions do not tell"
-                + _would_collide(seen, silent)
-            )
+            yield from _silent(seen, best, fits, silent)
         elif silent and best in (ROUNDROBIN.label, ROUNDROBIN_OLD.label):
             yield unknown(f"the release of {listed(silent, 3)}, which own nothing to tell by")
+
+
+def _silent(
+    seen: Observations, best: str, fits: Mapping[ConsumerId, Sequence[str]], silent: Sequence[ConsumerId]
+) -> Iterator[Finding]:
+    """Judge members that own nothing and advertise nothing: does another strategy explain why they own nothing?"""
+    words = probably_mixed(seen)
+    colliding = [consumer for consumer in silent if consumer in words]
+    for consumer in colliding:
+        others = [one for one in sorted(fits) if best in fits[one]]
+        yield Finding(
+            Level.WARN,
+            f"{consumer} probably uses another strategy: set one strategy. These members have {best}:"
+            f" {listed(others, 3)}; {consumer} owns nothing, and nobody holds what {best} gives it",
+            words[consumer],
+            _path(seen.latest, consumer),
+            f"give {consumer} the partition.assignment.strategy of the others, and restart it",
+        )
+    if rest := [consumer for consumer in silent if consumer not in colliding]:
+        yield unknown(f"the strategy of {listed(rest, 3)}, which advertise none: their partitions do not tell")
+
+
+def probably_mixed(seen: Observations) -> Mapping[ConsumerId, str]:
+    """Return the Scala members that own nothing although nobody holds what the strategy in effect gives them.
+
+    Each comes with the partitions of others that another strategy would make it claim. Such a member claims all or
+    nothing, so that strategy explains why it owns nothing. Waking it cannot mend that.
+    """
+    found: dict[ConsumerId, str] = {}
+    owning = {seen.analysis.registered.get(thread) for thread in seen.analysis.owners.values()}
+    advertised = _advertised(seen.latest)
+    for consumer, node in sorted(seen.latest.members.items()):
+        given = [
+            tp for tp, thread in seen.analysis.expected.items() if seen.analysis.registered.get(thread) == consumer
+        ]
+        free = bool(given) and not any(tp in seen.analysis.owners for tp in given)
+        if member_kind(node) is MemberKind.SCALA and free and consumer not in owning and consumer not in advertised:
+            words = [
+                f"{label} would make it claim {partitions_text(taken)}, which others own"
+                for label, taken in collisions(seen.analysis, consumer).items()
+            ]
+            found |= {consumer: "; ".join(words)} if words else {}
+    return found
+
+
+def mixed_members(seen: Observations) -> str:
+    """Return which members have which strategy, empty unless they certainly differ."""
+    if seen.analysis.bridges_only or len(seen.latest.members) < 2:
+        return ""
+    fits, _ = _fits(seen)
+    if not all(fits.values()) or not fits or set.intersection(*map(set, fits.values())):
+        return ""
+    by_label: dict[str, list[ConsumerId]] = {}
+    for consumer, labels in sorted(fits.items()):
+        by_label.setdefault(" or ".join(labels), []).append(consumer)
+    return "; ".join(f"{label}: {listed(members, 3)}" for label, members in sorted(by_label.items()))
 
 
 def _fits(seen: Observations) -> tuple[dict[ConsumerId, tuple[str, ...]], list[ConsumerId]]:
@@ -136,7 +190,7 @@ def _mixture(
     what = (
         "roundrobin members of releases 0.x and 1.x are in one group"
         if releases
-        else "members use different strategies"
+        else "set one strategy: members use different ones"
     )
     remedy = (
         "run the same release everywhere, or use range; for members of this package set scala.compat.version"
@@ -157,23 +211,6 @@ def _how_known(snapshot: GroupSnapshot, consumer: ConsumerId) -> str:
         return "it advertises that"
     owned = [tp for tp, owner in snapshot.owners.items() if owner.thread.rpartition("-")[0] == consumer]
     return f"it owns {partitions_text(owned)}" if owned else "it owned partitions by that before"
-
-
-def _would_collide(seen: Observations, silent: Sequence[ConsumerId]) -> str:
-    """Return which strategies would make silent members claim what others own: the cause of their failure, perhaps."""
-    if not any(seen.analysis.expected.get(tp) for tp in seen.latest.partitions_of(seen.analysis.subscribed)):
-        return ""
-    found = []
-    for one in (RANGE, ROUNDROBIN, ROUNDROBIN_OLD):
-        made = GroupAnalysis(seen.latest, strategy=one).expected
-        taken = [
-            tp
-            for tp, thread in made.items()
-            if ConsumerId(thread.rpartition("-")[0]) in silent and tp in seen.analysis.owners
-        ]
-        if taken:
-            found.append(f"{one.label} would make them claim {partitions_text(taken)}, which others own")
-    return "; " + "; ".join(found) if found else ""
 
 
 def idle_threads(seen: Observations) -> Iterator[Finding]:
