@@ -208,7 +208,7 @@ def test_a_forbidden_node_is_one_warning_with_the_right(
 def test_a_refused_port_ends_within_the_timeout(
     command: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--list`` of a refused port took 22 to 46 s with a limit of 5 s."""
+    """A loaded machine once took 22 to 46 s with a limit of 5 s. The bound includes the start of the command."""
     with socket.socket() as taken:  # bound and not listening: it refuses, and nobody else gets it
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
