@@ -62,10 +62,11 @@ def test_a_wrong_security_protocol_is_printed(
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"} if protocol != "SSL" else {}
     properties = {**where, **login, "group.id": new_group(), "security.protocol": protocol}
     with member(tmp_path, properties, new_topic()) as (_, err):
+        if (protocol, coordination) == ("SASL_PLAINTEXT", "kafka"):  # a refused login is raised by the join itself
+            eventually(lambda: "ILLEGAL_SASL_STATE" in err.read_text(), 25, lambda: f"a line in {err.read_text()!r}")
+            return
         eventually(lambda: standstills(err), 25, lambda: f"a line in {err.read_text()!r}")
-        told = standstills(err)
-        assert len(told) == 1
-        assert ("security.protocol" in told[0]) or ("plain" in told[0].lower()) or ("SASL" in told[0]), told
+        assert ["security.protocol" in line for line in standstills(err)] == [True]
 
 
 @pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
