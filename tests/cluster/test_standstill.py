@@ -140,3 +140,39 @@ def test_a_spare_member_and_a_reader_of_all_are_silent(
         assert (
             last[1] == "no message within the timeout; the stream stays usable; the member is owning 0 of 0 partitions"
         )
+
+
+QUIET = """
+import json, sys, time
+from zkconsumer import ZookeeperConsumerConnector
+properties, topic = json.loads(sys.argv[1]), sys.argv[2]
+def made(kind):
+    return ZookeeperConsumerConnector({**properties, "group.id": properties["group.id"] + kind})
+with made("empty") as empty, made("paused") as paused, made("until") as until:
+    empty.create_message_streams({})
+    paused.create_message_streams({topic: 1})
+    paused.pause(list(paused.assignment()))
+    list(until.create_message_streams({topic: 1}, until="end")[topic][0])
+    time.sleep(float(sys.argv[3]))
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+def test_nothing_to_read_and_a_paused_stream_are_silent(
+    cluster: DevCluster, new_topic: NewTopic, new_group: NewGroup, coordination: str
+) -> None:
+    """An empty subscription, a paused stream, and streams whose end is reached."""
+    where = {
+        "zookeeper": {"zookeeper.connect": cluster.zookeeper_connect},
+        "kafka": {"bootstrap.servers": cluster.bootstrap_servers, "group.coordination": "kafka"},
+    }[coordination]
+    run = subprocess.run(
+        [sys.executable, "-c", QUIET, json.dumps({**where, "group.id": new_group()}), new_topic(), "14"],
+        capture_output=True,
+        text=True,
+        timeout=scaled(90),
+        check=False,
+    )
+    # the first group of a new cluster may be told that its coordinator is not there yet
+    assert (run.stdout, "has not read" in run.stderr) == ("done\n", False), run.stderr
