@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.balance.balance_state import BalanceState
@@ -108,9 +107,6 @@ __all__ = [
     "__version__",
     "shutdown_on_signal",
 ]
-
-# a library is silent unless its application says otherwise
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Loaded at the first use: a program that reads in threads has no use for asyncio.
 _MODULES_OF_ASYNCIO = {

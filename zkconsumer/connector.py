@@ -293,7 +293,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         self, member: GroupMember, topics: Mapping[str, int], message: type[MessageAndMetadata[Any, Any]]
     ) -> dict[str, list[KafkaStream[Any, Any]]]:
         ended = self._end.await_stream_end
-        return {topic: member.parts.streams(topic, count, message, ended) for topic, count in topics.items()}
+        return {topic: member.streams(topic, count, message, ended) for topic, count in topics.items()}
 
     def _join_group(self, member: GroupMember, registration: Registration, end: RunEndRequest | None = None) -> None:
         registration = replace(registration, extra={**registration.extra, **self._advertised})
@@ -326,9 +326,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
             return ConnectorState(Phase.CLOSED if self._end.begun else Phase.STARTING, detail=detail)
         if state.phase is Phase.CLOSED:
             return state
-        detail = "; ".join(filter(None, (state.detail, *member.troubles)))
-        lines = () if (balance := self.balance) is None else balance.lines()
-        return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances, lines)
+        return state if (balance := self.balance) is None else replace(state, balance=tuple(balance.lines()))
 
     @property
     def balance(self) -> BalanceState | None:
