@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from zkconsumer.errors import ConfigException
-from zkconsumer.spark.batch_reader import BatchReader, FilteringReader
+from zkconsumer.spark.batch_reader import BatchReader
 from zkconsumer.spark.catalog_options import overridden, stored_options, with_options
 from zkconsumer.spark.driver_reader import DriverReader
 from zkconsumer.spark.option_copies import without_copies
@@ -69,7 +69,7 @@ class ZkConsumerDataSource(DataSource):
             return TableReader(parsed, schema)
         parsed.check_batch()
         check_schema(schema)
-        return (FilteringReader if parsed.pushdown else BatchReader)(parsed, schema)
+        return BatchReader(parsed, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802
         """Return the reader of a stream whose batches tasks read.

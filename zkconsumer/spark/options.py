@@ -117,7 +117,6 @@ _OURS: Final = (
     "checkpointLocation",
     "allowLiveMembers",
     "allowMissingTopics",
-    "pushdown",
     "table",
 )
 NAMES: Final[Mapping[str, str]] = {name.lower(): name for name in (*PROPERTIES, *_OURS)}
@@ -131,6 +130,8 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "path": "load() takes no path; name the topics with subscribe",
     "topic": f"it names the topic of a write. {READ_ONLY}",
     "groups": "it names the groups of table=members, owners, offsets or lag",
+    "pushdown": "Spark hands the filters of one query to the next query of a DataFrame, which then reads too little. "
+    "Leave it out; assign, startingOffsets and endingOffsets limit what a batch fetches",
     "concurrency": "Spark's tasks share the work of a batch; minPartitions divides it further",
     "share.partitions": "a query lends nothing; its batches are offsets of whole partitions",
     "group.migration": "a query is no bridge; once all others are, restart it with group.coordination=kafka",
@@ -173,7 +174,6 @@ class ReadOptions:
     checkpoint: str | None = None
     allow_live_members: bool = False
     allow_missing_topics: bool = False
-    pushdown: bool = False
     end_where_time_is_not_reached: bool = False
     for_members: tuple[str, ...] = ()
     spelled: Mapping[str, str] = field(default_factory=dict)
@@ -227,8 +227,6 @@ class ReadOptions:
         """Refuse options that a stream cannot have. Raises ConfigException."""
         if self.ending is not None:
             refuse(option_of("ending", self.ending), shown(self.ending), "a stream has no end; use availableNow")
-        if self.pushdown:
-            refuse("pushdown", "true", "Spark tells filters to batches only; a stream must read all it counts as read")
         if self.read_on_driver and (self.max_offsets is None or self.max_offsets > PACKED_OFFSETS):
             refuse(
                 READ_ON_DRIVER, "true", f"is for small batches; set maxOffsetsPerTrigger, to {PACKED_OFFSETS} at most"
@@ -324,7 +322,6 @@ def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptio
         checkpoint=_read(options, "checkpointLocation", values.not_empty),
         allow_live_members=_read(options, "allowLiveMembers", values.flag, default=False),
         allow_missing_topics=_read(options, "allowMissingTopics", values.flag, default=False),
-        pushdown=_read(options, "pushdown", values.flag, default=False),
         end_where_time_is_not_reached=_strategy(options) == "latest",
         for_members=tuple(name for name in MEMBER_PROPERTIES if name in options),
         spelled=spelled,

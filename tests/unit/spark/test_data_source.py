@@ -188,7 +188,7 @@ def test_a_snapshot_takes_values_as_spark_does() -> None:
         "group.id": "g",
         "subscribe": "t",
         "includeHeaders": True,
-        "pushdown": None,
+        "maxRecordsPerPartition": None,
     }
     with pytest.raises(ConfigException, match="minPartitions: '0'"):
         zkconsumer.spark.snapshot({**given, "minPartitions": 0})
