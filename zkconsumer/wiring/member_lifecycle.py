@@ -291,14 +291,9 @@ class GroupMember:
     def _look(self) -> None:
         """Log a standstill and its end. The group thread calls this."""
         if (state := self.state) is not None and self.engine is not None:
-            reads = self._reads and not self._closing
+            reads = self.delivery.reads and not self._closing
             still = reads and stands_still(self.engine.state, self._obstacle)
             self._standstill.look(state, monotonic(), still=still)
-
-    @property
-    def _reads(self) -> bool:
-        """Whether a stream is left to read: there is a subscription, and its end (``until``) is not reached."""
-        return any(not stream.queue.closed and not stream.queue.at_end for _, _, stream in self.delivery.streams())
 
     @property
     def _obstacle(self) -> str:
