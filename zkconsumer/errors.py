@@ -4,6 +4,7 @@
 
     ZkConsumerError
     ├── ConfigException                     (also ValueError) a property is missing, unknown in value, or contradictory
+    │   └── UnknownKeywordError             (also TypeError) a keyword that is no property; names the likely one
     ├── MissingExtraError                   (also ImportError) a feature needs an optional dependency
     ├── ConsumerTimeoutException            no message within consumer.timeout.ms; the stream stays usable
     ├── MessageStreamsExistException        streams were created before on this connector
@@ -75,6 +76,18 @@ class ConfigException(ZkConsumerError, ValueError):
         super().__init__(f"{key}: {reason}")
         self.key = key
         self.reason = reason
+
+
+class UnknownKeywordError(ConfigException, TypeError):
+    """A keyword argument of a configuration is no property: most likely a slip of the pen.
+
+    An unknown name in a mapping or a file only warns, as in the original: such files are shared with other programs.
+
+    Arguments: ``keyword`` as it was given, and ``advice``, empty or the end of a sentence: what to write in its place.
+    """
+
+    def __init__(self, keyword: str, advice: str) -> None:
+        super().__init__(keyword, f"no property has this name{advice}")
 
 
 _SYSTEM_PACKAGES = {
