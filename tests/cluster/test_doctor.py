@@ -273,9 +273,9 @@ def test_healthy_mixed_group_then_one_that_lost_its_node(
         assert [one for one in said["findings"] if one["level"] in ("warn", "error")] == []
         judged = {one["check"] for one in said["findings"] if not one["unknown"]}
         assert judged >= {check.name for check in CHECKS} - {"flapping"}
-        return (code, said["level"]) == (0, "note")
+        return (code, said["level"]) == (0, "ok")
 
-    eventually(healthy, 40, "a group without findings above a note")
+    eventually(healthy, 40, "a group without findings")
     assert [name for name in zookeeper.get_children(f"/consumers/{group}") if "clock" in name] == []
 
     zookeeper.delete(f"/consumers/{group}/ids/{group}_scala")

@@ -207,9 +207,10 @@ def gone_words(gone: int, lag: int | None) -> str:
 def lag_between(offset: int | None, log: PartitionLog | None, note: NoteSummary | None = None) -> int | None:
     """Return the messages between a committed offset and the log's end, None if either is unknown.
 
+    None too for an offset beyond the end: what the group has consumed of this log is unknown, so 0 would be a guess.
     Arguments: ``note`` tells what is finished beyond the offset, and is not counted. See :meth:`GroupSnapshot.lag`.
     """
-    if log is None or log.end is None or offset is None:
+    if log is None or log.end is None or offset is None or offset > log.end:
         return None
     return max(0, log.end - max(offset, log.start or 0) - finished_beyond(offset, log, note))
 

@@ -25,6 +25,7 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
     AckNode,
+    BrokerNode,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
@@ -173,7 +174,7 @@ def test_a_group_in_zookeeper_fills_the_same_columns(run: Run) -> None:
     assert code == 0
     assert cells(out) == [
         ["g", "t", "0", "3", "10", "7", SCALA, "host-one", "-"],
-        ["g", "t", "1", "12", "10", "0", SCALA, "host-one", "-"],
+        ["g", "t", "1", "12", "10", "-", SCALA, "host-one", "-"],
         ["g", "t", "2", "1", "10", "6", OURS, "two.example", "-"],
         ["g", "gone", "0", "7", "-", "-", "-", "-", "-"],
     ]
@@ -209,9 +210,11 @@ def test_a_partition_that_nobody_owns_is_shown(run: Run) -> None:
 
 
 def test_an_empty_group_in_zookeeper_has_kafkas_text(run: Run) -> None:
-    _, out, err = run("describe g", group_snapshot(offsets={"t:0": 3}, logs={"t:0": (0, 10)}))
+    brokers = {0: BrokerNode("b", 9092)}
+    _, out, err = run("describe g", group_snapshot(offsets={"t:0": 3}, logs={"t:0": (0, 10)}, brokers=brokers))
     assert cells(out) == [["g", "t", "0", "3", "10", "7", "-", "-", "-"]]
-    assert err == "\nConsumer group 'g' has no active members.\n"
+    assert err.startswith("\nConsumer group 'g' has no active members.\n")
+    assert "Warning: Consumer group 'g': the group has no member, and 7 messages wait.\n" in err
 
 
 BOTH = group_snapshot(

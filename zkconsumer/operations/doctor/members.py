@@ -13,6 +13,7 @@ from zkconsumer.operations.doctor.findings import (
     counted,
     delete_node,
     listed,
+    not_looked_at,
     our_command,
     seconds,
     unknown,
@@ -194,7 +195,7 @@ def flapping_members(seen: Observations) -> Iterator[Finding]:
         )
     age = max(1, snapshot.taken - node.ctime)
     average = f"; since the group began, ids changed {node.cversion} times in {seconds(age)}"
-    yield unknown(
+    yield not_looked_at(
         "one look cannot tell whether members come and go" + average,
         remedy="look twice: add --twice 60, or give two files with --from",
     )

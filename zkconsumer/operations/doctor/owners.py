@@ -39,6 +39,7 @@ def persistent_owners(seen: Observations) -> Iterator[Finding]:
                 f"ephemeralOwner 0, content {node.thread or node.problem!r}, {_age(seen.latest, node)} old",
                 path,
                 f"delete it: {delete_node(seen.latest, path, node.stat.version)}",
+                partitions=(tp,),
             )
 
 
@@ -82,6 +83,7 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition], earlier
             _path(snapshot, tps[0]),
             f"restart the process of {node.thread!r}" + (f" at {address}" if address else "") + ": its session ends"
             " with it, and then its owner nodes",
+            partitions=tps,
         )
     most = f"{seconds(limit)}, the longest session {'that the servers allow' if sure else 'by default'}"
     return Finding(
@@ -91,6 +93,7 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition], earlier
         evidence,
         _path(snapshot, tps[0]),
         f"look again after {seconds(limit)}; if it is still there, restart the process of {node.thread!r}",
+        partitions=tps,
     )
 
 
@@ -124,6 +127,7 @@ def unknown_owners(seen: Observations) -> Iterator[Finding]:
             f"{who}, claimed {_age(snapshot, node)} ago",
             path,
             f"restart {holder}" if holder else "see the findings on persistent owners",
+            partitions=(tp,),
         )
 
 
@@ -142,7 +146,7 @@ def unowned_partitions(seen: Observations) -> Iterator[Finding]:
             missing.setdefault(_member(expected.get(tp, ThreadId(""))), []).append(tp)
     quiet = seen.analysis.quiet_for
     for member, tps in sorted(missing.items()):
-        yield _unowned(seen, member, tps, quiet)
+        yield replace(_unowned(seen, member, tps, quiet), partitions=tps)
 
 
 def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition], quiet: float | None) -> Finding:

@@ -21,6 +21,9 @@ from zkconsumer.operations.ownership_causes import collisions
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
 from zkconsumer.zookeeper import paths
 
+LOOKS = 3
+"""The most snapshots by which the strategy of a member is inferred, the latest ones."""
+
 
 def mixed_strategies(seen: Observations) -> Iterator[Finding]:
     """Find members that assign by another strategy than the others, also if they advertise nothing."""
@@ -131,16 +134,29 @@ def _fits(seen: Observations) -> tuple[dict[ConsumerId, tuple[str, ...]], list[C
     A member may have every strategy that explains its partitions in all snapshots with the same members.
     """
     fits: dict[ConsumerId, tuple[str, ...]] = {}
-    for snapshot in seen.snapshots:
-        if {c: n.registration for c, n in snapshot.members.items()} != {
-            c: n.registration for c, n in seen.latest.members.items()
-        }:
-            continue
+    advertised = _advertised(seen.latest)
+    # each computes the assignment of the whole group three times, and a server judges at every reading
+    for snapshot in _telling(seen) if advertised.keys() != seen.latest.members.keys() else ():
         for consumer, one in _explained(GroupAnalysis(snapshot)).items():
             fits[consumer] = tuple(label for label in fits.get(consumer, one) if label in one)
-    fits |= {consumer: (label,) for consumer, label in _advertised(seen.latest).items()}
+    fits |= {consumer: (label,) for consumer, label in advertised.items()}
     telling = {consumer: one for consumer, one in fits.items() if one}
     return telling, sorted(set(seen.latest.members) - set(telling))
+
+
+def _telling(seen: Observations) -> list[GroupSnapshot]:
+    """Return the latest few snapshots with the present members that differ in their owners."""
+
+    def registered(snapshot: GroupSnapshot) -> object:
+        return {c: n.registration for c, n in snapshot.members.items()}, snapshot.topics
+
+    found: list[GroupSnapshot] = []
+    for snapshot in reversed(seen.snapshots):
+        if len(found) == LOOKS:
+            break
+        if registered(snapshot) == registered(seen.latest) and all(one.owners != snapshot.owners for one in found):
+            found.append(snapshot)
+    return found
 
 
 def _explained(analysis: GroupAnalysis) -> Mapping[ConsumerId, tuple[str, ...]]:

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_before
-from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of
-from zkconsumer.operations.serving.judgement import Judgement, known_number
+from zkconsumer.operations.judgement import STATUSES, Judgement, known_number
+from zkconsumer.operations.serving.burrow_rules import CommitWindow, Status
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.version import VERSION
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_NUMBERS = {word: Status[word] for word in STATUSES.values()}
+"""The numbers of the words for a status. One that is unknown has no sample."""
 
 STATES = ("Stable", "Rebalancing", "Stuck", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance", "Unknown")
 
@@ -93,13 +96,17 @@ _GAUGES = {
     "kafka_consumergroup_group_lag_seconds": "Age of the message at the committed offset, 0 without lag",
     "zkconsumer_group_state": "1 for the state that the group is in",
     "zkconsumer_group_info": "How the group is coordinated, and its strategy",
-    "zkconsumer_group_status": "Burrow's number for the group: 0 not found, 1 OK, 2 WARN, 3 ERR",
+    "zkconsumer_group_severity": "The worst finding of the doctor about the group: 0 ok, 1 note, 2 warn, 3 error",
+    "zkconsumer_group_findings": "Findings of the doctor about the group, by level",
+    "zkconsumer_group_status": "The severity in Burrow's numbers: 1 OK, 2 WARN, 3 ERR",
     "zkconsumer_group_read_success": "Whether the last reading of the group succeeded and was complete",
     "zkconsumer_group_read_timestamp_seconds": "Time of the last reading of the group that succeeded",
     "zkconsumer_group_lag_timestamp_seconds": "Time of the oldest reading among the lags that are shown",
     "zkconsumer_partition_owned": "Whether a registered thread owns the partition",
     "zkconsumer_partition_owned_as_expected": "Whether the owner is the thread that the strategy gives it to",
-    "zkconsumer_partition_status": "Burrow's number: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND",
+    "zkconsumer_partition_severity": "The worst finding about the partition: 0 ok, 1 note, 2 warn, 3 error",
+    "zkconsumer_partition_status": "The severity in Burrow's numbers: 1 OK, 2 WARN, 3 ERR",
+    "zkconsumer_partition_stands_still_seconds": "Least time for which its owner has not moved on, although it lags",
     "zkconsumer_partition_last_commit_timestamp_seconds": "Time of the last commit",
     "zkconsumer_partition_gone_messages": "Messages that were deleted before the group read them",
     "zkconsumer_partition_log_start_offset": "First offset in the log of a partition that the group consumes",
@@ -137,6 +144,12 @@ class _GroupFamilies:
         partitions = sorted({*watched.snapshot.partitions(), *judgement.expected, *watched.lags})
         for tp in partitions:
             labels = {"consumergroup": watched.group, "topic": tp.topic, "partition": str(tp.partition)}
+            verdict = judgement.verdict(tp)
+            self._add("zkconsumer_partition_severity", verdict.level, labels)
+            self._add("zkconsumer_partition_status", _NUMBERS.get(verdict.status), labels)
+            if verdict.check == "standing-still" and verdict.since is not None:
+                still = max(0, self._now - verdict.since) / 1000
+                self._add("zkconsumer_partition_stands_still_seconds", still, labels)
             self._add_offsets(watched, tp, labels)
             self._add_ownership(watched, judgement, tp, labels)
             self._add_balance(watched.snapshot, tp, labels)
@@ -158,8 +171,10 @@ class _GroupFamilies:
         self._add("zkconsumer_group_lag_timestamp_seconds", None if oldest is None else oldest / 1000, labels)
         ids = snapshot.ids_node
         self._add("zkconsumer_group_membership_changes_total", None if ids is None else ids.cversion, labels)
-        statuses = [status_of(w, self._now) for tp, w in watched.windows.items() if not judgement.abandoned(tp.topic)]
-        self._add("zkconsumer_group_status", min(max(statuses), 3) if statuses else None, labels)
+        self._add("zkconsumer_group_severity", judgement.severity, labels)
+        self._add("zkconsumer_group_status", _NUMBERS.get(judgement.status), labels)
+        for level, number in judgement.counts.items():
+            self._add("zkconsumer_group_findings", number, {**labels, "level": level})
 
     def _add_offsets(self, watched: WatchedGroup, tp: TopicPartition, labels: Mapping[str, str]) -> None:
         snapshot, known, log = watched.snapshot, watched.lags.get(tp), watched.logs.get(tp)
@@ -176,7 +191,6 @@ class _GroupFamilies:
             self._add("zkconsumer_partition_log_start_offset", log.log.start, labels)
             self._add("zkconsumer_partition_log_end_offset", log.log.end, labels)
         if window.commits:
-            self._add("zkconsumer_partition_status", status_of(window, self._now), labels)
             last = window.commits[-1].time / 1000
             self._add("zkconsumer_partition_last_commit_timestamp_seconds", last, labels)
 

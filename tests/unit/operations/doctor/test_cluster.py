@@ -25,6 +25,8 @@ from zkconsumer.operations.doctor import ClockProbe, examine
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokerNode, GroupSnapshot, ZooKeeperServer
 
 IN_CHROOT = healthy(zookeeper="zk:2181/kafka")
+NO_BROKERS = replace(healthy(brokers={}), topics={}, logs={})
+"""A group in a chroot in which no broker ever was. With topics in the chroot, its brokers are away."""
 OPEN = {f"/consumers/g/{name}": RIGHTS for name in NODES}
 
 
@@ -33,8 +35,9 @@ OPEN = {f"/consumers/g/{name}": RIGHTS for name in NODES}
     [
         (healthy(), CHROOTS, ["ok"], ""),
         (healthy(), None, ["unknown"], "without --from"),
-        (healthy(brokers={}), {"/kafka": ("brokers",)}, ["error"], "--zookeeper 127.0.0.1:2181/kafka"),
-        (healthy(brokers={}), None, ["error", "unknown"], "server.properties"),
+        (NO_BROKERS, {"/kafka": ("brokers",)}, ["error"], "--zookeeper 127.0.0.1:2181/kafka"),
+        (NO_BROKERS, None, ["error", "unknown"], "server.properties"),
+        (healthy(brokers={}), CHROOTS, ["ok"], ""),
         (healthy(), {"": ("brokers", "group"), "/kafka": ("group",)}, ["warn"], "should be 127.0.0.1:2181"),
         (IN_CHROOT, {"/kafka": ("brokers", "group"), "/kafka/kafka": ("group",)}, ["warn"], "should be zk:2181/kafka"),
         (with_problem(healthy(brokers={}), "/brokers/ids"), CHROOTS, ["unknown"], ""),

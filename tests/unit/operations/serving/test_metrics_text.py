@@ -14,7 +14,7 @@ from tests.group_snapshots import NOW, group_snapshot, stat
 from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import AckNode, GroupSnapshot, LoanNode, NoteSummary, PointersNode, Problem
-from zkconsumer.operations.serving.judgement import judge
+from zkconsumer.operations.serving.group_details import judge_watched
 from zkconsumer.operations.serving.metrics_text import Family, metrics_text
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import unread
@@ -39,7 +39,7 @@ def samples(*snapshots: GroupSnapshot, failure: str = "") -> Samples:
     """The samples by name and labels."""
     group = watched(*snapshots)
     group = unread(group, failure) if failure else group
-    board = Board({group.group: group}, {group.group: judge(group)}, polls=1, completed=NOW)
+    board = Board({group.group: group}, {group.group: judge_watched(group)}, polls=1, completed=NOW)
     return parsed(metrics_text(board, NOW + 60_000))
 
 
@@ -106,12 +106,12 @@ def test_a_dead_group_keeps_its_lag() -> None:
 @pytest.mark.parametrize(
     ("offset", "log", "lag"),
     [
-        pytest.param(12, (0, 9), 0, id="offset beyond the end is never negative"),
+        pytest.param(12, (0, 9), None, id="offset beyond the end has no lag"),
         pytest.param(2, (5, 9), 4, id="deleted messages are no lag"),
         pytest.param(5, (5, 9), 4, id="at the start"),
     ],
 )
-def test_lag_is_clamped_to_the_log(offset: int, log: tuple[int, int], lag: int) -> None:
+def test_lag_is_clamped_to_the_log(offset: int, log: tuple[int, int], lag: int | None) -> None:
     found = samples(group_snapshot(offsets={"t:0": offset}, logs={"t:0": log}))
     assert value(found, "kafka_consumergroup_lag", topic="t", partition="0") == lag
 

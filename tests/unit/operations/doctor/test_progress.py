@@ -1,0 +1,91 @@
+"""Owners that stand still, groups without members, and groups that do not settle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.group_snapshots import NOW, partition
+from tests.unit.operations.doctor.cases import diagnosed, healthy, later, levels, with_log, with_owner
+from zkconsumer.operations.doctor.progress import STANDS_STILL_MS
+from zkconsumer.operations.group_snapshot import GroupSnapshot, KafkaOffset
+
+LIMIT = STANDS_STILL_MS / 1000
+FOUR = [f"t:{n}" for n in range(4)]
+
+
+def waiting(age: float = 3600) -> GroupSnapshot:
+    """The healthy group, whose next messages came so many seconds before its first snapshot."""
+    made = healthy()
+    for text in FOUR:
+        made = with_log(made, text, message_time=NOW - int(age * 1000))
+    return made
+
+
+def test_owners_that_do_not_move_are_an_error_at_one_look() -> None:
+    """The offsets were committed 5 s before the snapshot, and a quarter of an hour later they are the same."""
+    scala, ours = diagnosed("standing-still", later(waiting(), 15 * 60))
+    assert levels([scala, ours]) == ["error", "error"]
+    assert scala.text.startswith("g_a owns 2 partitions that stand still for 15 min: 100 messages wait")
+    assert set(scala.partitions) == {partition("t:0"), partition("t:1")}
+    assert scala.since == NOW - 5000
+    assert "jstack" in scala.remedy
+    assert "h1" in ours.remedy
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        pytest.param(later(waiting(), LIMIT - 6), ["ok"], id="not yet"),
+        pytest.param(later(waiting(), LIMIT - 4), ["error", "error"], id="at the limit"),
+        pytest.param(later(waiting(-3600 + 1), 3600), ["ok"], id="a message after an idle hour"),
+        pytest.param(later(healthy(logs={f"t:{n}": (0, 50) for n in range(4)}), 3600), ["ok"], id="nothing waits"),
+        pytest.param(later(healthy(), 3600), ["unknown"], id="the time of the message is unknown"),
+    ],
+)
+def test_one_look(snapshot: GroupSnapshot, expected: list[str]) -> None:
+    assert levels(diagnosed("standing-still", snapshot)) == expected
+
+
+def test_offsets_in_kafka_are_unknown_at_one_look_not_ok() -> None:
+    stored = {partition(text): KafkaOffset(50) for text in FOUR}
+    look = replace(waiting(), offsets={}, kafka_offsets=stored, taken=NOW + 900_000)
+    (found,) = diagnosed("standing-still", look)
+    assert found.unknown
+    assert "Kafka, which keeps no time" in found.text
+    assert set(found.partitions) == set(stored)
+    assert levels(diagnosed("standing-still", look, later(look, 180))) == ["error", "error"]
+
+
+def test_a_fresh_message_with_offsets_in_kafka_is_ok() -> None:
+    stored = {partition(text): KafkaOffset(50) for text in FOUR}
+    assert levels(diagnosed("standing-still", replace(waiting(1), offsets={}, kafka_offsets=stored))) == ["ok"]
+
+
+def test_what_may_be_transaction_markers_is_a_warning() -> None:
+    found = diagnosed("standing-still", healthy(), later(healthy(), 600))
+    assert levels(found) == ["warn", "warn"]
+    assert "transaction markers" in found[0].text
+
+
+def test_a_spark_query_that_stands_still_is_a_warning() -> None:
+    made = later(
+        replace(waiting(), members=healthy(extra={"g_b": {"zkconsumer": "1", "reader": "spark"}}).members), 600
+    )
+    assert levels(diagnosed("standing-still", made)) == ["error", "warn"]
+
+
+def test_messages_of_a_group_without_members_wait() -> None:
+    (found,) = diagnosed("no-member", healthy(members={}, owners={}))
+    assert levels([found]) == ["warn"]
+    assert found.text == "the group has no member, and 200 messages wait"
+    assert levels(diagnosed("no-member", healthy())) == ["ok"]
+
+
+def test_a_thread_that_keeps_what_is_not_its_own_is_stuck() -> None:
+    wrong = with_owner(healthy(), "t:1", "g_b-0")
+    assert levels(diagnosed("stuck", wrong)) == ["ok"]
+    (found,) = diagnosed("stuck", wrong, later(wrong, 600))
+    assert levels([found]) == ["error"]
+    assert list(found.partitions) == [partition("t:1")]
