@@ -18,8 +18,9 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.spark.batch_reader import BatchReader
 from zkconsumer.spark.catalog_options import overridden, stored_options, with_options
 from zkconsumer.spark.driver_reader import DriverReader
+from zkconsumer.spark.kafka_source_options import READ_ONLY
 from zkconsumer.spark.option_copies import without_copies
-from zkconsumer.spark.options import READ_ON_DRIVER, READ_ONLY, ReadOptions, parse
+from zkconsumer.spark.options import READ_ON_DRIVER, ReadOptions, parse
 from zkconsumer.spark.schema import check_schema, source_schema
 from zkconsumer.spark.stream_reader import StreamReader
 from zkconsumer.spark.table_options import TABLE, TableOptions, names_table, parse_table
