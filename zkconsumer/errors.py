@@ -98,11 +98,15 @@ _SYSTEM_PACKAGES = {
 
 
 class MissingExtraError(ZkConsumerError, ImportError):
-    """A feature needs an optional dependency; the message names the extra to install, and what that needs itself."""
+    """A feature needs an optional dependency; the message names the extra to install, and what that needs itself.
 
-    def __init__(self, feature: str, extra: str) -> None:
+    Arguments: ``found`` says what is installed and what to do, where installing the extra would be the wrong advice.
+    """
+
+    def __init__(self, feature: str, extra: str, found: str = "") -> None:
         needs = f"; {_SYSTEM_PACKAGES[extra]}" if extra in _SYSTEM_PACKAGES else ""
-        super().__init__(f"{feature} needs an optional dependency: pip install 'zkconsumer[{extra}]'{needs}")
+        advice = found or f"pip install 'zkconsumer[{extra}]'{needs}"
+        super().__init__(f"{feature} needs an optional dependency: {advice}")
         self.feature = feature
         self.extra = extra
 
