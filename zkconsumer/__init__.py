@@ -21,6 +21,7 @@ from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_summary import RunSummary
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.core.other_clients import missing_name
 from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
 from zkconsumer.decoders import IntDecoder, LongDecoder, StringDecoder
 from zkconsumer.errors import (
@@ -36,6 +37,7 @@ from zkconsumer.errors import (
     RecordRefusedError,
     RepeatedRecordError,
     SkippedRecordError,
+    UnknownTopicError,
     ZkConsumerError,
 )
 from zkconsumer.health import Health
@@ -101,6 +103,7 @@ __all__ = [
     "StringDecoder",
     "TopicFilter",
     "TopicPartition",
+    "UnknownTopicError",
     "Whitelist",
     "ZkConsumerError",
     "ZookeeperConsumerConnector",
@@ -122,7 +125,7 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
     def __getattr__(name: str) -> Any:
         module = _MODULES_OF_ASYNCIO.get(name)
         if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise missing_name(__name__, name)
         return getattr(importlib.import_module(module), name)
 
 

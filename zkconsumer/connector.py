@@ -31,6 +31,7 @@ from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.until import RunEndRequest, requested_end, stop_streams_at
 from zkconsumer.cluster_queries import ClusterQueries
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.other_clients import NamesMissingMethods
 from zkconsumer.core.partition_position import Held
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
@@ -82,7 +83,7 @@ def consumer_id(config: ConsumerConfig) -> ConsumerId:
     return ConsumerId(f"{config.group_id}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{digits}")
 
 
-class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
+class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, NamesMissingMethods):
     """One member of a consumer group: coordinated through ZooKeeper, or by the brokers (``group.coordination=kafka``).
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).

@@ -27,7 +27,8 @@
     │   └── MalformedNodeError              a node's content cannot be read; names the path
     ├── BrokerError                         anything between us and a Kafka broker
     │   ├── BrokerUnavailableError          not reachable, or did not answer in time
-    │   │   └── CoordinatorUnavailableError the broker that keeps the group's offsets cannot be found now
+    │   │   ├── CoordinatorUnavailableError the broker that keeps the group's offsets cannot be found now
+    │   │   └── UnknownTopicError           (also LookupError) the brokers know no topic of this name
     │   ├── BrokerAuthenticationError       a broker refused our login, or its certificate is not to be trusted
     │   ├── NoBrokersError                  no broker is registered in ZooKeeper
     │   ├── NoReachableEndpointError        a broker registered no endpoint of the wanted protocol
@@ -57,6 +58,7 @@ documentation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from zkconsumer.model import TopicPartition
@@ -237,6 +239,19 @@ class BrokerError(ZkConsumerError):
 
 class BrokerUnavailableError(BrokerError):
     """A broker is not reachable or did not answer in time."""
+
+
+class UnknownTopicError(BrokerUnavailableError, LookupError):
+    """The brokers answered until the time limit, and know no topic of this name. They may not know a new one yet.
+
+    Arguments: ``topics`` that are unknown; ``similar`` are known names that may be meant.
+    """
+
+    def __init__(self, topics: Sequence[str], similar: Sequence[str] = ()) -> None:
+        named = ", ".join(map(repr, topics))
+        meant = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+        super().__init__(f"the brokers know no topic {named}{meant}")
+        self.topics = tuple(topics)
 
 
 class CoordinatorUnavailableError(BrokerUnavailableError):
