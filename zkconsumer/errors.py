@@ -6,6 +6,7 @@
     ├── ConfigException                     (also ValueError) a property is missing, unknown in value, or contradictory
     │   └── UnknownKeywordError             (also TypeError) a keyword that is no property; names the likely one
     ├── MissingExtraError                   (also ImportError) a feature needs an optional dependency
+    ├── UnsupportedVersionError             a library is installed in a version that does not fit
     ├── ConsumerTimeoutException            no message within consumer.timeout.ms; the stream stays usable
     ├── MessageStreamsExistException        streams were created before on this connector
     ├── ConnectorClosedException            the connector was shut down
@@ -111,6 +112,10 @@ class MissingExtraError(ZkConsumerError, ImportError):
         super().__init__(f"{feature} needs an optional dependency: {advice}")
         self.feature = feature
         self.extra = extra
+
+
+class UnsupportedVersionError(ZkConsumerError):
+    """A library is installed in a version that does not fit; the message names that version and those that do."""
 
 
 class ConsumerTimeoutException(ZkConsumerError):

@@ -14,6 +14,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from pkgutil import get_data
 from types import ModuleType
 from typing import Final
@@ -51,13 +52,14 @@ def _forget_all() -> None:
 
 def _hidden_copy() -> str:
     """Return the reason if these sources hide a compiled installation, as in a checkout that is the current folder."""
-    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    for entry in map(os.path.abspath, sys.path):
+    here = Path(__file__).resolve().parents[2]
+    for entry in sys.path:
         try:
-            names = os.listdir(os.path.join(entry, *__name__.split(".")))
+            names = [one.name for one in Path(entry, *__name__.split(".")).iterdir()]
         except OSError:
             continue
-        if entry != here and any(n.startswith("compiled_") and n.endswith(tuple(EXTENSION_SUFFIXES)) for n in names):
+        compiled = any(name.startswith("compiled_") and name.endswith(tuple(EXTENSION_SUFFIXES)) for name in names)
+        if compiled and Path(entry).resolve() != here:
             return (
                 f"the sources in {here} are not compiled, and hide the installed copy in {entry}, which is: run "
                 "scripts/compile, or start Python in another folder"
