@@ -104,8 +104,8 @@ def still_since(snapshot: GroupSnapshot, tp: TopicPartition, progress: Progress)
     node, owner, log = snapshot.offsets.get(tp), snapshot.owners.get(tp), snapshot.logs.get(tp)
     written = node.stat.mtime if node is not None and node.offset is not None and node.stat is not None else None
     claimed = owner.stat.ctime if owner is not None and owner.stat is not None else None
-    came = None if log is None else log.message_time
+    came = None if log is None else log.known_time
     known = [progress.waiting] if progress.waiting < snapshot.taken else []
-    if written is not None and claimed is not None and came is not None and came >= 0:
+    if written is not None and claimed is not None and came is not None:
         known.append(max(written, claimed, came, progress.idle))
     return min(known, default=None)

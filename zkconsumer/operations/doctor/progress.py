@@ -65,7 +65,7 @@ def _cannot_tell(seen: Observations, tp: TopicPartition, progress: Progress) -> 
     snapshot = seen.latest
     node, log, limit = snapshot.offsets.get(tp), snapshot.logs.get(tp), snapshot.taken - STANDS_STILL_MS
     written = node.stat.mtime if node is not None and node.stat is not None else None
-    came = None if log is None else log.message_time
+    came = None if log is None else log.known_time
     if seen.analysis.by_brokers is not None and node is not None:
         written = came = None  # they are those of an offset that its members do not use
     if came is not None and came > snapshot.taken + STANDS_STILL_MS:
@@ -85,7 +85,7 @@ def _stands(seen: Observations, member: ConsumerId, tps: dict[TopicPartition, in
     untimed = [tp for tp in tps if snapshot.logs[tp].message_time is None]
     verb = "stands" if len(tps) == 1 else "stand"
     # a transaction marker or deleted records count as lag, and nobody can read them
-    maybe = " (or what waits are transaction markers: no message with a time is next)" if untimed else ""
+    maybe = " (or what waits are transaction markers: no message is known to be next)" if untimed else ""
     host = member_host(snapshot.group, member, node)
     path = f"{paths.CONSUMERS}/{snapshot.group}/owners/{next(iter(tps)).topic}"
     return Finding(

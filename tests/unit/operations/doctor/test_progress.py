@@ -101,6 +101,17 @@ def test_what_may_be_transaction_markers_is_a_warning() -> None:
     assert "transaction markers" in found[0].text
 
 
+def test_messages_without_a_time_are_an_error_at_two_looks() -> None:
+    """Brokers before 0.10 write no times. Their messages were taken for transaction markers."""
+    made = waiting()
+    for text in FOUR:
+        made = with_log(made, text, message_time=-1)
+    assert levels(diagnosed("standing-still", later(made, 600))) == ["unknown"]
+    found = diagnosed("standing-still", made, later(made, 600))
+    assert levels(found) == ["error", "error"]
+    assert "markers" not in found[0].text
+
+
 def test_a_spark_query_that_stands_still_is_a_warning() -> None:
     made = later(
         replace(waiting(), members=healthy(extra={"g_b": {"zkconsumer": "1", "reader": "spark"}}).members), 600
