@@ -19,6 +19,8 @@ BYTES = 64 * 1024
 """Bytes of one partition to fetch. A broker sends a larger batch only in the first partition of a request."""
 AT_ONCE = 50
 """Partitions in one fetch."""
+NO_TIME = -1
+"""Stands for the time of a message without one, as brokers before 0.10 write them."""
 EXPANDED = 16 * 1024 * 1024
 """Bytes of one batch after decompression. The time of a message in a larger one is not read."""
 
@@ -26,9 +28,9 @@ EXPANDED = 16 * 1024 * 1024
 def message_times(
     channel: BrokerChannel, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """Return the time (ms since 1970) of the first message from each offset on, without unknown ones.
+    """Return the time (ms since 1970) of the first message from each offset on, :data:`NO_TIME` if it has none.
 
-    Unknown are messages without a timestamp, messages that do not fit, and corrupt ones. Raises BrokerError.
+    Messages that do not fit and corrupt ones are left out. Raises BrokerError.
     """
     found: dict[TopicPartition, int] = {}
     left = dict(offsets)
@@ -56,7 +58,7 @@ def _time_at(answer: PartitionResponse, offset: int) -> int | None:
     try:
         for record in _records(answer, where, offset):
             if record.offset >= offset:
-                return int(record.timestamp) if record.timestamp >= 0 else None
+                return int(record.timestamp) if record.timestamp >= 0 else NO_TIME
     except CorruptRecordsError:
         return None
     return None

@@ -246,8 +246,8 @@ def _position(snapshot: GroupSnapshot, partition: TopicPartition) -> Position:
     stat = node.stat if node is not None and node.offset is not None else None
     lag = snapshot.lag(partition)
     late = 0 if lag == 0 else None
-    if lag and log is not None and log.message_time is not None and log.message_time >= 0:
-        late = max(0, snapshot.taken - log.message_time)
+    if lag and log is not None and log.known_time is not None:
+        late = max(0, snapshot.taken - log.known_time)
     return Position(
         committed=snapshot.committed(partition),
         version=stat.version if stat else None,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot, NoteSummary
+from zkconsumer.operations.group_snapshot import GroupSnapshot, NoteSummary, lag_between
 from zkconsumer.zookeeper import paths
 
 
@@ -21,7 +21,8 @@ class Progress:
 
     ``claim`` is the owner's thread and the transaction of its node. ``waiting`` is the first reading in a row at which
     this owner had this offset and messages to read; None if it had none. ``idle`` is the last reading at which
-    it had none, 0 if no reading was so.
+    it had none, or which saw another offset or owner; 0 if no reading was so. ``seen`` is the last reading of this
+    place.
     """
 
     claim: tuple[str, int]
@@ -29,6 +30,7 @@ class Progress:
     note: NoteSummary | None
     waiting: int | None
     idle: int = 0
+    seen: int = 0
 
 
 def after(before: Mapping[TopicPartition, Progress], snapshot: GroupSnapshot) -> dict[TopicPartition, Progress]:
@@ -41,26 +43,41 @@ def after(before: Mapping[TopicPartition, Progress], snapshot: GroupSnapshot) ->
     )
     found = dict(before) if unread else {}
     for tp, claim in _claims(snapshot).items():
-        old = before.get(tp)
-        made = _next(old if old is not None and old.claim == claim else None, claim, tp, snapshot)
+        made = _next(before.get(tp), claim, tp, snapshot)
         if made is not None:
             found[tp] = made
     return found
 
 
 def _next(old: Progress | None, claim: tuple[str, int], tp: TopicPartition, snapshot: GroupSnapshot) -> Progress | None:
-    offset, note = snapshot.committed(tp), snapshot.note(tp)
+    offset, note, lag = _place(snapshot, tp)
     if offset is None:
-        return old
-    lag = snapshot.lag(tp)
-    same = old is not None and (old.offset, old.note) == (offset, note)
-    if old is None or not same:
-        old = Progress(claim, offset, note, None)
+        return old if old is not None and old.claim == claim else None
+    if old is None or (old.claim, old.offset, old.note) != (claim, offset, note):
+        # it moved after that reading, by our clock, whatever the clocks of ZooKeeper and of the producers say
+        old = Progress(claim, offset, note, None, idle=0 if old is None else old.seen)
+    old = replace(old, seen=snapshot.taken)
     if lag is None:
         return old
     if lag == 0:
         return replace(old, waiting=None, idle=snapshot.taken)
     return old if old.waiting is not None else replace(old, waiting=snapshot.taken)
+
+
+def _place(snapshot: GroupSnapshot, tp: TopicPartition) -> tuple[int | None, NoteSummary | None, int | None]:
+    """Return the offset of the owner, its note, and its lag.
+
+    Members that the brokers coordinate commit to Kafka. An offset in ZooKeeper is one from before their migration.
+    """
+    stored = (snapshot.kafka_offsets or {}).get(tp) if snapshot.brokers_group is not None else None
+    if not snapshot.members and stored is not None and stored.offset is not None:
+        return stored.offset, stored.note, lag_between(stored.offset, snapshot.logs.get(tp), stored.note)
+    return snapshot.committed(tp), snapshot.note(tp), snapshot.lag(tp)
+
+
+def waiting_messages(snapshot: GroupSnapshot, tp: TopicPartition) -> int:
+    """Return how many messages the owner of a partition has to read, 0 if that is unknown."""
+    return _place(snapshot, tp)[2] or 0
 
 
 def _claims(snapshot: GroupSnapshot) -> dict[TopicPartition, tuple[str, int]]:
@@ -87,8 +104,8 @@ def still_since(snapshot: GroupSnapshot, tp: TopicPartition, progress: Progress)
     node, owner, log = snapshot.offsets.get(tp), snapshot.owners.get(tp), snapshot.logs.get(tp)
     written = node.stat.mtime if node is not None and node.offset is not None and node.stat is not None else None
     claimed = owner.stat.ctime if owner is not None and owner.stat is not None else None
-    came = None if log is None else log.message_time
+    came = None if log is None else log.known_time
     known = [progress.waiting] if progress.waiting < snapshot.taken else []
-    if written is not None and claimed is not None and came is not None and came >= 0:
+    if written is not None and claimed is not None and came is not None:
         known.append(max(written, claimed, came, progress.idle))
     return min(known, default=None)

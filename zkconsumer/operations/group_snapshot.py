@@ -181,8 +181,8 @@ class PartitionLog:
     """A partition's log: its offsets ``[start, end)``, and its leader.
 
     ``message_time`` is the timestamp of the message at the committed offset, in milliseconds since 1970. It is None if
-    it was not asked for, if there is no such message, or if the message has none. ``in_sync`` and ``replicas`` are
-    broker ids, empty if unknown.
+    it was not asked for or if there is no such message, and -1 if the message has none (formats before 0.10).
+    ``in_sync`` and ``replicas`` are broker ids, empty if unknown.
     """
 
     start: int | None = None
@@ -192,6 +192,11 @@ class PartitionLog:
     replicas: tuple[int, ...] = ()
     in_sync: tuple[int, ...] = ()
     problem: str = ""
+
+    @property
+    def known_time(self) -> int | None:
+        """The timestamp of the message at the committed offset, None if there is none."""
+        return None if self.message_time is None or self.message_time < 0 else self.message_time
 
 
 def gone_before(offset: int | None, log: PartitionLog | None) -> int:

@@ -5,7 +5,6 @@ Pure; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zkconsumer.core.name_lists import first_of
@@ -21,7 +20,6 @@ from zkconsumer.operations.group_view import (
     member_kind,
 )
 from zkconsumer.operations.moments import duration
-from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
 
 _DRAIN = "at most rebalance.drain.timeout.ms (1 s by default) and a round"
 _SMALLEST_ENSEMBLE = 3
@@ -39,22 +37,6 @@ class Cause:
     reason: str = ""
     waits_for: str = ""
     until: int | None = None
-
-
-def collisions(analysis: GroupAnalysis, consumer: ConsumerId) -> Mapping[str, tuple[TopicPartition, ...]]:
-    """Return what a member would claim although others own it, by each strategy of Scala members not in effect.
-
-    A member that owns nothing and advertises nothing may assign by such a strategy: it claims all or nothing.
-    """
-    found: dict[str, tuple[TopicPartition, ...]] = {}
-    for one in (RANGE, ROUNDROBIN, ROUNDROBIN_OLD):
-        if one.label == analysis.strategy.label:
-            continue
-        made = GroupAnalysis(analysis.snapshot, strategy=one).expected
-        mine = [tp for tp, thread in made.items() if analysis.registered.get(thread) == consumer]
-        if taken := tuple(tp for tp in mine if tp in analysis.owners):
-            found[one.label] = taken
-    return found
 
 
 class OwnershipCauses:
@@ -134,7 +116,7 @@ class OwnershipCauses:
             )
             reasons += [
                 f"{label} would make it claim {first_of(taken, 3)}, which others own: set one strategy"
-                for label, taken in collisions(self._analysis, consumer).items()
+                for label, taken in self._analysis.collisions.get(consumer, {}).items()
             ]
         if quiet is None or quiet <= SCALA_PATIENCE:
             said = f"{consumer} is a Scala member, which claims all of its partitions or none: it may still try"

@@ -363,9 +363,11 @@ def refuse_all(refusals: Iterable[Refusal], spelled: Mapping[str, str]) -> None:
     found = list(refusals)
     if not found:
         return
+    # what is missing was spelt by nobody: kafka.group.id, if it was given, is another option
+    names = [one.name if one.value is None else spelled.get(one.name, one.name) for one in found]
     reasons = [one.reason if one.value is None else f"{quoted(one.name, one.value)}: {one.reason}" for one in found]
-    others = [f"\n{spelled.get(one.name, one.name)}: {text}" for one, text in zip(found[1:], reasons[1:], strict=True)]
-    raise ConfigException(spelled.get(found[0].name, found[0].name), reasons[0] + "".join(others))
+    others = [f"\n{name}: {text}" for name, text in zip(names[1:], reasons[1:], strict=True)]
+    raise ConfigException(names[0], reasons[0] + "".join(others))
 
 
 def refuse(name: str, value: str, reason: str) -> NoReturn:

@@ -93,6 +93,14 @@ def test_another_owner_begins_anew() -> None:
     assert minutes(seen(0), seen(5, thread="g_b-0", claimed=4, written=-60)) == 1
 
 
+def test_movement_is_told_by_our_clock() -> None:
+    """Each look sees another offset. The clocks of ZooKeeper and of the producers are five minutes behind ours."""
+    looks = [seen(at, offset=50 + at, end=90, written=at - 5, came=at - 6) for at in range(4)]
+    assert minutes(*looks) == 1
+    still = [seen(at, offset=53, end=90, written=-2, came=-3) for at in range(4, 9)]
+    assert minutes(*looks, *still) == 6
+
+
 def test_an_idle_look_corrects_the_time_of_a_message() -> None:
     """A producer may send a message with an old time. Nothing waited a minute ago, so nothing stands still for long."""
     assert minutes(seen(0, end=5), seen(1, came=-60)) == 1

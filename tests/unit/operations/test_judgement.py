@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.group_snapshots import NOW, partition
+from tests.group_snapshots import NOW, group_snapshot, partition
 from tests.unit.operations.doctor.cases import healthy, later, with_log, with_offset, with_owner, with_problem
+from zkconsumer.operations import group_view
 from zkconsumer.operations.doctor import Level, examine
+from zkconsumer.operations.explanation import explain
 from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog
 from zkconsumer.operations.judgement import FINE, Judgement, judge
+from zkconsumer.operations.strategy_inference import assignment_by
 
 T0, T1, T2 = (partition(f"t:{n}") for n in range(3))
 
@@ -100,3 +104,38 @@ def test_a_failed_reading_is_said_and_never_ok() -> None:
     assert [one.text.rpartition(": ")[2] for one in judged.findings] == ["the broker too"]
     assert judged.status == "WARN"
     assert Judgement().unread("away", NOW).severity is Level.WARN
+
+
+def crowd_without_partitions(members: int) -> GroupSnapshot:
+    """A group of Scala members of which the first alone owns something, for ten minutes."""
+    names = [f"g_m{number:03}" for number in range(members)]
+    numbers = range(2 * members)
+    made = group_snapshot(
+        {name: {"t": 1} for name in names},
+        {"t:0": f"{names[0]}-0", f"t:{members}": f"{names[0]}-0"},
+        {f"t:{number}": 50 for number in numbers},
+        {f"t:{number}": (0, 100) for number in numbers},
+    )
+    return later(made, 600)
+
+
+def test_assignments_are_not_computed_for_each_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server judges at every reading, and each assignment is one of the whole group."""
+    made: list[object] = []
+
+    def counting(*arguments: Any) -> Any:
+        made.append(arguments)
+        return assignment_by(*arguments)
+
+    monkeypatch.setattr(group_view, "assignment_by", counting)
+    numbers = []
+    for members in (4, 32):
+        made.clear()
+        snapshot = crowd_without_partitions(members)
+        judged = judge([snapshot])
+        analysis = group_view.GroupAnalysis(snapshot)
+        for tp in analysis.expected:
+            explain(analysis, tp, judged.verdict(tp))
+        assert any("would make it claim" in one.evidence for one in judged.findings)
+        numbers.append(len(made))
+    assert max(numbers) <= 20

@@ -315,6 +315,25 @@ def test_a_job_of_sparks_kafka_source_is_refused_once() -> None:
     assert len(lines) == 14
 
 
+def test_a_missing_option_has_its_own_name() -> None:
+    """Bug: ``kafka.group.id`` was refused, and in the next line it was missing."""
+    with pytest.raises(ConfigException) as refused:
+        parse({"kafka.group.id": "g", "zookeeper.connect": "zk", "subscribe": "t"})
+    assert str(refused.value).split("\n") == [
+        "kafka.group.id: 'g': unknown option; the group is named by group.id",
+        "group.id: is missing",
+    ]
+
+
+def test_a_private_key_is_not_shown_in_any_option() -> None:
+    """Bug: an option that is known from Kafka's client showed its value whatever that was."""
+    pem = "-----BEGIN CERTIFICATE-----\nMII\n-----BEGIN ENCRYPTED PRIVATE KEY-----\nTOPSECRET"
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, "kafka.ssl.keystore.certificate.chain": pem})
+    assert "kafka.ssl.keystore.certificate.chain: ***: unknown option" in str(refused.value)
+    assert "TOPSECRET" not in str(refused.value)
+
+
 def test_each_property_of_kafkas_consumer_has_an_answer() -> None:
     """Those that the connector lacks are explained, and none by the guess of a similar name."""
     for name in CONSUMER_CONFIG:

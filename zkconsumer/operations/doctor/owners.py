@@ -145,11 +145,17 @@ def unowned_partitions(seen: Observations) -> Iterator[Finding]:
         if tp not in snapshot.owners and tp not in seen.analysis.reserved:
             missing.setdefault(_member(expected.get(tp, ThreadId(""))), []).append(tp)
     quiet = seen.analysis.quiet_for
+    settled = bool(missing) and quiet is not None and quiet * 1000 > member_patience(seen)[0]
+    # computed once: both look at the whole group
+    mixed, probably = (mixed_members(seen), probably_mixed(seen)) if settled else ("", {})
     for member, tps in sorted(missing.items()):
-        yield replace(_unowned(seen, member, tps, quiet), partitions=tps)
+        yield replace(_unowned(seen, member, tps, quiet, mixed, probably.get(member, "")), partitions=tps)
 
 
-def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition], quiet: float | None) -> Finding:
+def _unowned(
+    seen: Observations, member: ConsumerId, tps: list[TopicPartition], quiet: float | None, mixed: str, other: str
+) -> Finding:
+    """Arguments: ``mixed`` and ``other`` say that strategies differ: certainly, or probably that of this member."""
     snapshot = seen.latest
     node = snapshot.members.get(member)
     kind = MemberKind.UNKNOWN if node is None else member_kind(node)
@@ -168,13 +174,13 @@ def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition], 
     if quiet * 1000 <= patience:
         later = f"look again after {seconds(patience)} without a change"
         return Finding(Level.NOTE, f"{text}; a rebalance may be under way", evidence, path, later)
-    if mixed := mixed_members(seen):
+    if mixed:
         text += "; the members use different strategies, so that they claim the same partitions"
         remedy = f"set one partition.assignment.strategy, and restart the members that change: {mixed}"
         return Finding(Level.ERROR, text, evidence, path, f"{remedy}. Waking the members cannot mend it")
     if kind is MemberKind.SCALA:
         found = _gave_up(snapshot, text, evidence, path, f"{seconds(patience)} {told}")
-        if other := probably_mixed(seen).get(member):
+        if other:
             first = f"compare its partition.assignment.strategy with {seen.analysis.strategy.label}, that of the others"
             remedy = f"{first}, and set one strategy ({other}). Only if they are the same, {found.remedy}"
             found = replace(found, evidence=f"{evidence}; {other}", remedy=remedy)

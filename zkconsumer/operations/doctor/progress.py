@@ -18,7 +18,7 @@ from zkconsumer.operations.doctor.findings import (
     seconds,
     unknown,
 )
-from zkconsumer.operations.group_progress import still_since
+from zkconsumer.operations.group_progress import Progress, still_since, waiting_messages
 from zkconsumer.operations.group_view import GroupState, MemberKind, member_host, member_kind
 from zkconsumer.zookeeper import paths
 
@@ -32,12 +32,12 @@ def standing_still(seen: Observations) -> Iterator[Finding]:
     still: dict[ConsumerId, dict[TopicPartition, int]] = {}
     untold: list[TopicPartition] = []
     for tp, progress in sorted(seen.progress.items()):
-        if progress.waiting is None or not snapshot.lag(tp):
+        if progress.waiting is None or not waiting_messages(snapshot, tp):
             continue
         since = still_since(snapshot, tp, progress)
         if since is not None and snapshot.taken - since >= STANDS_STILL_MS:
             still.setdefault(_member(seen, progress.claim[0]), {})[tp] = since
-        elif _cannot_tell(seen, tp):
+        elif _cannot_tell(seen, tp, progress):
             untold.append(tp)
     for member, tps in sorted(still.items()):
         yield _stands(seen, member, tps)
@@ -58,12 +58,18 @@ def _member(seen: Observations, owner: str) -> ConsumerId:
     return ConsumerId(owner if seen.analysis.by_brokers is not None else owner.rpartition("-")[0] or owner)
 
 
-def _cannot_tell(seen: Observations, tp: TopicPartition) -> bool:
+def _cannot_tell(seen: Observations, tp: TopicPartition, progress: Progress) -> bool:
     """Whether a partition may have stood still for long, and the snapshots lack the times that would show it."""
+    if progress.idle:
+        return False  # an earlier look has seen it get on
     snapshot = seen.latest
     node, log, limit = snapshot.offsets.get(tp), snapshot.logs.get(tp), snapshot.taken - STANDS_STILL_MS
     written = node.stat.mtime if node is not None and node.stat is not None else None
-    came = None if log is None else log.message_time
+    came = None if log is None else log.known_time
+    if seen.analysis.by_brokers is not None and node is not None:
+        written = came = None  # they are those of an offset that its members do not use
+    if came is not None and came > snapshot.taken + STANDS_STILL_MS:
+        came = None  # a producer's clock, or its unit, is wrong
     owner = snapshot.owners.get(tp)
     claimed = owner.stat.ctime if owner is not None and owner.stat is not None else None
     if written is not None and came is not None:
@@ -75,11 +81,11 @@ def _stands(seen: Observations, member: ConsumerId, tps: dict[TopicPartition, in
     snapshot, since = seen.latest, min(tps.values())
     node = snapshot.members.get(member)
     spark = node is not None and member_kind(node) is MemberKind.SPARK
-    waiting = sum(snapshot.lag(tp) or 0 for tp in tps)
+    waiting = sum(waiting_messages(snapshot, tp) for tp in tps)
     untimed = [tp for tp in tps if snapshot.logs[tp].message_time is None]
     verb = "stands" if len(tps) == 1 else "stand"
     # a transaction marker or deleted records count as lag, and nobody can read them
-    maybe = " (or what waits are transaction markers: no message with a time is next)" if untimed else ""
+    maybe = " (or what waits are transaction markers: no message is known to be next)" if untimed else ""
     host = member_host(snapshot.group, member, node)
     path = f"{paths.CONSUMERS}/{snapshot.group}/owners/{next(iter(tps)).topic}"
     return Finding(

@@ -17,8 +17,7 @@ from zkconsumer.operations.doctor.findings import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
-from zkconsumer.operations.ownership_causes import collisions
-from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
+from zkconsumer.operations.strategy_inference import CANDIDATES, RANGE, ROUNDROBIN, ROUNDROBIN_OLD
 from zkconsumer.zookeeper import paths
 
 LOOKS = 3
@@ -101,15 +100,16 @@ def probably_mixed(seen: Observations) -> Mapping[ConsumerId, str]:
     found: dict[ConsumerId, str] = {}
     owning = {seen.analysis.registered.get(thread) for thread in seen.analysis.owners.values()}
     advertised = _advertised(seen.latest)
+    given: dict[ConsumerId | None, bool] = {}  # whether nobody holds anything of what a member should have
+    for tp, thread in seen.analysis.expected.items():
+        member = seen.analysis.registered.get(thread)
+        given[member] = given.get(member, True) and tp not in seen.analysis.owners
     for consumer, node in sorted(seen.latest.members.items()):
-        given = [
-            tp for tp, thread in seen.analysis.expected.items() if seen.analysis.registered.get(thread) == consumer
-        ]
-        free = bool(given) and not any(tp in seen.analysis.owners for tp in given)
+        free = given.get(consumer, False)
         if member_kind(node) is MemberKind.SCALA and free and consumer not in owning and consumer not in advertised:
             words = [
                 f"{label} would make it claim {partitions_text(taken)}, which others own"
-                for label, taken in collisions(seen.analysis, consumer).items()
+                for label, taken in seen.analysis.collisions.get(consumer, {}).items()
             ]
             found |= {consumer: "; ".join(words)} if words else {}
     return found
@@ -162,7 +162,7 @@ def _telling(seen: Observations) -> list[GroupSnapshot]:
 def _explained(analysis: GroupAnalysis) -> Mapping[ConsumerId, tuple[str, ...]]:
     """Return the strategies that explain the partitions of each member with any."""
     made = {}
-    for one in (RANGE, ROUNDROBIN, ROUNDROBIN_OLD):
+    for one in CANDIDATES:
         made[one.label] = GroupAnalysis(analysis.snapshot, strategy=one).expected
     owned: dict[ConsumerId, list[tuple[TopicPartition, ThreadId]]] = {}
     for tp, thread in analysis.owners.items():

@@ -159,7 +159,7 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
         "owned_since": claim.stat.ctime if claim is not None and claim.stat is not None else None,
         "expected": expected,
         "expected_member": judgement.member_of.get(expected or ""),
-        **_verdict(judgement.verdict(tp), now),
+        **_verdict(judgement.verdict(tp), watched.judged.taken),
         "burrow_status": status_of(window, now).name,
         "abandoned": judgement.abandoned(tp.topic),
         "offset": snapshot.committed(tp),
@@ -178,14 +178,14 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
     }
 
 
-def _verdict(verdict: Verdict, now: int) -> Document:
-    """Return how a partition is, with the least number of seconds for which it has been so."""
+def _verdict(verdict: Verdict, read: int) -> Document:
+    """Return how a partition is, with the least number of seconds for which it had been so when it was ``read``."""
     return {
         "severity": str(verdict.level),
         "verdict": verdict.reason or None,
         "check": verdict.check or None,
         "verdict_since": verdict.since,
-        "verdict_age": None if verdict.since is None else max(0, now - verdict.since) / 1000,
+        "verdict_age": None if verdict.since is None else max(0, read - verdict.since) / 1000,
         "status": verdict.status,
     }
 

@@ -62,10 +62,10 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def metrics_text(board: Board, now: int) -> str:
-    """Return the metrics of all groups at ``now``, in milliseconds since 1970."""
+def metrics_text(board: Board) -> str:
+    """Return the metrics of all groups."""
     families = [*_server(board)]
-    groups = _GroupFamilies(now)
+    groups = _GroupFamilies()
     for name in sorted(board.groups):
         groups.add(board.groups[name], board.judgements.get(name, Judgement()))
     families += groups.families()
@@ -126,8 +126,7 @@ _COUNTERS = {
 class _GroupFamilies:
     """The families with a label for the group, filled group by group."""
 
-    def __init__(self, now: int) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._families = {name: Family(name, "gauge", text) for name, text in _GAUGES.items()}
         self._families |= {name: Family(name, "counter", text) for name, text in _COUNTERS.items()}
 
@@ -148,7 +147,7 @@ class _GroupFamilies:
             self._add("zkconsumer_partition_severity", verdict.level, labels)
             self._add("zkconsumer_partition_status", _NUMBERS.get(verdict.status), labels)
             if verdict.check == "standing-still" and verdict.since is not None:
-                still = max(0, self._now - verdict.since) / 1000
+                still = max(0, watched.judged.taken - verdict.since) / 1000  # later it may have moved
                 self._add("zkconsumer_partition_stands_still_seconds", still, labels)
             self._add_offsets(watched, tp, labels)
             self._add_ownership(watched, judgement, tp, labels)

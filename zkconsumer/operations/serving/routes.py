@@ -137,7 +137,7 @@ class Routes:
             case ():
                 return self._file("index.html")
             case ("metrics",):
-                return Response(200, metrics_text(board, now).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
+                return Response(200, metrics_text(board).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
             case ("api", "groups"):
                 judged = {name: (watched, _judgement(board, name)) for name, watched in board.groups.items()}
                 found = {**groups_document(judged, now), "failure": board.failure or None, "polls": board.polls}

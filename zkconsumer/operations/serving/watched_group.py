@@ -184,7 +184,7 @@ def _seconds(snapshot: GroupSnapshot, tp: TopicPartition, lag: int) -> float | N
     """Return the lag in time. Without a lag in messages it is 0; else the age of the next message to consume."""
     if lag == 0:
         return 0.0
-    written = snapshot.logs[tp].message_time
+    written = snapshot.logs[tp].known_time
     return None if written is None else max(0, snapshot.taken - written) / 1000
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.group_snapshots import NOW, partition
 from tests.unit.operations.doctor.cases import diagnosed, healthy, later, levels, with_log, with_owner
 from zkconsumer.operations.doctor.progress import STANDS_STILL_MS
-from zkconsumer.operations.group_snapshot import GroupSnapshot, KafkaOffset
+from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot, KafkaOffset
 
 LIMIT = STANDS_STILL_MS / 1000
 FOUR = [f"t:{n}" for n in range(4)]
@@ -63,10 +63,53 @@ def test_a_fresh_message_with_offsets_in_kafka_is_ok() -> None:
     assert levels(diagnosed("standing-still", replace(waiting(1), offsets={}, kafka_offsets=stored))) == ["ok"]
 
 
+def test_offsets_in_kafka_that_move_are_ok_at_two_looks() -> None:
+    """A group that catches up, an hour behind, was unknown for ever."""
+    first, second = (
+        replace(waiting(), offsets={}, kafka_offsets={partition(text): KafkaOffset(offset) for text in FOUR})
+        for offset in (50, 70)
+    )
+    assert levels(diagnosed("standing-still", first, later(second, 200))) == ["ok"]
+
+
+def test_a_message_of_the_future_tells_nothing_at_one_look() -> None:
+    """Producers give microseconds for milliseconds. The owners were ok, however long they stood still."""
+    (found,) = diagnosed("standing-still", later(waiting(-1e6 * 3600), 3600))
+    assert found.unknown
+    assert levels(diagnosed("standing-still", waiting(-1e6 * 3600))) == ["ok"]
+
+
+def test_an_offset_from_before_a_migration_stands_for_nobody() -> None:
+    """The offsets that a group has left in ZooKeeper never move again."""
+    member = BrokersMember("m-1", "app", "/h", assignment=tuple(map(partition, FOUR)), topics=("t",))
+    group = BrokersGroup("Stable", members=(member,))
+
+    def migrated(offset: int) -> GroupSnapshot:
+        stored = {partition(text): KafkaOffset(offset) for text in FOUR}
+        return replace(waiting(), members={}, owners={}, kafka_offsets=stored, brokers_group=group)
+
+    assert levels(diagnosed("standing-still", migrated(100), later(migrated(100), 600))) == ["ok"]
+    assert levels(diagnosed("standing-still", later(migrated(60), 600))) == ["unknown"]
+    (found,) = diagnosed("standing-still", migrated(60), later(migrated(60), 600))
+    assert levels([found]) == ["error"]
+    assert "160 messages wait" in found.text
+
+
 def test_what_may_be_transaction_markers_is_a_warning() -> None:
     found = diagnosed("standing-still", healthy(), later(healthy(), 600))
     assert levels(found) == ["warn", "warn"]
     assert "transaction markers" in found[0].text
+
+
+def test_messages_without_a_time_are_an_error_at_two_looks() -> None:
+    """Brokers before 0.10 write no times. Their messages were taken for transaction markers."""
+    made = waiting()
+    for text in FOUR:
+        made = with_log(made, text, message_time=-1)
+    assert levels(diagnosed("standing-still", later(made, 600))) == ["unknown"]
+    found = diagnosed("standing-still", made, later(made, 600))
+    assert levels(found) == ["error", "error"]
+    assert "markers" not in found[0].text
 
 
 def test_a_spark_query_that_stands_still_is_a_warning() -> None:
