@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from zkconsumer.fetch.message_times import NO_MESSAGE
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, NoteSummary, lag_between
 from zkconsumer.zookeeper import paths
@@ -76,7 +77,13 @@ def _place(snapshot: GroupSnapshot, tp: TopicPartition) -> tuple[int | None, Not
 
 
 def waiting_messages(snapshot: GroupSnapshot, tp: TopicPartition) -> int:
-    """Return how many messages the owner of a partition has to read, 0 if that is unknown."""
+    """Return how many messages the owner of a partition has to read, 0 if that is unknown.
+
+    Transaction markers count as lag, and nobody reads them: an owner before the last marker has nothing to read.
+    """
+    log = snapshot.logs.get(tp)
+    if log is not None and log.message_time == NO_MESSAGE:
+        return 0
     return _place(snapshot, tp)[2] or 0
 
 

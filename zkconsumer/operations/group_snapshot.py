@@ -181,7 +181,8 @@ class PartitionLog:
     """A partition's log: its offsets ``[start, end)``, and its leader.
 
     ``message_time`` is the timestamp of the message at the committed offset, in milliseconds since 1970. It is None if
-    it was not asked for or if there is no such message, and -1 if the message has none (formats before 0.10).
+    it was not asked for or not found, -1 if the message has none (formats before 0.10), and -2 if there is no message
+    up to the log's end, but transaction markers.
     ``in_sync`` and ``replicas`` are broker ids, empty if unknown.
     """
 

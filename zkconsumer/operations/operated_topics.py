@@ -9,7 +9,7 @@ from dataclasses import replace
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, RegistryError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
-from zkconsumer.fetch.message_times import NO_TIME, message_times
+from zkconsumer.fetch.message_times import message_times
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.cluster_metadata import ClusterSeen, cluster_of
@@ -88,4 +88,4 @@ def times_of(
         for leader in by_leader.keys() & endpoints.keys():
             with suppress(BrokerError), closing(connection.connected(endpoints[leader], deadline)) as channel:
                 found.update(message_times(channel, by_leader[leader], deadline))
-    return {tp: time for tp, time in found.items() if time != NO_TIME}
+    return {tp: time for tp, time in found.items() if time >= 0}

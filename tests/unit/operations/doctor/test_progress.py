@@ -101,6 +101,14 @@ def test_what_may_be_transaction_markers_is_a_warning() -> None:
     assert "transaction markers" in found[0].text
 
 
+def test_an_owner_before_the_last_transaction_marker_is_ok() -> None:
+    """A healthy Scala member of a transactional topic was a warning for ever, for one marker that nobody reads."""
+    made = waiting()
+    for text in FOUR:
+        made = with_log(made, text, message_time=-2)
+    assert levels(diagnosed("standing-still", made, later(made, 600))) == ["ok"]
+
+
 def test_messages_without_a_time_are_an_error_at_two_looks() -> None:
     """Brokers before 0.10 write no times. Their messages were taken for transaction markers."""
     made = waiting()
