@@ -33,8 +33,8 @@ def message_times(
 ) -> dict[TopicPartition, int]:
     """Return the time (ms since 1970) of the first message from each offset on, :data:`NO_TIME` if it has none.
 
-    A place without any message up to the log's end has :data:`NO_MESSAGE`. Messages that do not fit and corrupt ones are
-    left out. Raises BrokerError.
+    A place without any message up to the log's end has :data:`NO_MESSAGE`. Messages that do not fit and corrupt ones
+    are left out. Raises BrokerError.
     """
     found: dict[TopicPartition, int] = {}
     left = dict(offsets)
