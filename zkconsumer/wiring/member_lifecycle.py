@@ -300,7 +300,9 @@ class GroupMember:
 
     @property
     def _obstacle(self) -> str:
-        """Why owned partitions are not fetched; empty if they are."""
+        """Why owned partitions are not fetched; empty if they are, or if the application has paused them all."""
+        if (owned := self.positions().values()) and all(position.paused for position in owned):
+            return ""
         starts = "" if self.committer is None else self.committer.tracker.starts.trouble
         return self.fetching.trouble or starts
 
