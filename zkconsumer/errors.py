@@ -60,13 +60,18 @@ documentation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from copyreg import __newobj__  # type: ignore[attr-defined]
+from typing import Any, ClassVar
 
 from zkconsumer.model import TopicPartition
 
 
 class ZkConsumerError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package. They can be copied and pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # constructors take other arguments than the text: a pool of processes would end, or show another text
+        return __newobj__, (type(self), *self.args), self.__dict__
 
 
 class ConfigException(ZkConsumerError, ValueError):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from zkconsumer import Whitelist, ZookeeperConsumerConnector
+from tests.timing import eventually, scaled
+from zkconsumer import ConsumerTimeoutException, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.member.standstill import StandstillLog
 from zkconsumer.model import TopicPartition, thread_id
 from zkconsumer.streams import StreamQueue
+from zkconsumer.testing import FakeCluster
+from zkconsumer.wiring.member_lifecycle import WHY_LASTS, GroupMember
 
 
 @pytest.fixture
@@ -74,3 +79,41 @@ def test_a_place_beyond_64_bits_is_refused(
         connector.seek(TopicPartition("t", 0), 1 << 63)
     with pytest.raises(ValueError, match="ms since 1970"):
         connector.offsets_for_times({TopicPartition("t", 0): 1 << 63})
+
+
+def test_a_program_that_polls_does_not_compute_the_state_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: each read without a message computed it, and so did each turn of streams read as one."""
+    made = []
+    monkeypatch.setattr(GroupMember, "state", property(lambda member: made.append(member)))
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t", 2)
+        with ZookeeperConsumerConnector(zookeeper_connect=cluster.zookeeper_connect, group_id="g") as connector:
+            streams = connector.create_message_streams({"t": 2})["t"]
+            with pytest.raises(ConsumerTimeoutException):
+                streams[0].get(timeout=scaled(0.2))
+            began = monotonic()
+            made.clear()
+            messages = connector.messages()
+            for poll in 100 * [streams[0].get, streams[1].get, messages.get]:
+                with pytest.raises(ConsumerTimeoutException):
+                    poll(timeout=0)
+            # the group thread looks at the state once a second
+            assert len(made) <= 2 + (monotonic() - began) * (1 + 1 / WHY_LASTS)
+
+
+def test_a_paused_member_does_not_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a member whose partitions were all paused was logged as one that does not read, while a broker was away."""
+    looks: list[bool] = []
+    monkeypatch.setattr(StandstillLog, "look", lambda _, state, now, *, still: looks.append(bool(state.detail) & still))
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t")
+        with ZookeeperConsumerConnector(zookeeper_connect=cluster.zookeeper_connect, group_id="g") as connector:
+            connector.create_message_streams({"t": 1})
+            connector.pause(connector.assignment())
+            cluster.stop_broker(cluster.addresses()[0][0])
+            eventually(lambda: "no broker is registered" in connector.state.detail, 20, "the trouble")
+            seen = len(looks)
+            eventually(lambda: len(looks) > seen + 1, 20, "two looks")
+            assert not any(looks)
+            connector.resume(connector.assignment())
+            eventually(lambda: looks[-1], 20, "a standstill")

@@ -23,6 +23,8 @@ MOST_REASONS = 8
 """Reasons of one standstill that are logged at most; a reason that comes again is not logged again."""
 _MOVING = re.compile(r"\d\d:\d\d:\d\d|\b\d+(\.\d+)? ?(s|ms|times)\b|owning \d+ of \d+ partitions")
 """The parts of a state's text that change while the reason stays."""
+_REMARK = re.compile(r"the listener's |going on without it|nobody owned ")
+"""Begins a trouble that hinders no reading: of a listener without which the member goes on, of another member."""
 
 
 def stands_still(state: ConnectorState, obstacle: str) -> bool:
@@ -32,9 +34,10 @@ def stands_still(state: ConnectorState, obstacle: str) -> bool:
     """
     if state.phase in (Phase.CLOSED, Phase.AWAY):  # the application's wish; a member logs itself that it goes away
         return False
-    spare = state.phase is Phase.OWNING and not state.wanted and not state.detail
+    troubles = [one for one in state.detail.split("; ") if one and not _REMARK.match(one)]
+    spare = state.phase is Phase.OWNING and not state.wanted and not troubles
     idle = not state.owned and not spare
-    hindered = state.phase is Phase.SUSPENDED or (state.phase is Phase.OWNING and bool(state.detail))
+    hindered = state.phase is Phase.SUSPENDED or (state.phase is Phase.OWNING and bool(troubles))
     return bool(obstacle) or idle or hindered
 
 

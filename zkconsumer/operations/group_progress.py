@@ -52,6 +52,9 @@ def after(before: Mapping[TopicPartition, Progress], snapshot: GroupSnapshot) ->
 
 def _next(old: Progress | None, claim: tuple[str, int], tp: TopicPartition, snapshot: GroupSnapshot) -> Progress | None:
     offset, note, lag = _place(snapshot, tp)
+    if old is not None and old.seen > snapshot.taken:  # our clock was set back: nothing has waited since the future
+        waiting = None if old.waiting is None else min(old.waiting, snapshot.taken)
+        old = replace(old, waiting=waiting, idle=min(old.idle, snapshot.taken), seen=snapshot.taken)
     if offset is None:
         return old if old is not None and old.claim == claim else None
     if old is None or (old.claim, old.offset, old.note) != (claim, offset, note):

@@ -87,12 +87,15 @@ class PartitionReset:
     start: int | None = None
     shift: int | None = None
 
-    def overwriting(self, current: int | None) -> PartitionReset:
-        """Return the reset of a partition whose live owner has committed ``current`` since the plan was made.
+    def overwriting(self, stored: int | None) -> PartitionReset:
+        """Return the reset of a partition whose live owner has committed ``stored`` to ZooKeeper since the plan.
 
-        ``--shift-by`` and ``--to-current`` are computed anew from that offset, other scenarios stay. The log has at
-        least the messages that were committed. Raises ResetRefusedError if there is no offset to compute from.
+        ``--shift-by`` and ``--to-current`` are computed anew, other scenarios stay. A member starts at the larger
+        offset of both stores: one that was left in ZooKeeper long ago must not count. The log has at least the messages
+        that were committed. Raises ResetRefusedError if there is no offset to compute from.
         """
+        elsewhere = [held for store, held in self.held.items() if store is not Store.ZOOKEEPER]
+        current = max((held for held in (stored, *elsewhere) if held is not None), default=None)
         if self.shift is None or current == self.current:
             return replace(self, current=current)
         if current is None:

@@ -48,6 +48,8 @@ LONGEST = 86_400.0
 """Seconds that a close may take at most."""
 A_MOMENT = 5.0
 """Seconds for a step of the group thread that has begun and waits for nothing."""
+WHY_LASTS = 0.1
+"""Seconds for which reads that got nothing tell the same state."""
 SHORTEST = SPARE + FORCED + LEAVING
 """Seconds of a close below which all of these shrink in proportion. Any time beyond them goes to the drain."""
 
@@ -116,6 +118,7 @@ class GroupMember:
         self.engine: Engine | None = None
         self._closing = False
         self._standstill = StandstillLog(parts.consumer)
+        self._why_nothing_came = "", -WHY_LASTS
         self.put_down_balanced: Callable[[int, bool], None] | None = None
         """Does the same as :meth:`put_down` for a run whose messages are finished in any order."""
         self.not_committed: Sequence[str] = ()
@@ -297,15 +300,25 @@ class GroupMember:
 
     @property
     def _obstacle(self) -> str:
-        """Why owned partitions are not fetched; empty if they are."""
+        """Why owned partitions are not fetched; empty if they are, or if the application has paused them all."""
+        if (owned := self.positions().values()) and all(position.paused for position in owned):
+            return ""
         starts = "" if self.committer is None else self.committer.tracker.starts.trouble
         return self.fetching.trouble or starts
 
     def why_nothing_came(self) -> str:
         """Return the state, if the member does not own and has not read all that it should; else an empty text.
 
-        Any thread. A read that gave up tells this.
+        Any thread. A read that gave up tells this. The text is at most :data:`WHY_LASTS` old: it takes a millisecond
+        for a thousand partitions. A program may poll thousands of times a second, and so do streams read as one.
         """
+        text, since = self._why_nothing_came
+        if monotonic() - since >= WHY_LASTS:
+            text = self._made_why()
+            self._why_nothing_came = text, monotonic()
+        return text
+
+    def _made_why(self) -> str:
         state = self.state
         if state is None:
             return ""

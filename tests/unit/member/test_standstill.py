@@ -12,6 +12,9 @@ from zkconsumer.member.standstill import MOST_REASONS, StandstillLog, stands_sti
 
 FLOWS = ConnectorState(Phase.OWNING, 4, 4)
 MISSING = ConnectorState(Phase.OWNING, 0, 0, detail="waiting for topic evnets to exist")
+RAISED = "the listener's before_starting_fetchers raised ValueError: no"
+HANGS = "the listener's before_starting_fetchers does not return; going on without it"
+ORPHAN = "nobody owned events-3 for 30 s, which g_b-0 should"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,10 @@ MISSING = ConnectorState(Phase.OWNING, 0, 0, detail="waiting for topic evnets to
         (ConnectorState(Phase.REJOINING, 4, 4), "", False),
         (ConnectorState(Phase.SUSPENDED, 4, 4), "", True),
         (ConnectorState(Phase.OWNING, 4, 4, detail="waiting for topic evnets to exist"), "", True),
+        (ConnectorState(Phase.OWNING, 4, 4, detail=f"{HANGS}; {ORPHAN}"), "", False),
+        (ConnectorState(Phase.OWNING, 0, 0, detail=RAISED), "", False),
+        (ConnectorState(Phase.OWNING, 4, 4, detail=f"{RAISED}; waiting for topic evnets to exist"), "", True),
+        (ConnectorState(Phase.OWNING, 4, 4, detail=RAISED), "no leader for events-0", True),
         (ConnectorState(Phase.FAILED, 0, 4, detail="it is not permitted"), "", True),
         (ConnectorState(Phase.AWAY), "", False),
         (ConnectorState(Phase.CLOSED), "no leader", False),

@@ -107,6 +107,14 @@ def test_an_idle_look_corrects_the_time_of_a_message() -> None:
     assert minutes(seen(0, end=5), seen(1, came=-60), seen(6, came=-60)) == 6
 
 
+def test_a_clock_that_is_set_back_hides_no_standstill() -> None:
+    """Bug: after a step back by an hour, an owner that had just stopped looked healthy for an hour."""
+    assert minutes(seen(0), seen(-60, written=-70), seen(-55, written=-70)) == 5
+    blind: dict[str, Any] = {"offsets": {}, "kafka_offsets": {T0: KafkaOffset(5)}, "came": None}
+    assert minutes(seen(0, **blind), seen(-60, **blind), seen(-55, **blind)) == 5
+    assert minutes(seen(0, end=5), seen(-60, written=-90), seen(-55, written=-90)) == 5
+
+
 def test_a_look_that_tells_nothing_changes_nothing() -> None:
     blind = [seen(3, logs={}), seen(4, offsets={}), seen(5, owners={}, problems=(Problem("ZooKeeper z", "away"),))]
     assert minutes(seen(0, written=0), *blind, seen(6, written=6)) == 6

@@ -9,10 +9,11 @@ import pytest
 
 from tests.group_snapshots import NOW, group_snapshot, partition
 from tests.unit.operations.doctor.cases import healthy, later, with_log, with_offset, with_owner, with_problem
+from zkconsumer.model import TopicPartition
 from zkconsumer.operations import group_view
 from zkconsumer.operations.doctor import Level, examine
 from zkconsumer.operations.explanation import explain
-from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, PartitionLog
 from zkconsumer.operations.judgement import FINE, Judgement, judge
 from zkconsumer.operations.strategy_inference import assignment_by
 
@@ -139,3 +140,13 @@ def test_assignments_are_not_computed_for_each_member(monkeypatch: pytest.Monkey
         assert any("would make it claim" in one.evidence for one in judged.findings)
         numbers.append(len(made))
     assert max(numbers) <= 20
+
+
+@pytest.mark.parametrize("part", ["owners", "offsets"])
+@pytest.mark.parametrize(("below", "behind"), [("/t/1", [T1]), ("/t", [T0, T1, T2]), ("", [T0, T1, T2])])
+def test_a_partition_whose_node_is_forbidden_is_not_ok(part: str, below: str, behind: list[TopicPartition]) -> None:
+    """Bug: the group had a warning, and each partition a green tick."""
+    judged = judge([with_problem(healthy(), f"/consumers/g/{part}{below}", FORBIDDEN_NODE)])
+    assert [tp for tp in (T0, T1, T2) if judged.verdict(tp) != FINE] == behind
+    assert judged.verdict(T1).status == "WARN"
+    assert "the right to read is missing" in judged.verdict(T1).reason

@@ -113,7 +113,21 @@ def _forbidden(snapshot: GroupSnapshot, nodes: Sequence[str]) -> Finding:
         nodes[0],
         "log in as the members do (--command-config FILE). To give the right to all, as a user with the right to"
         " administer: " + shell_command(snapshot, "setAcl", nodes[0], "world:anyone:cdrwa"),
+        partitions=_behind(snapshot, frozenset(nodes)),
     )
+
+
+def _behind(snapshot: GroupSnapshot, nodes: frozenset[str]) -> list[TopicPartition]:
+    """Return the partitions whose offset or owner is in one of these nodes. Nobody knows how they are."""
+    group = f"{paths.CONSUMERS}/{snapshot.group}"
+    parts = (f"{group}/owners", f"{group}/offsets")
+
+    def unread(tp: TopicPartition) -> bool:
+        return any(
+            not nodes.isdisjoint((one, f"{one}/{tp.topic}", f"{one}/{tp.topic}/{tp.partition}")) for one in parts
+        )
+
+    return sorted(filter(unread, {*snapshot.partitions(), *snapshot.partitions_of(snapshot.topics)}))
 
 
 def _mixed(seen: Observations, part: str, by_writers: Mapping[str, list[str]]) -> Finding:
