@@ -71,13 +71,15 @@ def test_a_member_that_subscribes_to_nothing_is_named(
     idle = connector(group, consumer_id="idle")
     idle.create_message_streams({})
     found = eventually(
-        lambda: (now := commands.findings(group))["idle-member"]["level"] == "note" and now, 30, "both members"
+        lambda: (now := commands.findings(group))["idle-member"]["level"] == "warn" and now, 30, "both members"
     )
     assert f"{group}_idle subscribes to nothing" in found["idle-member"]["text"]
+    commands("explain", group)
+    assert f"{group}_idle subscribes to nothing" in commands.out.partition("Judged warn: 1 warning")[2], commands.out
+    idle.shutdown()
     misspelt = connector(group, consumer_id="misspelt")
     misspelt.create_message_streams({"evnets": 1})
-    eventually(lambda: commands.findings(group)["idle-member"]["level"] == "warn", 30, "the misspelt topic")
-    idle.shutdown()
+    eventually(lambda: "evnets" in commands.findings(group)["idle-member"]["evidence"], 30, "the misspelt topic")
     misspelt.shutdown()
     eventually(lambda: commands.findings(group)["idle-member"]["level"] == "ok", 30, "the end of both")
 

@@ -81,7 +81,7 @@ def test_a_place_beyond_64_bits_is_refused(
         connector.offsets_for_times({TopicPartition("t", 0): 1 << 63})
 
 
-def test_a_program_that_polls_does_not_compute_the_state_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polls_do_not_compute_the_state_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: each read without a message computed it, and so did each turn of streams read as one."""
     made = []
     monkeypatch.setattr(GroupMember, "state", property(lambda member: made.append(member)))

@@ -67,7 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for line in report(analysis, judgement, explained, single=arguments.partition is not None):
             print(line)
-    known = arguments.partition is None or arguments.partition in explained_partitions(analysis)
+    known = arguments.partition is None or arguments.partition in {
+        *explained_partitions(analysis),
+        *analysis.snapshot.partitions(),
+    }
     return 0 if known else 1
 
 
@@ -81,7 +84,7 @@ def report(analysis: GroupAnalysis, judgement: Judgement, explained: list[Explan
         f"Group {printable(analysis.snapshot.group)} is {state.state.value}: {printable(state.reason)}.",
         f"Strategy {printable(strategy.label or 'unknown')}{sure}: {printable(strategy.why)}.",
     ]
-    if judgement.severity > Level.NOTE:
+    if any(one.level > Level.NOTE or not one.unknown for one in judgement.findings):
         lines.append(f"Judged {judgement.severity}: {printable(judgement.summary)}.")
     members = member_table(analysis)
     for table in (members, partition_table(explained)):

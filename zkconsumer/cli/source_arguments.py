@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--timeout", type=_milliseconds, default=5000, metavar="MS", help="milliseconds for the answers (default: 5000)"
     )
+
+
+def connect_options(arguments: argparse.Namespace) -> str:
+    """Return the options to connect with, for a command line to copy."""
+    names = ("zookeeper", "bootstrap_server", "command_config")
+    given = [(name, getattr(arguments, name)) for name in names if getattr(arguments, name)]
+    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(value)}" for name, value in given)
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:

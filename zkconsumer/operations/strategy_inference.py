@@ -8,7 +8,7 @@ and looks which of them explains the partitions that each silent member owns. Pu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from zkconsumer.assignors.assignor import AssignmentError, Assignor, Members, assignor, threads_by_topic
 from zkconsumer.assignors.even_load import WIDE_GAP, even_load
@@ -103,26 +103,19 @@ def infer_strategy(view: GroupView, threads: Threads, owners: Assignment) -> Str
         return Strategy("", sure=False, why="no registration can be read, so the strategy in effect is unknown")
     if not view.members:
         return Strategy("", sure=False, why="no member is registered, so no strategy is in effect")
-    view = _without_nudges(view)
-    advertised = _advertised(view.members)
+    advertised = _advertised({c: one for c, one in view.members.items() if not one.is_nudge} or view.members)
     distinct = list(dict.fromkeys(advertised.values()))
     # a member that should fall back to range may refuse instead, which stands in no node: its partitions must tell
     plain = [c for c, strategy in advertised.items() if view.members[c].extra.get("strategy") == strategy.name]
-    silent = sorted(set(view.members).difference(plain))
+    silent = sorted(c for c, one in view.members.items() if c not in plain and not one.is_nudge)
     if not silent and len(distinct) == 1:
-        count = len(view.members)
+        count = len(plain)
         why = "its only member advertises it" if count == 1 else f"all {count} members advertise it"
         return _with_why(distinct[0], sure=True, why=why)
     evidence = _Evidence(view, threads, owners)
     if len(distinct) > 1:
         return evidence.contended(advertised)
     return evidence.judged(silent, distinct[0] if distinct else None, _said(view.members, plain))
-
-
-def _without_nudges(view: GroupView) -> GroupView:
-    """Leave out the nodes that only wake the group, unless there are no others."""
-    members = {consumer: one for consumer, one in view.members.items() if not one.is_nudge}
-    return replace(view, members=members) if members else view
 
 
 def _said(members: Mapping[ConsumerId, Registration], plain: Sequence[ConsumerId]) -> str:

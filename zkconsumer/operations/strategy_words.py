@@ -51,10 +51,10 @@ class StrategyWords:
         if partition in self.view.kept:
             kept = self.view.kept[partition]
             return Arithmetic(kept, (f"{kept} owns it, and its registration cannot be read: it keeps what it owns",))
+        if not self.threads_of(partition.topic):  # nobody looked which partitions it has
+            return Arithmetic(None, (f"no member has a thread for {partition.topic}",))
         if partition.partition not in self.view.partitions.get(partition.topic, ()):
             return Arithmetic(None, (f"{partition} does not exist",))
-        if not self.threads_of(partition.topic):
-            return Arithmetic(None, (f"no member has a thread for {partition.topic}",))
         planned = self.view.placement
         if self.strategy.name in PLACEMENTS and planned is not None and partition in planned:
             thread = planned[partition]

@@ -7,6 +7,7 @@ there. In CSV and JSON standard output has nothing but the table.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,6 +23,7 @@ from zkconsumer.cli.groups.group_tables import (
     sides,
     states_table,
 )
+from zkconsumer.cli.source_arguments import connect_options
 from zkconsumer.cli.tables import TABLE, Table, printable, render
 from zkconsumer.operations.doctor import Level
 from zkconsumer.operations.group_lookup import hint_for_unknown
@@ -84,7 +86,7 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
         if found:
             judged[name] = judge((*earlier_snapshots(source, name), snapshot))
             if arguments.format == TABLE:
-                warn_of_findings(name, judged[name])
+                warn_of_findings(name, judged[name], connect_options(arguments))
     if arguments.format != TABLE:
         _print_rows(everything, judged, arguments, make)
     return code
@@ -103,7 +105,7 @@ def _print_rows(
             _warn_of_gone(side)
     say(render(make(everything), arguments.format))
     for name, judgement in judged.items():
-        warn_of_findings(name, judgement)
+        warn_of_findings(name, judgement, connect_options(arguments))
 
 
 def _table_maker(arguments: argparse.Namespace) -> Callable[[Sequence[GroupSide]], Table]:
@@ -160,15 +162,18 @@ def complain_of_unknown(name: str, source: SnapshotSource, arguments: argparse.N
         warn(hint)
 
 
-def warn_of_findings(name: str, judgement: Judgement) -> None:
-    """Print what is wrong with a group by its judgement. Kafka's columns have no place for it."""
+def warn_of_findings(name: str, judgement: Judgement, where: str) -> None:
+    """Print what is wrong with a group by its judgement. Kafka's columns have no place for it.
+
+    Arguments: ``where`` are the options to connect with, for a command to copy.
+    """
     bad = [one for one in judgement.findings if one.level > Level.NOTE]
     for one in bad[:MOST_WARNINGS]:
         word = "Error" if one.level is Level.ERROR else "Warning"
         warn(f"{word}: Consumer group '{printable(name)}': {printable(one.text)}.")
     if bad:
         more = f"{len(bad) - MOST_WARNINGS} more; " if len(bad) > MOST_WARNINGS else ""
-        warn(f"({more}what to do: zkconsumer doctor {printable(name)})")
+        warn(f"({more}what to do: zkconsumer doctor {shlex.quote(printable(name))}{where and ' '}{where})")
 
 
 def warn_of_problems(snapshot: GroupSnapshot) -> None:

@@ -8,7 +8,6 @@ sorted.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from zkconsumer.cli.offsets.operated_group import OperatedGroup
 from zkconsumer.cli.offsets.reset_arguments import KAFKAS_FILE, MISSING_EXECUTE, number_of, scenario_of, wrong_usage
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
-from zkconsumer.cli.source_arguments import open_connection, open_source
+from zkconsumer.cli.source_arguments import connect_options, open_connection, open_source
 from zkconsumer.cli.tables import TABLE, Column, Table, printable, render
 from zkconsumer.core.migration.files import format_csv, parse_csv
 from zkconsumer.core.migration.planning import PartitionSelection, Store, parse_selection
@@ -66,13 +65,6 @@ def run_reset(arguments: argparse.Namespace) -> int:
             finally:
                 _print(arguments, [_written(plan, report) for plan in plans])
             return report.code()
-
-
-def connect_options(arguments: argparse.Namespace) -> str:
-    """Return the options to connect with, for a command line to copy."""
-    names = ("zookeeper", "bootstrap_server", "command_config")
-    given = [(name, getattr(arguments, name)) for name in names if getattr(arguments, name)]
-    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(value)}" for name, value in given)
 
 
 # ---- the plans ----

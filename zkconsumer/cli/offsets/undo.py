@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 from zkconsumer.cli.offsets.operated_group import OperatedGroup
-from zkconsumer.cli.offsets.reset import connect_options
 from zkconsumer.cli.offsets.reset_arguments import add_wait_argument
 from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, complain
-from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
+from zkconsumer.cli.source_arguments import add_connection_arguments, connect_options, open_connection
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.core.migration.files import Backup, parse_backup
 from zkconsumer.core.migration.planning import MovePlan, Step, Verdict, entry_text, plan_rollback

@@ -111,6 +111,8 @@ class WriteReport:
             for tp, consumer in sorted(late.items()):
                 complain(f"group {run.group}: {tp} has its new offset, and {consumer} has not followed")
             complain("they look at their offsets every rebalance.interval.ms (20 s by default); see --wait")
+        else:
+            complain(f"group {run.group}: {first_of(consumers)} went on from the new offsets")
 
     def _tell_owners(self, run: OffsetRun, side: OwnerCheckedKafkaSide) -> None:
         names = first_of({owner.consumer for owner in side.adopting.values()})

@@ -112,7 +112,8 @@ def _forbidden(snapshot: GroupSnapshot, nodes: Sequence[str]) -> Finding:
         "; ".join(known[:3]),
         nodes[0],
         "log in as the members do (--command-config FILE). To give the right to all, as a user with the right to"
-        " administer: " + shell_command(snapshot, "setAcl", nodes[0], "world:anyone:cdrwa"),
+        " administer (getAcl shows who has it now): "
+        + shell_command(snapshot, "setAcl", nodes[0], "world:anyone:cdrwa"),
         partitions=_behind(snapshot, frozenset(nodes)),
     )
 

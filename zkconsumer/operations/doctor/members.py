@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zkconsumer.core.registration import PROCESS_KEY
+from zkconsumer.core.registration import PROCESS_KEY, Registration
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.doctor.findings import (
     Finding,
@@ -106,28 +106,37 @@ def _doubles_in_a_process(snapshot: GroupSnapshot) -> Iterator[Finding]:
             )
 
 
-def idle_members(seen: Observations) -> Iterator[Finding]:
-    """Find members whose subscription has no topic that exists. The plan can give them nothing, and they read nothing.
+def _missing_topics(snapshot: GroupSnapshot, consumer: ConsumerId, one: Registration) -> Iterator[Finding]:
+    """Tell of topics that were deleted, or are not there yet, beside others that a member reads."""
+    if missing := [topic for topic in sorted(one.subscription) if topic not in snapshot.topics]:
+        yield Finding(
+            Level.NOTE,
+            f"{consumer} subscribes also to {listed(missing, 3)}, {'which does' if len(missing) == 1 else 'which do'}"
+            " not exist",
+            f"subscription {listed(sorted(one.subscription))}",
+            _path(snapshot, consumer),
+            "create the topic, or correct the subscription",
+        )
 
-    A member of this package may be registered without topics on purpose, so that is a note.
-    """
+
+def idle_members(seen: Observations) -> Iterator[Finding]:
+    """Find members whose subscription has no topic that exists: the plan can give them nothing to read."""
     snapshot = seen.latest
     why = topics_problem(snapshot)
     for consumer, node in sorted(snapshot.members.items()):
         one = node.registration
-        if (
-            one is None
-            or one.is_nudge
-            or any(topic in snapshot.topics for topic in seen.analysis.threads.get(consumer, {}))
-        ):
+        if one is None or one.is_nudge:
+            continue
+        if any(topic in snapshot.topics for topic in seen.analysis.threads.get(consumer, {})):
+            if not why and not one.is_wildcard:
+                yield from _missing_topics(snapshot, consumer, one)
             continue
         if one.subscription and f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}" in seen.analysis.view.unreadable:
             continue  # its filter cannot be computed here
         path = _path(snapshot, consumer)
         if not one.subscription:
-            ours = member_kind(node) is MemberKind.ZKCONSUMER
             yield Finding(
-                Level.NOTE if ours else Level.WARN,
+                Level.WARN,
                 f"{consumer} subscribes to nothing: it is registered, owns nothing and reads nothing",
                 f"pattern {one.pattern}, subscription {{}}",
                 path,

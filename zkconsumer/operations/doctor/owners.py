@@ -195,7 +195,8 @@ def _gave_up(snapshot: GroupSnapshot, text: str, evidence: str, path: str, patie
         " and then waits for the next change of the group), or another member holds what it wants",
         evidence,
         path,
-        f"wake all members once: {shell_command(snapshot, 'create', '-e', node, NUDGE)}",
+        "wake all members once; the node lives up to 30 s longer than the command, and they rebalance again when it"
+        f" goes: {shell_command(snapshot, 'create', '-e', node, NUDGE)}",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,10 @@ from tests.unit.operations.doctor.cases import (
 )
 from zkconsumer.core.registration import NUDGE
 from zkconsumer.model import ConsumerId
+from zkconsumer.operations.doctor import Level
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode
+from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.judgement import judge
 from zkconsumer.zookeeper.node_codecs import decode_registration
 
 SCALA_ONLY = healthy(members={"g_a": {"t": 1}, "g_c": {"t": 1}}, extra={}, owners={"t:0": "g_a-0", "t:1": "g_a-0"})
@@ -134,10 +138,20 @@ def test_unowned_partition(snapshot: GroupSnapshot, expected: list[str], text: s
 @pytest.mark.parametrize("check", ["idle-member", "member-clock", "mixed-strategies"])
 def test_the_node_that_wakes_the_members_is_none_itself(check: str) -> None:
     # it was a member that subscribes to nothing, 20,785 days behind, by another strategy
-    nudge = MemberNode(decode_registration(NUDGE.encode(), "/consumers/g/ids/g_nudge"), stat())
+    nudge = MemberNode(decode_registration(NUDGE.encode(), "/consumers/g/ids/g_nudge"), stat(ephemeral_owner=9))
     before = healthy(extra={"g_a": OURS, "g_b": OURS})
     woken = replace(before, members={**before.members, ConsumerId("g_nudge"): nudge})
     assert levels(diagnosed(check, woken)) == ["ok"]
+
+
+@pytest.mark.parametrize("extra", [{}, {"g_b": OURS}, {"g_a": OURS, "g_b": OURS}], ids=len)
+def test_a_group_is_judged_while_a_node_wakes_it(extra: dict[str, Any]) -> None:
+    # the commands ended with a KeyError as long as it was there
+    nudge = MemberNode(decode_registration(NUDGE.encode(), "/consumers/g/ids/g_nudge"), stat(ephemeral_owner=9))
+    before = healthy(extra=extra)
+    woken = replace(before, members={**before.members, ConsumerId("g_nudge"): nudge})
+    assert judge((woken,)).severity is judge((before,)).severity is Level.OK
+    assert GroupAnalysis(woken).strategy.label == GroupAnalysis(before).strategy.label
 
 
 def test_a_scala_member_that_gave_up_is_woken() -> None:
