@@ -1,0 +1,318 @@
+"""The scenario ``group``: members of ours in one ZooKeeper group, with applications that read, commit, seek and leave.
+
+A step is a virtual second of faults. Afterwards the faults end, and the group must have consumed and committed all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import zkconsumer.connector
+from tests.simulation import sockets
+from tests.simulation.promises import BrokenPromise, Observer
+from tests.simulation.scheduler import Process, World, enter
+from tests.simulation.zookeeper import SimulatedSession, SimulatedZooKeeper
+from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+from zkconsumer.errors import ConsumerTimeoutException, ZkConsumerError
+from zkconsumer.model import TopicPartition
+from zkconsumer.testing.broker_registration import BrokerRegistration
+from zkconsumer.testing.fake_cluster import FakeCluster
+from zkconsumer.wiring import Outside, build_member
+
+GROUP, TOPIC, PARTITIONS, BROKERS = "g", "t", 6, 2
+MEMBERS = 4
+SESSION = 6.0
+CALL = 5.0
+"""Seconds that an application gives a call."""
+LATE = 1.5
+"""Seconds by which a call may be late: the margin of its last request."""
+SETTLES = 120.0
+"""Seconds after the last fault in which all is consumed and committed."""
+
+
+class Member:
+    """A process with a connector and the threads of its application."""
+
+    def __init__(self, scenario: GroupScenario, number: int) -> None:
+        self.scenario = scenario
+        self.name = f"m{number}"
+        self.process = Process(self.name)
+        self.left = False
+        self.ended = 0
+        self.consumer = ""
+        self.connector: Any = None
+
+    @property
+    def session(self) -> SimulatedSession | None:
+        """The member's session with ZooKeeper."""
+        return next((one for one in self.scenario.zookeeper.sessions if one.process is self.process), None)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the process lives and has not been asked to leave."""
+        return self.process.alive and not self.left
+
+    def start(self) -> None:
+        """Begin the process."""
+        self.scenario.world.spawn(f"{self.name}-main", self._main, self.process)
+
+    def _main(self) -> None:
+        scenario = self.scenario
+        config = ConsumerConfig(
+            {
+                "zookeeper.connect": "simulated:2181",
+                "group.id": GROUP,
+                "consumer.id": f"{self.name}",
+                "auto.offset.reset": "smallest",
+                "auto.commit.interval.ms": 2000,
+                "zookeeper.session.timeout.ms": int(SESSION * 1000),
+                "consumer.timeout.ms": 1000,
+                "rebalance.backoff.ms": 2000,
+                "partition.assignment.strategy": scenario.strategy,
+            }
+        )
+        self.connector = connector = ZookeeperConsumerConnector(config)
+        self.consumer = connector.consumer_id
+        try:
+            streams = connector.create_message_streams({TOPIC: 2})[TOPIC]
+        except ZkConsumerError as e:
+            scenario.world.note(f"cannot join: {type(e).__name__}")
+            self.leave()
+            return
+        for number, stream in enumerate(streams):
+            scenario.world.spawn(f"{self.name}-app-{number}", lambda stream=stream: self._apply(stream), self.process)
+
+    def leave(self) -> None:
+        """Shut the connector down, on the present task, within its time limit."""
+        if self.left:
+            return
+        self.left = True
+        world, began = self.scenario.world, self.scenario.world.now
+        frozen = self.process.frozen_until
+        try:
+            self.connector.shutdown(CALL)
+        except ZkConsumerError as e:
+            world.note(f"shutdown: {type(e).__name__}")
+        if world.now - began > CALL + LATE and frozen == self.process.frozen_until:
+            self.scenario.broken(f"shutdown({CALL:g}) of {self.name} took {world.now - began:.1f} s")
+        self.ended = 1
+        world.note("has left")
+
+    # ---- the application
+
+    def _apply(self, stream: Any) -> None:
+        """Read messages in all ways, until the stream ends."""
+        world, observer = self.scenario.world, self.scenario.observer
+        held: Any = None
+        iterator = iter(stream)
+        while True:
+            asked = world.now
+            if held is not None:
+                observer.finished(TopicPartition(held.topic, held.partition), held.offset)
+                held = None
+            try:
+                way = world.random.random()
+                if way < 0.6:
+                    held = next(iterator)
+                else:
+                    held = stream.get(timeout=1.0)
+            except StopIteration:
+                return
+            except ConsumerTimeoutException:
+                iterator = iter(stream)
+                continue
+            except ZkConsumerError as e:
+                world.note(f"reading: {type(e).__name__}: {e}")
+                if self.left:
+                    return
+                world.sleep(1.0)
+                iterator = iter(stream)
+                continue
+            if held is None:
+                if self.left and self.ended:
+                    return
+                continue
+            tp = TopicPartition(held.topic, held.partition)
+            observer.handed(self.consumer, tp, held.offset, asked)
+            world.sleep(world.random.random() ** 4 * 0.3)
+            self._sometimes(tp, held)
+
+    def _sometimes(self, tp: TopicPartition, held: Any) -> None:
+        world, chance = self.scenario.world, self.scenario.world.random.random()
+        if chance < 0.03:
+            self.scenario.observer.finished(tp, held.offset)  # its own message counts as finished in a commit
+            self._call("commit", lambda: self.connector.commit_offsets(timeout=CALL))
+        elif chance < 0.04:
+            offset = max(0, held.offset - 3)
+            self.scenario.observer.finished(tp, held.offset)
+            self.scenario.observer.sought(self.consumer, tp, offset)
+            self._call("seek", lambda: self.connector.seek(tp, offset, timeout=CALL))
+        elif chance < 0.05:
+            self._call("pause", lambda: self.connector.pause([tp]))
+            world.sleep(0.5)
+            self._call("resume", lambda: self.connector.resume([tp]))
+
+    def _call(self, what: str, call: Callable[[], object]) -> None:
+        world, began, frozen = self.scenario.world, self.scenario.world.now, self.process.frozen_until
+        try:
+            call()
+        except (ZkConsumerError, ValueError, KeyError) as e:
+            world.note(f"{what}: {type(e).__name__}")
+        if world.now - began > CALL + LATE and frozen == self.process.frozen_until:
+            self.scenario.broken(f"{what} with a time limit of {CALL:g} s took {world.now - began:.1f} s")
+
+
+class GroupScenario:
+    """One run. Arguments: ``seed``; ``steps`` are virtual seconds with faults."""
+
+    def __init__(self, seed: int, steps: int) -> None:
+        self.world = World(seed)
+        enter(self.world)
+        self.network = sockets.Network()
+        sockets.enter(self.network)
+        self.steps = steps
+        self.faults = 0
+        self.members: list[Member] = []
+        self.produced = dict.fromkeys(range(PARTITIONS), 0)
+        self._violation = ""
+        self._over = False
+        chance = self.world.random
+        self.strategy = chance.choice(["range", "roundrobin", "sticky"])
+        self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
+        self.zookeeper.changed = lambda: None
+        self.cluster = FakeCluster(BROKERS)
+        self.cluster._registration = BrokerRegistration(self.zookeeper, modern=True)
+        self.observer: Observer
+        outside = Outside(
+            session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
+        )
+        zkconsumer.connector.build_member = lambda *args, **options: build_member(*args, **options, outside=outside)
+
+    def broken(self, promise: str) -> None:
+        """A promise is broken that the scenario itself checks."""
+        self.world.note(f"BROKEN {promise}")
+        self._violation = self._violation or promise
+
+    def run(self) -> World:
+        """Run it. Raises BrokenPromise, Stuck, and whatever left a thread."""
+        self.world.spawn("director", self._direct)
+        self.world.go(lambda: self._over or bool(self._violation) or (hasattr(self, "observer") and self.observer.broken))
+        self.observer.check()
+        if self._violation:
+            raise BrokenPromise(self._violation)
+        return self.world
+
+    def _direct(self) -> None:
+        self.cluster._registration.prepare()
+        self.cluster.start()
+        self.cluster.create_topic(TOPIC, PARTITIONS)
+        self.observer = Observer(self.zookeeper, GROUP, [TopicPartition(TOPIC, each) for each in range(PARTITIONS)])
+        self.world.spawn("server-clock", self._server_clock)
+        for _ in range(2):
+            self._join()
+        chance = self.world.random
+        for _ in range(self.steps):
+            self._produce(chance.randrange(1, 40))
+            if chance.random() < 0.1:
+                self._fault()
+            self.world.sleep(1.0)
+        self._settle()
+        self._end()
+        self._over = True
+
+    def _server_clock(self) -> None:
+        while True:
+            self.world.sleep(0.5)
+            self.zookeeper.expire_silent()
+
+    def _produce(self, count: int) -> None:
+        partition = self.world.random.randrange(PARTITIONS)
+        self.cluster.append(TOPIC, partition, [b"v%d" % each for each in range(count)])
+        self.produced[partition] += count
+
+    # ---- faults
+
+    def _join(self) -> None:
+        member = Member(self, len(self.members))
+        self.members.append(member)
+        member.start()
+
+    def _fault(self) -> None:
+        chance, live = self.world.random, [member for member in self.members if member.usable]
+        fault = chance.choice(_FAULTS)
+        if fault in ("join",) or not live:
+            if len(live) < MEMBERS:
+                self.world.note("fault: join")
+                self._join()
+            return
+        member = chance.choice(live)
+        self.faults += 1
+        self.world.note(f"fault: {fault} {member.name}")
+        session = member.session
+        if fault == "leave":
+            self.world.spawn(f"{member.name}-leaver", member.leave, member.process)
+        elif fault == "kill":
+            member.process.alive = False
+            self.network.cut(member.process)
+            if session is not None:
+                self.zookeeper._drop_watches(session)
+        elif fault == "freeze":
+            member.process.frozen_until = self.world.now + chance.choice([0.5, 3.0, 2 * SESSION, 20.0])
+        elif fault == "expire" and session is not None and session.session_id:
+            session.expire_unnoticed()
+        elif fault == "lose answer" and session is not None:
+            session.lose_next = True
+        elif fault == "cut zookeeper" and session is not None:
+            session.cut(chance.choice([0.2, 2.0, 2 * SESSION]))
+        elif fault == "slow zookeeper" and session is not None:
+            session.slow_until = self.world.now + 5.0
+        elif fault == "cut brokers":
+            self.network.cut(member.process)
+        elif fault == "slow network":
+            self.network.slow = chance.choice([0.0, 0.05])
+        elif fault == "move leader":
+            self.cluster.move_leader(TOPIC, chance.randrange(PARTITIONS), chance.randrange(BROKERS))
+        elif fault == "no quorum":
+            self.zookeeper.reachable = False
+            self.world.sleep(chance.choice([0.5, 3.0, 10.0]))
+            self.zookeeper.reachable = True
+
+    # ---- the end
+
+    def _settle(self) -> None:
+        self.network.slow = 0.0
+        if not any(member.usable for member in self.members):
+            self._join()
+        self.world.note("the faults have ended")
+        end = self.world.now + SETTLES
+        while (left := self._not_done()) and self.world.now < end:
+            self.world.sleep(1.0)
+            if not any(member.usable for member in self.members):
+                self._join()
+        if left:
+            self.broken(f"{SETTLES:g} s after the last fault: {left}")
+
+    def _not_done(self) -> str:
+        for tp, seen in self.observer.partitions.items():
+            if seen.owner is None:
+                return f"{tp} has no owner"
+            if (seen.committed or 0) < self.produced[tp.partition]:
+                return f"{tp} is committed up to {seen.committed} of {self.produced[tp.partition]}"
+        return ""
+
+    def _end(self) -> None:
+        for member in self.members:
+            if member.usable:
+                member.leave()
+        self.world.sleep(5.0)
+        for task in self.world.tasks:
+            if task.process is not self.world.system and task.process.alive:
+                self.broken(f"{task} is still there after the shutdown, and waits for {task.waits_for}")
+
+
+_FAULTS = [
+    "join", "join", "join", "leave", "kill", "freeze", "expire", "lose answer", "lose answer", "cut zookeeper",
+    "slow zookeeper", "cut brokers", "slow network", "move leader", "no quorum",
+]  # fmt: skip
