@@ -1,7 +1,7 @@
 # Sourced by scripts/test, scripts/check and the others: gives them one Python environment in .venv with what they need.
 #
 #   . "$(dirname "$0")/env.sh"
-#   use_environment test          # or any other extra of setup.cfg
+#   use_environment test          # or other extras of setup.cfg, such as demo,compile
 #
 # Afterwards $PYTHON is that environment's Python, its programs come first in PATH, and the current folder is the
 # project's. The first call installs; later ones compare a stamp and take a fraction of a second. ZKCONSUMER_VENV

@@ -14,6 +14,7 @@ from zkconsumer.member.coordinator import state_machine as brokers
 from zkconsumer.member.zookeeper import state_machine as zookeeper
 from zkconsumer.operations.doctor import CHECKS
 from zkconsumer.operations.doctor.findings import DOCS_PAGE
+from zkconsumer.spark.kafka_source_options import markdown_table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -53,7 +54,7 @@ EXAMPLES = {
 SERVICES = DOCS / "services.md"
 
 _EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
-_GENERATED = re.compile(r"(<!-- (properties|states|checks)(?:: (\w+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+_GENERATED = re.compile(r"(<!-- (properties|states|checks|kafka)(?:: (\w+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def examples(page: Path) -> list[str]:
@@ -83,6 +84,8 @@ def _generate(kind: str, part: str) -> str:
         places = {check: "" if check.page == DOCS_PAGE else check.page.removeprefix("docs/") for check in CHECKS}
         rows = [f"| [{check.name}]({place}#{check.name}) | {check.purpose} |" for check, place in places.items()]
         return "\n" + "\n".join(["| check | finds |", "|---|---|", *rows]) + "\n\n"
+    if kind == "kafka":
+        return f"\n{markdown_table()}\n\n"
     if kind == "properties":
         return f"\n{markdown_tables()[part]}\n"
     diagram = {"zookeeper": zookeeper.diagram, "brokers": brokers.diagram}[part]

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.balance.balance_state import BalanceState
@@ -22,6 +21,7 @@ from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_summary import RunSummary
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.core.other_clients import missing_name
 from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
 from zkconsumer.decoders import IntDecoder, LongDecoder, StringDecoder
 from zkconsumer.errors import (
@@ -37,6 +37,7 @@ from zkconsumer.errors import (
     RecordRefusedError,
     RepeatedRecordError,
     SkippedRecordError,
+    UnknownTopicError,
     ZkConsumerError,
 )
 from zkconsumer.health import Health
@@ -102,15 +103,13 @@ __all__ = [
     "StringDecoder",
     "TopicFilter",
     "TopicPartition",
+    "UnknownTopicError",
     "Whitelist",
     "ZkConsumerError",
     "ZookeeperConsumerConnector",
     "__version__",
     "shutdown_on_signal",
 ]
-
-# a library is silent unless its application says otherwise
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Loaded at the first use: a program that reads in threads has no use for asyncio.
 _MODULES_OF_ASYNCIO = {
@@ -126,7 +125,7 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
     def __getattr__(name: str) -> Any:
         module = _MODULES_OF_ASYNCIO.get(name)
         if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise missing_name(__name__, name)
         return getattr(importlib.import_module(module), name)
 
 

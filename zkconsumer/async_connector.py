@@ -1,8 +1,7 @@
 """``AsyncZookeeperConsumerConnector``: the connector for applications that run on asyncio.
 
 It wraps a connector, which has all threads and decisions. Streams are read on the application's loop
-(``streams.async_stream``). Commits are requests to the committer's thread, and nothing waits for them but the coroutine
-that asked. Calls that block in the connector run on a thread of their own, and their coroutine waits.
+(``streams.async_stream``). Commits are requests to the committer's thread. Other calls that block run on a thread.
 
 Threads: every method is for the thread of one event loop, the one on which streams were created.
 """
@@ -25,6 +24,7 @@ from typing import Any, Literal, Self, TypeVar
 from zkconsumer.balance.loop_bridge import LoopAccess
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import CLOSE_WITHIN, ZookeeperConsumerConnector
+from zkconsumer.core.other_clients import NamesMissingCoroutines
 from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
@@ -72,7 +72,7 @@ class AsyncConsumerRebalanceListener:
 Listener = AsyncConsumerRebalanceListener | ConsumerRebalanceListener
 
 
-class AsyncZookeeperConsumerConnector:
+class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
     """A member of a consumer group for asyncio: :class:`ZookeeperConsumerConnector` with coroutines.
 
     Use it with ``async with``: leaving it shuts down. The message in the leaving task's hands then counts as finished

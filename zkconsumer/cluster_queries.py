@@ -64,7 +64,7 @@ class ClusterQueries:
         """Return the partitions of a topic in ascending order, also those without a leader.
 
         Arguments: ``timeout`` as for :meth:`topics`. Brokers before 0.11 create an unknown topic with
-        ``auto.create.topics.enable``. Raises: as :meth:`topics`, also if there is no such topic.
+        ``auto.create.topics.enable``. Raises: as :meth:`topics`; :class:`UnknownTopicError` after ``timeout``.
         """
         with self._lookup(timeout) as (lookup, deadline):
             return sorted(lookup.partitions([topic], deadline))
@@ -107,7 +107,8 @@ class ClusterQueries:
         not in the log any more becomes the log's beginning, with a warning in the log; one beyond the log is refused.
         ``until`` as for :meth:`run`; None reads on for ever. Decoders as for :meth:`create_message_streams`.
         ``timeout`` in seconds for looking all this up.
-        Raises: as :meth:`topics`; ValueError and TypeError for arguments that make no sense.
+        Raises: as :meth:`topics`; :class:`UnknownTopicError` for a topic that no broker knows after ``timeout``;
+        ValueError and TypeError for arguments that make no sense.
         """
         wanted = partitions if isinstance(partitions, str) else partitions_of(partitions)
         if not wanted:

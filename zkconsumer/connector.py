@@ -31,6 +31,7 @@ from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.until import RunEndRequest, requested_end, stop_streams_at
 from zkconsumer.cluster_queries import ClusterQueries
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.other_clients import NamesMissingMethods
 from zkconsumer.core.partition_position import Held
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
@@ -82,7 +83,7 @@ def consumer_id(config: ConsumerConfig) -> ConsumerId:
     return ConsumerId(f"{config.group_id}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{digits}")
 
 
-class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
+class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, NamesMissingMethods):
     """One member of a consumer group: coordinated through ZooKeeper, or by the brokers (``group.coordination=kafka``).
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).
@@ -293,7 +294,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
         self, member: GroupMember, topics: Mapping[str, int], message: type[MessageAndMetadata[Any, Any]]
     ) -> dict[str, list[KafkaStream[Any, Any]]]:
         ended = self._end.await_stream_end
-        return {topic: member.parts.streams(topic, count, message, ended) for topic, count in topics.items()}
+        return {topic: member.streams(topic, count, message, ended) for topic, count in topics.items()}
 
     def _join_group(self, member: GroupMember, registration: Registration, end: RunEndRequest | None = None) -> None:
         registration = replace(registration, extra={**registration.extra, **self._advertised})
@@ -326,9 +327,7 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop):
             return ConnectorState(Phase.CLOSED if self._end.begun else Phase.STARTING, detail=detail)
         if state.phase is Phase.CLOSED:
             return state
-        detail = "; ".join(filter(None, (state.detail, *member.troubles)))
-        lines = () if (balance := self.balance) is None else balance.lines()
-        return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances, lines)
+        return state if (balance := self.balance) is None else replace(state, balance=tuple(balance.lines()))
 
     @property
     def balance(self) -> BalanceState | None:

@@ -4,7 +4,9 @@
 
     ZkConsumerError
     ├── ConfigException                     (also ValueError) a property is missing, unknown in value, or contradictory
+    │   └── UnknownKeywordError             (also TypeError) a keyword that is no property; names the likely one
     ├── MissingExtraError                   (also ImportError) a feature needs an optional dependency
+    ├── UnsupportedVersionError             a library is installed in a version that does not fit
     ├── ConsumerTimeoutException            no message within consumer.timeout.ms; the stream stays usable
     ├── MessageStreamsExistException        streams were created before on this connector
     ├── ConnectorClosedException            the connector was shut down
@@ -26,7 +28,8 @@
     │   └── MalformedNodeError              a node's content cannot be read; names the path
     ├── BrokerError                         anything between us and a Kafka broker
     │   ├── BrokerUnavailableError          not reachable, or did not answer in time
-    │   │   └── CoordinatorUnavailableError the broker that keeps the group's offsets cannot be found now
+    │   │   ├── CoordinatorUnavailableError the broker that keeps the group's offsets cannot be found now
+    │   │   └── UnknownTopicError           (also LookupError) the brokers know no topic of this name
     │   ├── BrokerAuthenticationError       a broker refused our login, or its certificate is not to be trusted
     │   ├── NoBrokersError                  no broker is registered in ZooKeeper
     │   ├── NoReachableEndpointError        a broker registered no endpoint of the wanted protocol
@@ -56,6 +59,7 @@ documentation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from zkconsumer.model import TopicPartition
@@ -77,6 +81,18 @@ class ConfigException(ZkConsumerError, ValueError):
         self.reason = reason
 
 
+class UnknownKeywordError(ConfigException, TypeError):
+    """A keyword argument of a configuration is no property: most likely a slip of the pen.
+
+    An unknown name in a mapping or a file only warns, as in the original: such files are shared with other programs.
+
+    Arguments: ``keyword`` as it was given, and ``advice``, empty or the end of a sentence: what to write in its place.
+    """
+
+    def __init__(self, keyword: str, advice: str) -> None:
+        super().__init__(keyword, f"no property has this name{advice}")
+
+
 _SYSTEM_PACKAGES = {
     "kerberos": "it is built from source, which needs a C compiler and the headers of Python and Kerberos"
     " (Debian: gcc python3-dev libkrb5-dev; Red Hat: gcc python3-devel krb5-devel)"
@@ -85,13 +101,21 @@ _SYSTEM_PACKAGES = {
 
 
 class MissingExtraError(ZkConsumerError, ImportError):
-    """A feature needs an optional dependency; the message names the extra to install, and what that needs itself."""
+    """A feature needs an optional dependency; the message names the extra to install, and what that needs itself.
 
-    def __init__(self, feature: str, extra: str) -> None:
+    Arguments: ``found`` says what is installed and what to do, where installing the extra would be the wrong advice.
+    """
+
+    def __init__(self, feature: str, extra: str, found: str = "") -> None:
         needs = f"; {_SYSTEM_PACKAGES[extra]}" if extra in _SYSTEM_PACKAGES else ""
-        super().__init__(f"{feature} needs an optional dependency: pip install 'zkconsumer[{extra}]'{needs}")
+        advice = found or f"pip install 'zkconsumer[{extra}]'{needs}"
+        super().__init__(f"{feature} needs an optional dependency: {advice}")
         self.feature = feature
         self.extra = extra
+
+
+class UnsupportedVersionError(ZkConsumerError):
+    """A library is installed in a version that does not fit; the message names that version and those that do."""
 
 
 class ConsumerTimeoutException(ZkConsumerError):
@@ -220,6 +244,19 @@ class BrokerError(ZkConsumerError):
 
 class BrokerUnavailableError(BrokerError):
     """A broker is not reachable or did not answer in time."""
+
+
+class UnknownTopicError(BrokerUnavailableError, LookupError):
+    """The brokers answered until the time limit, and know no topic of this name. They may not know a new one yet.
+
+    Arguments: ``topics`` that are unknown; ``similar`` are known names that may be meant.
+    """
+
+    def __init__(self, topics: Sequence[str], similar: Sequence[str] = ()) -> None:
+        named = ", ".join(map(repr, topics))
+        meant = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+        super().__init__(f"the brokers know no topic {named}{meant}")
+        self.topics = tuple(topics)
 
 
 class CoordinatorUnavailableError(BrokerUnavailableError):

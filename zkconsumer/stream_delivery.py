@@ -56,6 +56,11 @@ class Delivery:
         """Return every stream with its topic (:data:`ANY_TOPIC` for a filter's) and number."""
         return [(topic, number, stream) for (topic, number), stream in list(self._streams.items())]
 
+    @property
+    def reads(self) -> bool:
+        """Whether a stream is left to read: there is a subscription, and its end (``until``) is not reached."""
+        return any(not stream.queue.closed and not stream.queue.at_end for _, _, stream in self.streams())
+
     def stream_of(self, position: PartitionPosition) -> KafkaStream[Any, Any]:
         """Return the stream that hands out this partition."""
         number = int(position.thread[len(self._consumer) + 1 :])

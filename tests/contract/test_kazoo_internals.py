@@ -1,13 +1,19 @@
 """What the ZooKeeper session relies on in kazoo, which is not that library's public API.
 
-Fails when the pinned version is raised and something of it is gone, has another signature or is called elsewhere.
+Fails when another version has lost something of it, has another signature or calls it elsewhere.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from configparser import ConfigParser
 from importlib.metadata import version
+from pathlib import Path
 from threading import Event
 from types import CodeType
 
@@ -17,9 +23,13 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
-from zkconsumer.zookeeper import security
+from tests.timing import scaled
+from zkconsumer.errors import UnsupportedVersionError
+from zkconsumer.zookeeper import KAZOO_BEFORE, KAZOO_FROM, check_kazoo, security
 from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection
 
+ROOT = Path(__file__).resolve().parents[2]
+OLDEST = "2.11.0"
 CONNECT = "_connect"
 
 OVERRIDDEN = {
@@ -85,8 +95,60 @@ def _overrides() -> Iterator[tuple[type, str]]:
                             yield theirs, name
 
 
-def test_kazoo_is_the_pinned_one() -> None:
-    assert version("kazoo") == "2.11.0"
+def test_the_range_of_kazoo_is_that_of_the_requirements() -> None:
+    settings = ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    (wanted,) = re.findall(r"^kazoo(.*)$", settings["options"]["install_requires"], re.MULTILINE)
+    first, behind = (".".join(map(str, end)) for end in (KAZOO_FROM, KAZOO_BEFORE))
+    assert wanted == f">={first},<{behind}"
+    assert f"{first}.0" == OLDEST
+
+
+@pytest.mark.parametrize("other", ["2.10.0", "2.9.0", "2.12.0", "3.0.0b1", "unknown"])
+def test_another_kazoo_is_refused_by_its_version(other: str) -> None:
+    """Bug: with another version an import failed somewhere, with a name of kazoo's that nobody knows."""
+    with pytest.raises(
+        UnsupportedVersionError, match=rf"kazoo {other} is installed, .*pip install 'kazoo>=2.11,<2.12'"
+    ):
+        check_kazoo(other)
+    check_kazoo(version("kazoo"))
+
+
+def test_another_kazoo_is_told_by_the_import(tmp_path: Path) -> None:
+    room = tmp_path / "kazoo"
+    room.mkdir()
+    (room / "__init__.py").touch()
+    (room / "version.py").write_text('__version__ = "2.10.0"\n')
+    done = subprocess.run(
+        [sys.executable, "-c", "import zkconsumer"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert "UnsupportedVersionError: kazoo 2.10.0 is installed" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.tier("all")
+@pytest.mark.timeout(scaled(420))
+def test_the_session_keeps_its_contract_with_the_oldest_kazoo(tmp_path: Path) -> None:
+    """The suite itself runs with the installed one, which pip makes the newest."""
+    if version("kazoo") == OLDEST:
+        return  # the suite runs with that version
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    done = subprocess.run([*pip, "--target", str(tmp_path), f"kazoo=={OLDEST}"], timeout=scaled(120), check=False)
+    if done.returncode:
+        pytest.skip(f"pip cannot get kazoo {OLDEST}")
+    suites = ["tests/contract/test_kazoo_internals.py", "tests/contract/test_session.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        cwd=ROOT,
+        timeout=scaled(240),
+        check=False,
+    )
+    assert done.returncode == 0
 
 
 def test_each_override_has_its_row_here() -> None:

@@ -9,7 +9,12 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
-from zkconsumer.errors import BrokerUnavailableError, ConnectorClosedException, PartitionNotOwnedError
+from zkconsumer.errors import (
+    BrokerUnavailableError,
+    ConnectorClosedException,
+    PartitionNotOwnedError,
+    UnknownTopicError,
+)
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.requests import ListedOffset
 from zkconsumer.testing import FakeCluster
@@ -91,8 +96,26 @@ def test_an_end_that_is_not_told_is_no_zero(connect: Connect, monkeypatch: pytes
 
 
 def test_an_unknown_topic_is_told_in_time(connect: Connect) -> None:
-    with pytest.raises(BrokerUnavailableError, match="nowhere"):
-        connect().partitions_for("nowhere", timeout=scaled(1))
+    """Bug: a missing topic of ``read`` looked like a broker that is away."""
+    connector = connect()
+    for ask in (connector.partitions_for, lambda name, timeout: connector.read(name, timeout=timeout)):
+        with pytest.raises(UnknownTopicError, match=r"no topic 'evnets'; did you mean 'events'\?") as told:
+            ask("evnets", timeout=scaled(1))
+        assert told.value.topics == ("evnets",)
+        assert isinstance(told.value, BrokerUnavailableError | LookupError)  # programs may catch either
+
+
+def test_an_unknown_topic_needs_an_answer(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is away says nothing of topics."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise BrokerUnavailableError("away")
+
+    connector = connect()
+    monkeypatch.setattr(BrokerChannel, "metadata", refused)
+    with pytest.raises(BrokerUnavailableError, match="away") as told:
+        connector.partitions_for("evnets", timeout=scaled(0.3))
+    assert not isinstance(told.value, UnknownTopicError)
 
 
 def test_offsets_of_the_group_are_read_from_its_store(connect: Connect) -> None:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,24 @@ def test_without_compiled_modules_the_sources_run(room: Path) -> None:
         (room / f"compiled_{name}.py").unlink()
 
     assert told(room) == SOURCES | {"choice": "pure Python: this installation has no compiled modules"}
+
+
+def test_sources_that_hide_a_compiled_installation_say_so(room: Path, tmp_path: Path) -> None:
+    """Bug: in a checkout ``python -m zkconsumer --version`` said that the installation has no compiled modules."""
+    for name in MODULES:
+        (room / f"compiled_{name}.py").unlink()
+    site = tmp_path / "site"
+    hidden = site / "zkconsumer" / "data_plane"
+    hidden.mkdir(parents=True)
+    (hidden / f"compiled_{LAST}{EXTENSION_SUFFIXES[0]}").touch()
+
+    answer = told(room, {"PYTHONPATH": f"{room.parents[1]}{os.pathsep}{site}"})
+
+    assert without_choice(answer) == SOURCES
+    assert answer["choice"] == (
+        f"pure Python: the sources in {room.parents[1]} are not compiled, and hide the installed copy in {site}, which "
+        "is: run scripts/compile, or start Python in another folder"
+    )
 
 
 def test_one_compiled_module_less_and_none_is_used(room: Path) -> None:

@@ -37,7 +37,7 @@ from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.stream_delivery import Delivery
 from zkconsumer.streams import QueueBudget
 from zkconsumer.streams.rate_limit import HandOutGate
-from zkconsumer.streams.stream_queue import NOTHING_CAME
+from zkconsumer.streams.stream_queue import nothing_came
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +206,11 @@ class BalancedRun:
             # a worker process may be on its way to a message
             held_back = engine.busy or self.reader.unstored
             if timeout is not None and not held_back and monotonic() - engine.active_at >= timeout:
-                return ConsumerTimeoutException(NOTHING_CAME)
+                return self._nothing_came()
+
+    def _nothing_came(self) -> ConsumerTimeoutException:
+        streams = self._member.delivery.streams()
+        return streams[0][2].nothing_came() if streams else nothing_came("")
 
     def _end(self, error: BaseException | None) -> None:
         """Stop everything, and wait until all handlers have returned, or somebody is in a hurry."""

@@ -9,6 +9,7 @@ import argparse
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from zkconsumer.cli.group_source import earlier_snapshots
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
 from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, printable, render
 from zkconsumer.core.node_names import name_problem
@@ -78,13 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
         if live is None and (arguments.write_probe or arguments.twice):
             raise ConfigException("--from", "goes without --write-probe and --twice: it reads no cluster")
         groups = tuple(dict.fromkeys(arguments.groups)) or source.groups()
-        looks = {group: [*_earlier(source, group)] for group in groups}
+        looks = {group: [*earlier_snapshots(source, group)] for group in groups}
         for group, snapshots in looks.items():  # of all groups, one may vanish before it is read
-            snapshots.append(require_group(source, group) if arguments.groups else source.snapshot(group))
+            snapshots.append(_look(source, group, named=bool(arguments.groups)))
         if arguments.twice is not None:
             time.sleep(arguments.twice)
             for group, snapshots in looks.items():
-                snapshots.append(source.snapshot(group))
+                snapshots.append(_look(source, group))
         if live is not None:
             for snapshots in looks.values():
                 snapshots[-1] = with_rights(live.connection, snapshots[-1])
@@ -97,9 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if any(worst(findings) is Level.ERROR for findings in found.values()) else 0
 
 
-def _earlier(source: SnapshotSource, group: str) -> Sequence[GroupSnapshot]:
-    """Return the snapshots before the latest. A live cluster has none, and is not read for that."""
-    return () if isinstance(source, LiveSource) else source.history(group)[:-1]
+def _look(source: SnapshotSource, group: str, *, named: bool = False) -> GroupSnapshot:
+    """Return the group now, with the times of the next messages: they tell whether an owner stands still."""
+    return require_group(source, group, message_times=True) if named else source.snapshot(group, message_times=True)
 
 
 def _probed(
@@ -154,7 +155,8 @@ def group_document(group: str, findings: Sequence[Finding]) -> dict[str, object]
 
 def _text(group: str, findings: Sequence[Finding], *, verbose: bool) -> str:
     lines = [f"group {group}: {worst(findings)}"]
-    fine = sorted({one.check for one in findings if one.level is Level.OK})
+    asked = {one.check for one in findings if one.level is Level.OK and one.unknown}
+    fine = {one.check for one in findings if one.level is Level.OK} - asked
     width = max(len(one.check) for one in findings) if findings else 0
     for one in findings:
         if one.level is Level.OK and not verbose:
@@ -164,5 +166,6 @@ def _text(group: str, findings: Sequence[Finding], *, verbose: bool) -> str:
             value = getattr(one, name)
             if value and (name != "link" or one.level > Level.NOTE):
                 lines.append(f"        {name + ':':9} {value}")
-    lines.append(f"  {len(fine)} of {len({one.check for one in findings})} checks found nothing")
+    more = "" if verbose or not asked else f"; {len(asked)} need an option or a right, see --verbose"
+    lines.append(f"  {len(fine)} of {len({one.check for one in findings})} checks found nothing{more}")
     return "\n".join(map(printable, lines))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from zkconsumer.cli.group_source import read_group
+from zkconsumer.cli.group_source import earlier_snapshots, read_group
 from zkconsumer.cli.source_arguments import add_source_arguments, open_source
 from zkconsumer.cli.tables import CSV, JSON, Table, add_format_argument, as_json, json_row, printable, render
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.operations.doctor import Level, Observations
 from zkconsumer.operations.explanation import Explanation, explain, explained_partitions
 from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_kind
+from zkconsumer.operations.judgement import Judgement, judgement_of
 from zkconsumer.operations.moments import duration, moment
 
 NAME = "explain"
@@ -53,21 +55,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command. Return the exit code. Raises: ZkConsumerError."""
     with open_source(arguments) as source:
         snapshot = read_group(source, arguments.group, message_times=True)
-        analysis = GroupAnalysis(snapshot, source.history(arguments.group) if arguments.snapshots else ())
+        earlier = earlier_snapshots(source, arguments.group)
+    seen = Observations((*earlier, snapshot))
+    analysis, judgement = seen.analysis, judgement_of(seen)
     wanted = (arguments.partition,) if arguments.partition else explained_partitions(analysis)
-    explained = [explain(analysis, partition) for partition in wanted]
+    explained = [explain(analysis, partition, judgement.verdict(partition)) for partition in wanted]
     if arguments.format == JSON:
-        print(as_json(document(analysis, explained)))
+        print(as_json(document(analysis, judgement, explained)))
     elif arguments.format == CSV:
         print(render(partition_table(explained), CSV))
     else:
-        for line in report(analysis, explained, single=arguments.partition is not None):
+        for line in report(analysis, judgement, explained, single=arguments.partition is not None):
             print(line)
     known = arguments.partition is None or arguments.partition in explained_partitions(analysis)
     return 0 if known else 1
 
 
-def report(analysis: GroupAnalysis, explained: list[Explanation], *, single: bool) -> list[str]:
+def report(analysis: GroupAnalysis, judgement: Judgement, explained: list[Explanation], *, single: bool) -> list[str]:
     """Return the report for a terminal, line by line."""
     if single:
         return [printable(line) for one in explained for line in one.lines()]
@@ -77,6 +81,8 @@ def report(analysis: GroupAnalysis, explained: list[Explanation], *, single: boo
         f"Group {printable(analysis.snapshot.group)} is {state.state.value}: {printable(state.reason)}.",
         f"Strategy {printable(strategy.label or 'unknown')}{sure}: {printable(strategy.why)}.",
     ]
+    if judgement.severity > Level.NOTE:
+        lines.append(f"Judged {judgement.severity}: {printable(judgement.summary)}.")
     members = member_table(analysis)
     for table in (members, partition_table(explained)):
         lines += ["", *render(table).splitlines()] if table.rows else []
@@ -152,7 +158,7 @@ def partition_table(explained: list[Explanation]) -> Table:
     )
 
 
-def document(analysis: GroupAnalysis, explained: list[Explanation]) -> dict[str, object]:
+def document(analysis: GroupAnalysis, judgement: Judgement, explained: list[Explanation]) -> dict[str, object]:
     """Return the report as values for JSON."""
     state, strategy = analysis.state, analysis.strategy
     members = member_table(analysis)
@@ -161,6 +167,9 @@ def document(analysis: GroupAnalysis, explained: list[Explanation]) -> dict[str,
         "taken": analysis.snapshot.taken,
         "state": state.state.value,
         "reason": state.reason,
+        "severity": str(judgement.severity),
+        "finding_counts": dict(judgement.counts),
+        "headline": judgement.headline or None,
         "strategy": {"name": strategy.label, "sure": strategy.sure, "why": strategy.why},
         "members": [json_row(members, row) for row in members.rows],
         "topics": {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from zkconsumer.cli.tables import printable
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
 
@@ -19,3 +21,8 @@ def read_group(source: SnapshotSource, group: str, *, message_times: bool = Fals
     for problem in snapshot.problems:
         print(f"zkconsumer: {printable(problem.what)}: {printable(problem.why)}", file=sys.stderr)
     return snapshot
+
+
+def earlier_snapshots(source: SnapshotSource, group: str) -> Sequence[GroupSnapshot]:
+    """Return the snapshots before the latest. A live cluster has none, and is not read for that."""
+    return () if isinstance(source, LiveSource) else source.history(group)[:-1]

@@ -31,12 +31,11 @@ from zkconsumer.config.coordination_properties import (
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.property_keys import (
     ALIASES,
-    GIVEN_OTHERWISE,
     Key,
     Value,
+    advice_on_unknown,
     boolean,
     choice,
-    closest_name,
     integer,
     is_unused,
     keys_of,
@@ -45,10 +44,11 @@ from zkconsumer.config.property_keys import (
     not_empty,
     same_as,
     text,
+    unknown_property_text,
 )
 from zkconsumer.config.secrets import HIDDEN, is_secret, looks_secret
 from zkconsumer.config.security_properties import SecurityConfig, check_security
-from zkconsumer.errors import ConfigException
+from zkconsumer.errors import ConfigException, UnknownKeywordError
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -174,8 +174,9 @@ class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, Coordinat
     given". Attributes hold the values in effect; times are in milliseconds and sizes in bytes, as the names say.
 
     Raises :class:`ConfigException`, which names the property, for a missing or bad value, and for one that is given
-    twice with different values. Warns with :class:`UnknownPropertyWarning` of names that it does not know, and with
-    :class:`SuspectConfigWarning` of legal values that do not fit each other.
+    twice with different values; :class:`UnknownKeywordError` for a keyword that is no property. Warns with
+    :class:`UnknownPropertyWarning` of unknown names in a mapping or file, and with :class:`SuspectConfigWarning` of
+    legal values that do not fit each other.
     """
 
     consumed_on: str = choice(
@@ -365,7 +366,7 @@ class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, Coordinat
         keys = keys_of(type(self))
         for name, value in given.items():
             if name not in keys and value is not None and not is_unused(name):
-                warnings.warn(_unknown_property_text(name, keys), UnknownPropertyWarning, stacklevel=level)
+                warnings.warn(unknown_property_text(name, keys), UnknownPropertyWarning, stacklevel=level)
         values = _effective_values(given)
         _check_together(values)
         for useless in ineffective_properties(given, values):
@@ -379,7 +380,10 @@ class ConsumerConfig(OriginalConfig, SecurityConfig, AssignmentConfig, Coordinat
 
 
 def _merged_arguments(mapping: Mapping[str, Value], keywords: Mapping[str, Value]) -> dict[str, Value]:
-    """Return dotted names and keywords as one mapping. Raises :class:`ConfigException` if they contradict."""
+    """Return dotted names and keywords as one mapping.
+
+    Raises :class:`ConfigException` if they contradict, :class:`UnknownKeywordError` for an unknown keyword.
+    """
     if not isinstance(mapping, Mapping):
         raise TypeError(f"the properties must be a mapping, not {type(mapping).__name__}")
     keys = keys_of(ConsumerConfig)
@@ -389,6 +393,8 @@ def _merged_arguments(mapping: Mapping[str, Value], keywords: Mapping[str, Value
             raise ConfigException(repr(name), "the name of a property must be a text")
     for keyword, value in keywords.items():
         name = keyword.replace("_", ".")
+        if name not in keys and name not in ALIASES and not is_unused(name):
+            raise UnknownKeywordError(keyword, advice_on_unknown(name, keys, as_keyword=True))
         if value is not None and given.get(name) is not None:
             key = keys.get(name)
             same = key.convert(name, given[name]) == key.convert(name, value) if key else given[name] == value
@@ -490,10 +496,3 @@ def _callers_stack_level() -> int:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
         level, frame = level + 1, frame.f_back
     return level
-
-
-def _unknown_property_text(name: str, keys: Mapping[str, object]) -> str:
-    if name in GIVEN_OTHERWISE:
-        return f"unknown property {name!r} has no effect: {GIVEN_OTHERWISE[name]}"
-    meant = closest_name(name, keys)
-    return f"unknown property {name!r} has no effect" + (f"; did you mean {meant!r}?" if meant else "")

@@ -205,3 +205,18 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
         return _OTHER_NAMES[dotted]
     close = difflib.get_close_matches(dotted, names, n=1, cutoff=0.6)
     return names[close[0]] if close else None
+
+
+def unknown_property_text(name: str, known: Iterable[str]) -> str:
+    """Return the warning of an unknown property in a mapping or file."""
+    return f"unknown property {name!r} has no effect{advice_on_unknown(name, known)}"
+
+
+def advice_on_unknown(name: str, known: Iterable[str], *, as_keyword: bool = False) -> str:
+    """Return what to write in place of an unknown property, as the end of a sentence; empty if that is unclear."""
+    if name in GIVEN_OTHERWISE:
+        return f": {GIVEN_OTHERWISE[name]}"
+    meant = closest_name(name, known)
+    if not meant:
+        return ""
+    return f"; did you mean {(meant.replace('.', '_') if as_keyword else meant)!r}?"

@@ -20,9 +20,10 @@ _SECRET = re.compile(r"password|passwd|secret|token|credential|jaas|\.key$|priva
 _SUSPECT = re.compile(
     r"pass|pas+w|pwd|pw$|secret|token|cred|jaas|auth|(^|[._-])(api|access)|key$|private|\bpin$|signature", re.I
 )
-_CREDENTIALS = re.compile(r":[^@]*@|(pass|pwd|secret|token|cred)\w*\s*=", re.IGNORECASE)
+_CREDENTIALS = re.compile(r":[^@]*@|(pass|pwd|secret|token|cred)\w*\s*=|-----BEGIN [A-Z ]*PRIVATE KEY", re.IGNORECASE)
 _ENCODED = re.compile(r"-----BEGIN|\b(Basic|Bearer)\s|\b(AKIA|ASIA|ghp_|eyJ)\w{8}")
 _RANDOM = re.compile(r"(?=\S*[0-9])(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z0-9+/=_-]{20,}")
+_MEASURE = re.compile(r"[._-](ms|seconds|bytes|records)$")
 _ALIKE = 0.75
 
 
@@ -32,7 +33,7 @@ def is_secret(name: str) -> bool:
 
 
 def holds_credentials(value: object) -> bool:
-    """Return whether a value may hold credentials: ``user:password@``, or an assignment such as ``password=``."""
+    """Return whether a value may hold credentials: ``user:password@``, an assignment such as ``password=``, a key."""
     text = value if isinstance(value, str) else str(value)
     return _CREDENTIALS.search(text) is not None
 
@@ -49,6 +50,8 @@ def looks_secret(name: str, value: object, known: Iterable[str]) -> bool:
     """
     if isinstance(value, bool) or value is None:
         return False
+    if _MEASURE.search(name) and str(value).strip().isdecimal() and not is_secret(name):
+        return False  # default.api.timeout.ms is no key of an API
     if _SUSPECT.search(name) or holds_credentials(value):
         return True
     if isinstance(value, str) and (_ENCODED.search(value) or _RANDOM.fullmatch(value)):

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from pkgutil import get_data
 from types import ModuleType
 from typing import Final
@@ -48,6 +50,23 @@ def _forget_all() -> None:
         globals().pop(name, None)
 
 
+def _hidden_copy() -> str:
+    """Return the reason if these sources hide a compiled installation, as in a checkout that is the current folder."""
+    here = Path(__file__).resolve().parents[2]
+    for entry in sys.path:
+        try:
+            names = [one.name for one in Path(entry, *__name__.split(".")).iterdir()]
+        except OSError:
+            continue
+        compiled = any(name.startswith("compiled_") and name.endswith(tuple(EXTENSION_SUFFIXES)) for name in names)
+        if compiled and Path(entry).resolve() != here:
+            return (
+                f"the sources in {here} are not compiled, and hide the installed copy in {entry}, which is: run "
+                "scripts/compile, or start Python in another folder"
+            )
+    return ""
+
+
 def _choose() -> str:
     """Use the compiled copies and return an empty text, or return why they cannot be used."""
     if os.environ.get(PURE_VARIABLE, "") not in {"", "0"}:
@@ -58,7 +77,7 @@ def _choose() -> str:
             compiled = import_module(f"{__name__}.compiled_{name}")
         except Exception as error:  # noqa: BLE001 (Cython raises ValueError or TypeError beside a module of another build)
             if isinstance(error, ModuleNotFoundError) and error.name == f"{__name__}.compiled_{name}":
-                return "this installation has no compiled modules"
+                return _hidden_copy() or "this installation has no compiled modules"
             return f"a compiled module cannot be loaded: {error}"
         # An edit of a source must never run as the text from before it.
         if getattr(compiled, "SOURCE_DIGEST", "") != digest:

@@ -13,12 +13,17 @@ from zkconsumer.data_plane.fetch_response import PartitionResponse
 from zkconsumer.deadline import Deadline
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches, error_codes
 from zkconsumer.kafka.compression import Expansion
+from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import TopicPartition
 
 BYTES = 64 * 1024
 """Bytes of one partition to fetch. A broker sends a larger batch only in the first partition of a request."""
 AT_ONCE = 50
 """Partitions in one fetch."""
+NO_TIME = -1
+"""Stands for the time of a message without one, as brokers before 0.10 write them."""
+NO_MESSAGE = -2
+"""Stands for the time where no message is left up to the log's end, but transaction markers or deleted records."""
 EXPANDED = 16 * 1024 * 1024
 """Bytes of one batch after decompression. The time of a message in a larger one is not read."""
 
@@ -26,9 +31,10 @@ EXPANDED = 16 * 1024 * 1024
 def message_times(
     channel: BrokerChannel, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """Return the time (ms since 1970) of the first message from each offset on, without unknown ones.
+    """Return the time (ms since 1970) of the first message from each offset on, :data:`NO_TIME` if it has none.
 
-    Unknown are messages without a timestamp, messages that do not fit, and corrupt ones. Raises BrokerError.
+    A place without any message up to the log's end has :data:`NO_MESSAGE`. Messages that do not fit and corrupt ones
+    are left out. Raises BrokerError.
     """
     found: dict[TopicPartition, int] = {}
     left = dict(offsets)
@@ -56,10 +62,16 @@ def _time_at(answer: PartitionResponse, offset: int) -> int | None:
     try:
         for record in _records(answer, where, offset):
             if record.offset >= offset:
-                return int(record.timestamp) if record.timestamp >= 0 else None
+                return int(record.timestamp) if record.timestamp >= 0 else NO_TIME
+        if answer.records and 0 <= answer.high_watermark <= (_reached(answer, where, offset) or -1):
+            return NO_MESSAGE
     except CorruptRecordsError:
         return None
     return None
+
+
+def _reached(answer: PartitionResponse, where: TopicPartition, offset: int) -> int | None:
+    return extent(answer.records, where, offset, answer.high_watermark).next_offset
 
 
 def _records(answer: PartitionResponse, where: TopicPartition, offset: int) -> Iterator[Any]:

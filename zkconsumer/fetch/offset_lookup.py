@@ -6,6 +6,7 @@ seldom, so nothing is kept.
 
 from __future__ import annotations
 
+import difflib
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -19,6 +20,7 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     NoBrokersError,
     RegistryError,
+    UnknownTopicError,
 )
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.kafka import BrokerChannel, ClusterMetadata
@@ -27,6 +29,8 @@ from zkconsumer.kafka.cluster_metadata import topics_of
 from zkconsumer.model import Endpoint, TopicPartition
 
 T = TypeVar("T")
+_SIMILAR_WITHIN = 1.0
+"""Seconds in which the names of all topics must come for an error to suggest some."""
 
 
 class OffsetLookup:
@@ -47,19 +51,35 @@ class OffsetLookup:
     def partitions(self, topics: Collection[str], deadline: Deadline) -> frozenset[TopicPartition]:
         """Return all partitions of these topics, also those without a leader.
 
-        A failed request is repeated until the deadline. Raises: BrokerUnavailableError if no broker has told of the
-        partitions of some topic by then, for instance because there is no such topic; BrokerAuthenticationError.
+        A failed request is repeated until the deadline. Raises: UnknownTopicError if a broker answered until then that
+        it knows no such topic; BrokerUnavailableError if no broker has told of the partitions of some topic by then;
+        BrokerAuthenticationError.
         """
+        unknown: list[str] = []  # by the last answer: the last request may have had no time left
 
         def look() -> tuple[frozenset[TopicPartition] | None, str]:
             told = self._metadata(sorted(topics), list(self._directory(deadline)), deadline)
             found = {*told.leaders, *(tp for tp in told.errors if isinstance(tp, TopicPartition))}
             missing = sorted(set(topics) - {tp.topic for tp in found})
-            return None if missing else frozenset(found), ", ".join(
-                f"{topic}: {codes.name(told.errors.get(topic, codes.UNKNOWN_TOPIC_OR_PARTITION))}" for topic in missing
-            )
+            reasons = {topic: told.errors.get(topic, codes.UNKNOWN_TOPIC_OR_PARTITION) for topic in missing}
+            unknown[:] = (topic for topic, code in reasons.items() if code == codes.UNKNOWN_TOPIC_OR_PARTITION)
+            words = ", ".join(f"{topic}: {codes.name(code)}" for topic, code in reasons.items())
+            return None if missing else frozenset(found), words
 
-        return self._repeated(look, "the partitions of topics", deadline)
+        try:
+            return self._repeated(look, "the partitions of topics", deadline)
+        except BrokerUnavailableError as error:
+            if unknown:
+                raise UnknownTopicError(unknown, self._similar(unknown)) from error
+            raise
+
+    def _similar(self, unknown: Sequence[str]) -> list[str]:
+        """Return the names of topics that may be meant, none if no broker tells them at once."""
+        try:
+            known = self.topics(Deadline(_SIMILAR_WITHIN))
+        except (BrokerError, RegistryError):
+            return []
+        return list(dict.fromkeys(n for name in unknown for n in difflib.get_close_matches(name, sorted(known), n=2)))
 
     def missing(self, topics: Collection[str], deadline: Deadline) -> frozenset[str]:
         """Return those of these topics that a broker does not know. A broker that has just started may know none yet.

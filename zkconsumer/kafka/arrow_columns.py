@@ -20,6 +20,7 @@ from zkconsumer.errors import UnreadableMessageError
 from zkconsumer.kafka import scanned_columns
 from zkconsumer.kafka.column_blocks import FROM_ANYWHERE, LARGEST_MS, StrangeBytesError, block
 from zkconsumer.kafka.constant_columns import constant
+from zkconsumer.kafka.list_columns import binaries, numbers
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 
@@ -234,7 +235,7 @@ class ColumnBuilder:
             else:
                 arrays = [constant(getattr(where, name), count) for where, count in self._runs]
             if not arrays:
-                columns.append(pa.array([], self._types[name]))
+                columns.append(pa.nulls(0, self._types[name]))
             else:
                 columns.append(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays))
         self._clear()
@@ -242,61 +243,42 @@ class ColumnBuilder:
 
     # ---- one column each ----
 
-    def _array(self, values: Collection[Any], name: str) -> Any:
-        import pyarrow as pa
-
-        return pa.array(values, self._types[name])
-
     def _keys(self, records: Sequence[Any]) -> Any:
-        return self._array([record.key for record in records], KEY)
+        return binaries([record.key for record in records], self._types[KEY])
 
     def _values(self, records: Sequence[Any]) -> Any:
-        return self._array([record.value for record in records], VALUE)
+        return binaries([record.value for record in records], self._types[VALUE])
 
     def _offsets(self, records: Sequence[Any]) -> Any:
-        return self._array([record.offset for record in records], OFFSET)
+        return numbers([record.offset for record in records], self._types[OFFSET])
 
     def _timestamps(self, records: Sequence[Any]) -> Any:
-        import pyarrow as pa
-
-        stamps = [record.timestamp for record in records]
-        milliseconds = pa.timestamp("ms", tz="UTC")
-        try:
-            if -1 not in stamps:
-                return pa.array(stamps, pa.int64()).view(milliseconds).cast(self._types[TIMESTAMP])
-        except pa.ArrowInvalid:
-            pass
-        return pa.array(map(_expressible, stamps), milliseconds).cast(self._types[TIMESTAMP])
+        return numbers([_microseconds(record.timestamp) for record in records], self._types[TIMESTAMP])
 
     def _timestamp_types(self, records: Sequence[Any]) -> Any:
-        import pyarrow as pa
-
-        kinds = [record.timestamp_type for record in records]
-        first = kinds[0]
-        if kinds.count(first) == len(kinds):
-            return pa.repeat(pa.scalar(-1 if first is None else first, self._types[TIMESTAMP_TYPE]), len(records))
-        return self._array([-1 if kind is None else kind for kind in kinds], TIMESTAMP_TYPE)
+        kinds = [-1 if record.timestamp_type is None else record.timestamp_type for record in records]
+        return numbers(kinds, self._types[TIMESTAMP_TYPE])
 
     def _headers(self, records: Sequence[Any]) -> Any:
         import pyarrow as pa
 
         of_records = [record.headers for record in records]
         ends: list[int | None] = []
-        names: list[str] = []
+        names: list[bytes] = []
         contents: list[bytes | None] = []
         for headers in of_records:
             # an entry without a beginning is a null list; the next one begins where it would have begun
             ends.append(len(names) if headers else None)
             for name, content in headers:
-                names.append(name)
+                names.append(name.encode())
                 contents.append(content)
         ends.append(len(names))
         kind = self._types[HEADERS]
         pairs = pa.StructArray.from_arrays(
-            [pa.array(names, pa.string()), pa.array(contents, pa.binary())], fields=list(kind.value_type)
+            [binaries(names, pa.string()), binaries(contents, pa.binary())], fields=list(kind.value_type)
         )
-        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, type=kind)
+        return pa.ListArray.from_arrays(numbers(ends, pa.int32()), pairs, type=kind)
 
 
-def _expressible(stamp: int | None) -> int | None:
-    return None if stamp is None or stamp == -1 or abs(stamp) > LARGEST_MS else stamp
+def _microseconds(stamp: int | None) -> int | None:
+    return None if stamp is None or stamp == -1 or abs(stamp) > LARGEST_MS else 1000 * stamp

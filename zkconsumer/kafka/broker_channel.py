@@ -26,6 +26,7 @@ from zkconsumer.kafka.connection import Connection, PeerClosedError
 from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
 from zkconsumer.kafka.schema import ApiRequest, ApiSchema
 from zkconsumer.model import Endpoint, TopicPartition, new_tuple
+from zkconsumer.port_probe import instead_of_broker
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,10 @@ _BESIDE_RECORDS = 8 * 1024 * 1024  # names, heads and aborted transactions in a 
 _LARGEST_OTHER = 8 * 1024 * 1024
 _BEGINNING = -2  # in place of a time, asks for a log's beginning.
 _LOGIN_SHARE = 0.8  # a login is renewed after this share of its lifetime
+
+
+class WrongPortError(BrokerUnavailableError):
+    """Something else than a broker of the wanted security protocol answers at the address."""
 
 
 class Security(Protocol):
@@ -131,10 +136,16 @@ class BrokerChannel:
 
         Raises: BrokerUnavailableError; BrokerError if no version of a request is known to both sides.
         """
-        self._open(deadline)
         versions = requests.base_versions(self.endpoint.generation)
-        if self.endpoint.generation >= requests.ASK_FROM_GENERATION:
-            versions = self._ask_versions(deadline) or versions
+        try:
+            self._open(deadline)
+            if self.endpoint.generation >= requests.ASK_FROM_GENERATION:
+                versions = self._ask_versions(deadline) or versions
+        except WrongPortError:
+            raise
+        except BrokerError as e:
+            self._check_port(deadline, e)
+            raise
         self._versions = versions
         self._log_in(deadline)
 
@@ -353,7 +364,9 @@ class BrokerChannel:
             try:
                 answer = self.exchange(requests.api_versions_request(), deadline)
                 return requests.negotiated_versions(requests.api_ranges(answer, name), name)
-            except PeerClosedError:
+            except PeerClosedError as e:
+                if last:
+                    self._check_port(deadline, e)
                 self._open(deadline)
                 if last:
                     logger.warning("%s does not say which versions it speaks: taken for one older than 0.10", name)
@@ -361,6 +374,15 @@ class BrokerChannel:
                 self._forget()
                 raise
         return None
+
+    def _check_port(self, deadline: Deadline, failure: BrokerError) -> None:
+        """After a connection that came about and failed: raise WrongPortError if no such broker answers at the port."""
+        if self.connection.reached:
+            endpoint = self.endpoint
+            why = instead_of_broker(endpoint.host, endpoint.port, deadline, tls=endpoint.protocol.endswith("SSL"))
+            if why:
+                self._forget()
+                raise WrongPortError(why) from failure
 
     def _version(self, api: ApiSchema) -> int:
         if self._versions is None:

@@ -62,6 +62,7 @@ class Connection:
         self.socket: socket.socket | None = None
         self._allowed: dict[int, float] = {}
         self._secured = False  # by TLS
+        self._reached = False
 
     def connect(self, deadline: Deadline, limit: float, wrap: Wrap | None = None) -> None:
         """Connect, dropping an older connection first.
@@ -72,6 +73,7 @@ class Connection:
         BrokerUnavailableError.
         """
         self.drop()
+        self._reached = False
         deadline = Deadline(deadline.bounded(limit))
         found = self._resolve(deadline)
         reason = "no address"
@@ -84,8 +86,14 @@ class Connection:
                 reason = str(failure) or type(failure).__name__
         else:
             raise self._unavailable(f"cannot be reached: {reason}")
+        self._reached = True
         if wrap is not None:
             self._wrap(wrap, deadline, limit)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the last :meth:`connect` reached the peer, and nobody has closed this since."""
+        return self._reached and not self._closed
 
     def send(self, data: bytes, deadline: Deadline, limit: float) -> None:
         """Send all of ``data`` within the deadline and ``limit`` seconds. Raises BrokerUnavailableError."""

@@ -60,7 +60,7 @@ class RecordFields(NamedTuple):
             return binary_array(self.data, self.value_starts, self.value_sizes)
         if name == "timestamp":
             return timestamp_array(self.timestamps)
-        return pa.array(self.offsets if name == "offset" else self.timestamp_types)
+        return _numbers(self.offsets, pa.int64()) if name == "offset" else _numbers(self.timestamp_types, pa.int32())
 
 
 def read_fields(blocks: Sequence[Block]) -> RecordFields:
@@ -165,7 +165,7 @@ def binary_array(data: bytes | memoryview, starts: Any, sizes: Any) -> Any:
     edges[1::2] = starts + np.maximum(sizes, 0)
     edges[-1] = edges[-2]
     pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(data)])
-    return pieces.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=null if null.any() else None))
+    return pieces.take(_numbers(np.arange(0, 2 * count, 2, dtype=np.int32), pa.int32(), null))
 
 
 def timestamp_array(milliseconds: Any) -> Any:
@@ -173,8 +173,19 @@ def timestamp_array(milliseconds: Any) -> Any:
     import pyarrow as pa
 
     null = (milliseconds == -1) | (milliseconds > LARGEST_MS) | (milliseconds < -LARGEST_MS)
-    array_ = pa.array(milliseconds * 1000, pa.int64(), mask=null if null.any() else None)
-    return array_.view(pa.timestamp("us", tz="UTC"))
+    return _numbers(milliseconds * 1000, pa.timestamp("us", tz="UTC"), null)
+
+
+def _numbers(values: Any, kind: Any, null: Any = None) -> Any:
+    """Return a vector as an Arrow array. ``pyarrow.array`` would import pandas (see ``list_columns``).
+
+    Arguments: ``kind`` is an Arrow type of the vector's width; ``null`` marks the values that become null, if given.
+    """
+    import pyarrow as pa
+
+    some = null is not None and null.any()
+    valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if some else None
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 # ---- where blocks are

@@ -34,6 +34,8 @@ from zkconsumer.zookeeper.lease import Lease
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 60.0
+LOOK_EVERY = 1.0
+"""Seconds between two looks of the member at its own state."""
 
 
 class Inbox:
@@ -171,6 +173,7 @@ class GroupThread:
         self._inbox = inbox
         self.coordinator = coordinator
         self.thread = Thread(target=self._run, name=f"{name}_watcher_executor", daemon=True)
+        self._look: Callable[[], None] | None = None
 
     @property
     def silence(self) -> float:
@@ -187,8 +190,9 @@ class GroupThread:
         """Done with the first rebalance, or failed with an error that waiting cannot cure. Any thread."""
         return self.coordinator.first_round
 
-    def start(self) -> None:
-        """Begin to join, and start the thread."""
+    def start(self, look: Callable[[], None] | None = None) -> None:
+        """Begin to join, and start the thread. ``look`` is called on the thread between its steps, once a second."""
+        self._look = look
         self.begin()
         self.thread.start()
 
@@ -220,9 +224,12 @@ class GroupThread:
         self.coordinator.run_timers()
 
     def _run(self) -> None:
+        longest = LONGEST_WAIT if self._look is None else LOOK_EVERY
         while not self.coordinator.closed:
             try:
-                self.step()
+                self.step(longest)
+                if self._look is not None:
+                    self._look()
             except Exception as e:
                 log.exception("the group thread failed unexpectedly and goes on")
                 self.coordinator.step_failed(e)

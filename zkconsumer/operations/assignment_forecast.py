@@ -291,12 +291,13 @@ def _pauses(analysis: GroupAnalysis, scene: _Scene, moves: Sequence[Move]) -> tu
         )
     scala = [tp for tp, c in holder.items() if scene.kinds.get(c) in (MemberKind.SCALA, MemberKind.UNKNOWN)]
     stopped = [tp for tp in scala if holder[tp] not in killed]
+    theirs = set(scala)
     if stopped:
         stays = sum(tp not in moving for tp in stopped)
         again = f", {stays} of them only to claim them again" if stays else ""
         how = f"they stop all they own{again}: about a second, 8 s if a claim conflicts"
         found.append(Pause("Scala members", len(stopped), how))
-    ours = [tp for tp, c in holder.items() if tp not in set(scala) and c not in killed]
+    ours = [tp for tp, c in holder.items() if tp not in theirs and c not in killed]
     moved = [tp for tp in ours if tp in moving]
     if moved:
         how = (

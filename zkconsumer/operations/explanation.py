@@ -12,14 +12,17 @@ from itertools import islice
 from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.operations.brokers_words import brokers_arithmetic
-from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot
+from zkconsumer.operations.doctor.findings import Level
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, gone_words
 from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.judgement import FINE, Verdict
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
 from zkconsumer.operations.strategy_words import number_runs
 
 LISTED = 20
 """The threads, and the loans, that a text lists."""
+STANDING_STILL = "standing-still"
 _OF_THE_TOPIC = ("threads", "partitions")
 
 __all__ = ["Cause", "Explanation", "Position", "explain", "explained_partitions"]
@@ -29,14 +32,16 @@ __all__ = ["Cause", "Explanation", "Position", "explain", "explained_partitions"
 class Position:
     """The committed offset of a partition, and its lag; None is what is unknown.
 
-    ``version`` and ``written`` (milliseconds since 1970) are those of the offset's node in ZooKeeper. ``lag`` counts
-    messages; ``lag_ms`` is the age of the message at the committed offset, in milliseconds, 0 if the lag is 0.
+    ``version`` and ``written`` (milliseconds since 1970) are those of the offset's node in ZooKeeper. ``lag``
+    counts messages that are left in the log, ``gone`` those that were deleted before they were read; ``lag_ms`` is
+    the age of the message at the committed offset, in milliseconds, 0 if the lag is 0.
     """
 
     committed: int | None
     version: int | None
     written: int | None
     lag: int | None
+    gone: int
     lag_ms: int | None
 
 
@@ -49,7 +54,7 @@ class Explanation:
     ``owner_unknown`` is whether the owner could not be read.
     ``sentence`` says it shortly; ``why`` has the strategy's arithmetic in words, about ``threads`` (those of the topic,
     in the order of the strategies) and ``partitions`` (the numbers of the topic). ``loans`` say which members handle
-    slots of the partition without owning it.
+    slots of the partition without owning it. ``verdict`` is the judgement on the partition.
     """
 
     group: str
@@ -68,6 +73,7 @@ class Explanation:
     partitions: tuple[int, ...] = ()
     owner_unknown: bool = False
     loans: tuple[str, ...] = ()
+    verdict: Verdict = FINE
 
     def lines(self) -> tuple[str, ...]:
         """Return the explanation as text, line by line."""
@@ -79,6 +85,8 @@ class Explanation:
                 f", version {position.version}, at {moment(position.written)} ({ago(position.written, self.taken)})"
             )
         messages = "unknown" if position.lag is None else f"{position.lag} messages"
+        if position.gone:
+            messages = gone_words(position.gone, position.lag)
         late = "unknown" if position.lag_ms is None else duration(position.lag_ms)
         rows = [
             ("should own it", self.should or "nobody, or unknown"),
@@ -86,7 +94,8 @@ class Explanation:
             ("threads, in order", first_listed(self.threads)),
             ("partitions", number_runs(self.partitions)),
             ("owns it", (self.owner or ("unknown" if self.owner_unknown else "nobody")) + since),
-            ("they differ because", cause.reason),
+            ("what is wrong" if self.should == self.owner else "they differ because", cause.reason),
+            ("judged", self._judged()),
             ("waits for", cause.waits_for),
             ("until", "" if cause.until is None else f"{moment(cause.until)} at the latest"),
             *(("on loan" if at == 0 else "", text) for at, text in enumerate(self.loans)),
@@ -94,6 +103,11 @@ class Explanation:
             ("lag", f"{messages}; in time: {late}"),
         ]
         return (self.sentence, *(f"  {name:20} {said}" for name, said in rows if said))
+
+    def _judged(self) -> str:
+        """Return the verdict, empty if the cause has said it or there is none."""
+        verdict = self.verdict
+        return f"{verdict.level}: {verdict.reason}" if verdict.reason not in ("", self.cause.reason) else ""
 
     def document(self) -> dict[str, object]:
         """Return the explanation as values for JSON, without the topic's threads and partitions.
@@ -107,19 +121,23 @@ class Explanation:
             "topic": self.partition.topic,
             "partition": number,
             "cause": asdict(self.cause),
+            "verdict": {**asdict(self.verdict), "level": str(self.verdict.level)},
             "position": asdict(self.position),
         }
 
 
-def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition) -> Explanation:
+def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition, verdict: Verdict = FINE) -> Explanation:
     """Return why this partition is where it is.
 
+    Arguments: ``verdict`` of the group's judgement on the partition. It is a cause where no other is known.
     Pass a :class:`GroupAnalysis` to explain several partitions of one snapshot; then the group is computed once.
     """
     analysis = snapshot if isinstance(snapshot, GroupAnalysis) else GroupAnalysis(snapshot)
     should, owner = analysis.expected.get(partition), analysis.owners.get(partition)
     node = analysis.snapshot.owners.get(partition)
     cause = OwnershipCauses(analysis, partition, should, node).cause()
+    if not cause.reason and verdict.level > Level.NOTE:
+        cause = _judged(verdict, analysis.snapshot.taken)
     return Explanation(
         group=analysis.snapshot.group,
         partition=partition,
@@ -137,7 +155,17 @@ def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition) 
         partitions=_numbers(analysis.snapshot, partition.topic),
         owner_unknown=_owner_unknown(analysis, partition),
         loans=tuple(islice(_loans(analysis.snapshot, partition), LISTED)),
+        verdict=verdict,
     )
+
+
+def _judged(verdict: Verdict, now: int) -> Cause:
+    """Return the verdict on a partition that is where it should be, as a cause of what is wrong with it."""
+    if verdict.check == STANDING_STILL and verdict.since is not None:
+        return Cause(
+            f"it stands still for {duration(now - verdict.since)}", verdict.reason, "its owner, which must go on"
+        )
+    return Cause(verdict.reason.partition(":")[0].partition(". ")[0], verdict.reason, "what the doctor says to do")
 
 
 def _loans(snapshot: GroupSnapshot, partition: TopicPartition) -> Iterator[str]:
@@ -218,12 +246,13 @@ def _position(snapshot: GroupSnapshot, partition: TopicPartition) -> Position:
     stat = node.stat if node is not None and node.offset is not None else None
     lag = snapshot.lag(partition)
     late = 0 if lag == 0 else None
-    if lag and log is not None and log.message_time is not None and log.message_time >= 0:
-        late = max(0, snapshot.taken - log.message_time)
+    if lag and log is not None and log.known_time is not None:
+        late = max(0, snapshot.taken - log.known_time)
     return Position(
         committed=snapshot.committed(partition),
         version=stat.version if stat else None,
         written=stat.mtime if stat else None,
         lag=lag,
+        gone=snapshot.gone(partition),
         lag_ms=late,
     )

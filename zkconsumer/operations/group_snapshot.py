@@ -181,8 +181,9 @@ class PartitionLog:
     """A partition's log: its offsets ``[start, end)``, and its leader.
 
     ``message_time`` is the timestamp of the message at the committed offset, in milliseconds since 1970. It is None if
-    it was not asked for, if there is no such message, or if the message has none. ``in_sync`` and ``replicas`` are
-    broker ids, empty if unknown.
+    it was not asked for or not found, -1 if the message has none (formats before 0.10), and -2 if there is no message
+    up to the log's end, but transaction markers.
+    ``in_sync`` and ``replicas`` are broker ids, empty if unknown.
     """
 
     start: int | None = None
@@ -193,13 +194,29 @@ class PartitionLog:
     in_sync: tuple[int, ...] = ()
     problem: str = ""
 
+    @property
+    def known_time(self) -> int | None:
+        """The timestamp of the message at the committed offset, None if there is none."""
+        return None if self.message_time is None or self.message_time < 0 else self.message_time
+
+
+def gone_before(offset: int | None, log: PartitionLog | None) -> int:
+    """Return the messages from a committed offset on that were deleted before they were read, 0 if none is known."""
+    return 0 if offset is None or offset < 0 or log is None else max(0, (log.start or 0) - offset)
+
+
+def gone_words(gone: int, lag: int | None) -> str:
+    """Return a count of deleted and of unread messages, as every command and page says it."""
+    return f"{gone} gone, {'unknown' if lag is None else lag} to read"
+
 
 def lag_between(offset: int | None, log: PartitionLog | None, note: NoteSummary | None = None) -> int | None:
     """Return the messages between a committed offset and the log's end, None if either is unknown.
 
+    None too for an offset beyond the end: what the group has consumed of this log is unknown, so 0 would be a guess.
     Arguments: ``note`` tells what is finished beyond the offset, and is not counted. See :meth:`GroupSnapshot.lag`.
     """
-    if log is None or log.end is None or offset is None:
+    if log is None or log.end is None or offset is None or offset > log.end:
         return None
     return max(0, log.end - max(offset, log.start or 0) - finished_beyond(offset, log, note))
 
@@ -386,6 +403,10 @@ class GroupSnapshot:
         the log's start counts from the start: what was deleted cannot be consumed. Never negative.
         """
         return lag_between(self.committed(partition), self.logs.get(partition), self.note(partition))
+
+    def gone(self, partition: TopicPartition) -> int:
+        """Return the messages from :meth:`committed` on that were deleted before they were read."""
+        return gone_before(self.committed(partition), self.logs.get(partition))
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return, in order, each partition that is owned, has an offset, or is assigned by the brokers."""

@@ -20,7 +20,7 @@ from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS, non_bridge
 from zkconsumer.member.zookeeper.planner import GroupView, Threads, threads_of, topics_wanted
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokersGroup, GroupSnapshot, MemberNode, NodeStat
-from zkconsumer.operations.strategy_inference import Strategy, assignment_by, infer_strategy
+from zkconsumer.operations.strategy_inference import CANDIDATES, Strategy, assignment_by, infer_strategy
 from zkconsumer.operations.strategy_words import StrategyWords
 from zkconsumer.zookeeper import paths
 
@@ -270,6 +270,17 @@ class GroupAnalysis:
             return assignment_by(self.strategy, self.view, self.threads), ""
         except AssignmentError as error:
             return {}, str(error)
+
+    @cached_property
+    def collisions(self) -> Mapping[ConsumerId, Mapping[str, list[TopicPartition]]]:
+        """What each member would claim although it has an owner, by each strategy of Scala members not in effect."""
+        found: dict[ConsumerId, dict[str, list[TopicPartition]]] = {}
+        for one in CANDIDATES:
+            made = GroupAnalysis(self.snapshot, strategy=one).expected if one.label != self.strategy.label else {}
+            for tp, thread in made.items():
+                if tp in self.owners and (consumer := self.registered.get(thread)):
+                    found.setdefault(consumer, {}).setdefault(one.label, []).append(tp)
+        return found
 
     def _planned(self) -> tuple[Assignment, str]:
         """The assignment of the group's plan, without partitions that are kept for members that have left."""

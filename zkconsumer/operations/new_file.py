@@ -9,8 +9,11 @@ from pathlib import Path
 from zkconsumer.errors import ConfigException
 
 
-def write_new(path: Path, text: str) -> None:
-    """Write a new file atomically and sync it to disk. Raises ConfigException, also for an existing file."""
+def write_new(path: Path, text: str, *, replace: bool = False) -> None:
+    """Write a file atomically and sync it to disk.
+
+    Raises ConfigException, also for an existing file unless ``replace`` is true.
+    """
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -18,9 +21,12 @@ def write_new(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)  # a rename would overwrite an existing file
+            if replace:
+                Path(temporary).replace(path)
+            else:
+                os.link(temporary, path)  # a rename would overwrite an existing file
         finally:
-            Path(temporary).unlink()
+            Path(temporary).unlink(missing_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

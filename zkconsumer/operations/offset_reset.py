@@ -10,14 +10,21 @@ refuses a named partition that does not exist, and leaves such partitions out of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from zkconsumer.core.migration.planning import PartitionSelection, Store
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.registration import ADOPTS, CONFLICT_KEY
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, PartitionLog
+from zkconsumer.operations.group_snapshot import (
+    GroupSnapshot,
+    MemberNode,
+    OwnerNode,
+    PartitionLog,
+    gone_before,
+    lag_between,
+)
 from zkconsumer.operations.group_view import MemberKind, group_state, member_kind
 from zkconsumer.operations.moments import moment
 
@@ -62,10 +69,12 @@ class ResetTarget:
 class PartitionReset:
     """The new offset of one partition.
 
-    ``current`` is the offset that a member would start at, None if there is none. ``held`` is the offset in each store
-    that will be written. ``end`` is the log's end, None if it is unknown. ``owner`` is the member that adopts the
-    offset, None if nobody owns the partition. ``time`` is the timestamp of the message at the new offset, in
-    milliseconds since 1970, None if there is no such message or it is unknown.
+    ``start`` is the log's start, None if it is unknown. ``shift`` is the distance from the overwritten offset, None
+    if the new offset does not depend on it. ``current`` is the offset that a member would start at, None if there
+    is none. ``held`` is the offset in each store that will be written. ``end`` is the log's end, None if it is
+    unknown. ``owner`` is the member that adopts the offset, None if nobody owns the partition. ``time`` is the
+    timestamp of the message at the new offset, in milliseconds since 1970, None if there is no such message or it
+    is unknown.
     """
 
     partition: TopicPartition
@@ -75,19 +84,38 @@ class PartitionReset:
     owner: ConsumerId | None = None
     held: Mapping[Store, int | None] = field(default_factory=dict)
     time: int | None = None
+    start: int | None = None
+    shift: int | None = None
+
+    def overwriting(self, current: int | None) -> PartitionReset:
+        """Return the reset of a partition whose live owner has committed ``current`` since the plan was made.
+
+        ``--shift-by`` and ``--to-current`` are computed anew from that offset, other scenarios stay. The log has at
+        least the messages that were committed. Raises ResetRefusedError if there is no offset to compute from.
+        """
+        if self.shift is None or current == self.current:
+            return replace(self, current=current)
+        if current is None:
+            raise ResetRefusedError(f"the offset of {self.partition}, from which the new one is computed, is gone")
+        shifted = max(current + self.shift, self.start or 0)
+        new = shifted if self.end is None else min(shifted, max(self.end, current))
+        return replace(self, current=current, new=new)
 
     @property
     def lag_after(self) -> int | None:
-        """The messages from the new offset to the log's end, None if the end is unknown."""
-        return None if self.end is None else max(0, self.end - self.new)
+        """The messages from the new offset on that are left in the log, None if its end is unknown."""
+        return lag_between(self.new, PartitionLog(self.start, self.end))
 
     @property
     def effect(self) -> str:
         """The change of the group's progress, in words, with the time of the next message."""
         words = "first offset" if self.current is None else "no change"
         if self.current is not None and self.new != self.current:
-            words = "skips" if self.new > self.current else "repeats"
-            words += f" {abs(self.new - self.current)}"
+            # deleted messages are neither skipped nor repeated: nobody can read them
+            gone = gone_before(self.current, PartitionLog(self.start))
+            moved = abs(max(self.new, self.start or 0) - (self.current + gone))
+            words = f"{'skips' if self.new > self.current else 'repeats'} {moved}" if moved else ""
+            words += (", " if moved and gone else "") + (f"{gone} gone" if gone else "")
         return words if self.time is None else f"{words}, next is of {moment(self.time)}"
 
 
@@ -142,7 +170,10 @@ def plan_reset(
             errors.append(str(error))
             continue
         held = {store: current_offset(snapshot, tp, (store,)) for store in stores}
-        resets.append(PartitionReset(tp, current, new, _log(snapshot, tp).end, owners.get(tp), held))
+        log = _log(snapshot, tp)
+        resets.append(
+            PartitionReset(tp, current, new, log.end, owners.get(tp), held, start=log.start, shift=_shift(target))
+        )
     return ResetPlan(group, stores, () if errors else tuple(resets), tuple(warnings), tuple(notes), tuple(errors))
 
 
@@ -266,6 +297,11 @@ def _new_offset(
                 notes.append(f"Warn: {where} is empty. Falling back to latest known offset.")
                 return _end(log, tp)
             return found
+
+
+def _shift(target: ResetTarget) -> int | None:
+    """Return the distance of the new offset from the overwritten one, None if it does not depend on it."""
+    return {Scenario.SHIFT_BY: target.number, Scenario.TO_CURRENT: 0}.get(target.scenario)
 
 
 def _refuse_unreadable(snapshot: GroupSnapshot, tp: TopicPartition) -> None:

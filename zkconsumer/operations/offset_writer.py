@@ -5,8 +5,9 @@ file on disk. They are then written in slices; after a lost answer nothing more 
 are read back.
 
 A partition without an owner is written if its offset is still the one that was read. An owned partition is written if
-its owner advertises that it adopts the offset. ZooKeeper checks both within the transaction. Kafka checks neither: its
-coordinator only refuses a group that has members; owners are looked up right before a commit.
+its owner advertises that it adopts the offset. Such an owner commits meanwhile, so each try reads the offset anew,
+computes the new one from it, saves it in the file, and names its version. ZooKeeper checks all within the transaction.
+Kafka checks neither: its coordinator only refuses a group that has members; owners are looked up right before a commit.
 
 One thread.
 """
@@ -25,7 +26,7 @@ from typing import NamedTuple
 from zkconsumer.core.migration.files import Backup, format_backup
 from zkconsumer.core.migration.planning import SavedEntry, Step, Store, StoreEntry, Verdict
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, MalformedNodeError, NotPermittedError, RegistryError
+from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.group_offsets_admin import REASONS, Side, ZooKeeperSide, batches, node_content
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode
@@ -140,6 +141,18 @@ def _made_again(owner: AdoptingOwner) -> str:
 
 # ---- the stores ----
 
+_FORBIDDEN = "ZooKeeper does not let us read its offset; check the node's ACL"
+
+Prepare = Callable[[Sequence[Step]], tuple[Sequence[Step], Mapping[TopicPartition, str]]]
+"""Makes the steps of one try from those with the offsets that it will overwrite."""
+
+
+class _PresentOffset(NamedTuple):
+    """An offset node as one try found it: its entry and data version, None without a node."""
+
+    entry: StoreEntry | None
+    version: int | None
+
 
 class OwnedZooKeeperSide(ZooKeeperSide):
     """The offset nodes of a group that may be live.
@@ -153,41 +166,58 @@ class OwnedZooKeeperSide(ZooKeeperSide):
         self.owners = GroupOwners(session, group)
         self.adopted: dict[TopicPartition, tuple[AdoptingOwner, int]] = {}
 
-    def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+    def write(
+        self, steps: Sequence[Step], deadline: Deadline, prepare: Prepare = lambda steps: (steps, {})
+    ) -> dict[TopicPartition, str]:
         """Write, in one transaction each, the partitions without an owner and those whose owners adopt the offset.
 
-        A claim or a commit that comes in between makes a transaction fail. Then owners and versions are read again.
+        A claim or a commit that comes in between makes a transaction fail. Then owners, offsets and versions are read
+        again, :data:`ROUNDS` times at most. ``prepare`` gets the owned partitions with the offsets that this try will
+        overwrite. It returns what to write, and the reasons against partitions that it leaves out.
         """
         # an offset that cannot be read could not be put back
         forbidden = {step.partition for step in steps if self.versions.get(step.partition) == FORBIDDEN.version}
-        reasons = dict.fromkeys(forbidden, "ZooKeeper does not let us read its offset; check the node's ACL")
+        reasons = dict.fromkeys(forbidden, _FORBIDDEN)
         left = [step for step in steps if step.partition not in forbidden]
         for _ in range(ROUNDS):
             # the versions before the owners: see fenced_writes.write_adopted
-            versions = self._present_versions(left, deadline)
+            present = self._present(left, deadline)
             adopting, refused = self.owners.look([step.partition for step in left], deadline)
             reasons.update(refused)
             free = [step for step in left if step.partition not in adopting and step.partition not in refused]
             reasons.update(super().write(free, deadline) if free else {})
-            owned = [step for step in left if step.partition in adopting]
+            unread = {tp for tp in adopting if present[tp].version == FORBIDDEN.version}
+            reasons.update(dict.fromkeys(unread, _FORBIDDEN))
+            owned = [
+                replace(step, before=present[step.partition].entry)
+                for step in left
+                if step.partition in adopting and step.partition not in unread
+            ]
             left = [step for step in free if reasons.get(step.partition) == REASONS[Outcome.OWNED]]
-            left += self._write_owned(owned, adopting, versions, reasons, deadline)
+            prepared, against = prepare(owned) if owned else (owned, {})
+            reasons.update(against)
+            left += self._write_owned(prepared, adopting, present, reasons, deadline)
             if not left:
                 break
             for step in left:
                 reasons.pop(step.partition, None)
-        reasons.update({step.partition: "its owner changed or committed each time" for step in left})
+        why = f"its owner changed or committed at each of {ROUNDS} tries; run the command again"
+        reasons.update({step.partition: why for step in left})
         return reasons
 
-    def _present_versions(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, int | None]:
-        nodes = self._session.stat([paths.offset(self._group, step.partition) for step in steps], deadline)
-        return {step.partition: None if node is None else node.version for step, node in zip(steps, nodes, strict=True)}
+    def _present(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, _PresentOffset]:
+        nodes = self._session.read([paths.offset(self._group, step.partition) for step in steps], deadline)
+        found = {}
+        for step, node in zip(steps, nodes, strict=True):
+            readable = None if node is None or node is FORBIDDEN else self._entry(step.partition, node.data)
+            found[step.partition] = _PresentOffset(readable, None if node is None else node.version)
+        return found
 
     def _write_owned(
         self,
         steps: Sequence[Step],
         adopting: Mapping[TopicPartition, AdoptingOwner],
-        versions: Mapping[TopicPartition, int | None],
+        present: Mapping[TopicPartition, _PresentOffset],
         reasons: dict[TopicPartition, str],
         deadline: Deadline,
     ) -> list[Step]:
@@ -198,14 +228,14 @@ class OwnedZooKeeperSide(ZooKeeperSide):
             if data is None:
                 reasons[step.partition] = _made_again(owner)
                 continue
-            version = versions[step.partition]
+            version = present[step.partition].version
             changes.append(OwnedChange(step.partition, data, version, owner.consumer, owner.version))
         outcomes = fenced_writes.write_adopted(self._session, self._group, changes, deadline) if changes else {}
         again = []
         for step in steps:
             outcome = outcomes.get(step.partition)
             if outcome is Outcome.DONE:
-                version = versions[step.partition]
+                version = present[step.partition].version
                 self.adopted[step.partition] = (adopting[step.partition], 0 if version is None else version + 1)
             elif outcome in (Outcome.NOT_OURS, Outcome.OFFSET_MOVED):
                 again.append(step)
@@ -282,6 +312,8 @@ class OffsetRun:
     """The writes to one store of one group, from the undo file to the results.
 
     ``side`` is the store; ``timeout`` the seconds for each access; ``stopped`` tells whether the user wants it to end.
+    ``computed`` returns the offset to write over an owned partition's present offset. It raises ValueError with the
+    reason if there is none.
     ``results`` has all partitions from :meth:`begin` on.
     """
 
@@ -292,8 +324,13 @@ class OffsetRun:
     stopped: Callable[[], bool] = lambda: False
     results: dict[TopicPartition, WriteResult] = field(default_factory=dict)
     undo_file: Path | None = None
+    computed: Callable[[TopicPartition, int | None], int] | None = None
+    overwritten: dict[TopicPartition, int | None] = field(default_factory=dict)
+    """The offset that the last try found, of each owned partition in ZooKeeper."""
     trouble: str = ""
     """Why :meth:`write` ended early, empty if it did not."""
+    planned: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    """The offsets that the plan was made with."""
     _todo: list[Step] = field(default_factory=list)
 
     def begin(
@@ -309,6 +346,7 @@ class OffsetRun:
         partition is written even if its offset is the same: its owner may be ahead of it.
         Raises RegistryError, BrokerError.
         """
+        self.planned = expected
         held = self.side.read(Deadline(self.timeout))
         for tp, after in sorted(wanted.items()):
             before = held.get(tp)
@@ -329,13 +367,36 @@ class OffsetRun:
 
     def save(self, path: Path | None) -> Path:
         """Save what will be overwritten in a new file, on disk before this returns. Raises ConfigException."""
-        when = datetime.now(UTC)
-        default = f"{self.group}-{self.side.store.value}-{when:%Y%m%dT%H%M%S.%f}.undo.json"
-        self.undo_file = path or Path(default)
+        default = f"{self.group}-{self.side.store.value}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}.undo.json"
+        file = path or Path(default)
+        self._save(file, anew=False)
+        self.undo_file = file
+        return file
+
+    def _save(self, file: Path, *, anew: bool) -> None:
         saved = {step.partition: SavedEntry(step.before, step.after) for step in self._todo}
-        backup = Backup(self.group, self.side.store, self.cluster, f"{when:%Y-%m-%dT%H:%M:%SZ}", saved)
-        write_new(self.undo_file, format_backup(backup))
-        return self.undo_file
+        backup = Backup(self.group, self.side.store, self.cluster, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", saved)
+        write_new(file, format_backup(backup), replace=anew)
+
+    def _prepare(self, steps: Sequence[Step]) -> tuple[Sequence[Step], Mapping[TopicPartition, str]]:
+        """Compute the new offsets of owned partitions from what will be overwritten, and save that before the write."""
+        made, refused = [], {}
+        for step in steps:
+            before = None if step.before is None else step.before.valid
+            try:
+                if self.computed is not None and step.after is not None:
+                    new = {step.partition: self.computed(step.partition, before)}
+                    step = replace(step, after=dict(written_entries(self.side.store, new))[step.partition])
+            except ValueError as error:
+                refused[step.partition] = str(error)
+                continue
+            made.append(step)
+            self.overwritten[step.partition] = before
+        changed = {step.partition: step for step in made}
+        self._todo = [changed.get(step.partition, step) for step in self._todo]
+        if self.undo_file is not None:
+            self._save(self.undo_file, anew=True)
+        return made, refused
 
     def write(self) -> str:
         """Write slice by slice, until a lost answer or until the user stops it. Return the trouble, empty if none."""
@@ -345,8 +406,8 @@ class OffsetRun:
                 break
             self._note(some, WriteState.UNKNOWN, "no answer")
             try:
-                refused = self.side.write(some, Deadline(self.timeout))
-            except (RegistryError, BrokerError) as error:
+                refused = self._write_slice(some)
+            except (RegistryError, BrokerError, ConfigException) as error:
                 self._note(some, WriteState.UNKNOWN, str(error))
                 self.trouble = str(error)
                 break
@@ -354,6 +415,11 @@ class OffsetRun:
             for tp, reason in refused.items():
                 self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, reason)
         return self.trouble
+
+    def _write_slice(self, some: Sequence[Step]) -> Mapping[TopicPartition, str]:
+        if isinstance(self.side, OwnedZooKeeperSide):
+            return self.side.write(some, Deadline(self.timeout), self._prepare)
+        return self.side.write(some, Deadline(self.timeout))
 
     def left_to(self, other: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return which of these partitions may be written in the other store after this run.

@@ -88,4 +88,4 @@ def times_of(
         for leader in by_leader.keys() & endpoints.keys():
             with suppress(BrokerError), closing(connection.connected(endpoints[leader], deadline)) as channel:
                 found.update(message_times(channel, by_leader[leader], deadline))
-    return found
+    return {tp: time for tp, time in found.items() if time >= 0}

@@ -114,6 +114,10 @@ class OwnershipCauses:
             reasons.append(
                 f"or it does not assign by {strategy.label}: it advertises no strategy, and owns nothing to tell"
             )
+            reasons += [
+                f"{label} would make it claim {first_of(taken, 3)}, which others own: set one strategy"
+                for label, taken in self._analysis.collisions.get(consumer, {}).items()
+            ]
         if quiet is None or quiet <= SCALA_PATIENCE:
             said = f"{consumer} is a Scala member, which claims all of its partitions or none: it may still try"
             waits = "its next attempt (each 2 s, 4 in all by default)"

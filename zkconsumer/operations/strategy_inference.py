@@ -61,7 +61,8 @@ ROUNDROBIN = Strategy("roundrobin", NEW_ORDER)
 ROUNDROBIN_OLD = Strategy("roundrobin", OLD_ORDER)
 EITHER_ROUNDROBIN = Strategy("roundrobin")
 """Where both orders of ``roundrobin`` make the same assignment, as for one topic with few partitions."""
-_CANDIDATES = (RANGE, ROUNDROBIN, ROUNDROBIN_OLD)
+CANDIDATES = (RANGE, ROUNDROBIN, ROUNDROBIN_OLD)
+"""The strategies that a member may have which advertises none."""
 
 
 def assignment_by(strategy: Strategy, view: GroupView, threads: Threads, config: object = None) -> Assignment:
@@ -161,8 +162,8 @@ class _Evidence:
         for tp, thread in owners.items():
             if thread in registered:
                 self._owned.setdefault(registered[thread], {})[tp] = thread
-        self._made = {one: assignment_by(one, view, threads) for one in _CANDIDATES}
-        self._by_member = {c: tuple(one.label for one in _CANDIDATES if self._explains(one, c)) for c in self._owned}
+        self._made = {one: assignment_by(one, view, threads) for one in CANDIDATES}
+        self._by_member = {c: tuple(one.label for one in CANDIDATES if self._explains(one, c)) for c in self._owned}
 
     def _explains(self, strategy: Strategy, consumer: ConsumerId) -> bool:
         """Return whether the member owns nothing that the strategy gives to another thread."""
@@ -187,11 +188,11 @@ class _Evidence:
                 return self._answer(advertised, sure=False, why=why)
             why = "no member advertises one, and no member owns anything to tell by; range is the original's default"
             return self._answer(RANGE, sure=False, why=why)
-        fitting = [one for one in _CANDIDATES if all(self._explains(one, consumer) for consumer in telling)]
+        fitting = [one for one in CANDIDATES if all(self._explains(one, consumer) for consumer in telling)]
         if advertised is not None:
             return self._beside(advertised, said, telling, fitting)
         if not fitting:
-            return self._odd(self._best(_CANDIDATES), "no strategy explains who owns what")
+            return self._odd(self._best(CANDIDATES), "no strategy explains who owns what")
         return self._inferred(fitting)
 
     def _beside(
@@ -220,7 +221,7 @@ class _Evidence:
 
     def contended(self, advertised: Mapping[ConsumerId, Strategy]) -> Strategy:
         """Return the strategy that explains most, for members that advertise strategies that do not go together."""
-        best = self._best([one for one in _CANDIDATES if one in advertised.values()])
+        best = self._best([one for one in CANDIDATES if one in advertised.values()])
         said = "; ".join(
             f"{first_of([c for c, used in advertised.items() if used == one], _NAMED)}: {one.label}"
             for one in dict.fromkeys(advertised.values())

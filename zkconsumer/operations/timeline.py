@@ -198,7 +198,7 @@ def rebalances(found: Sequence[TimelineEvent]) -> tuple[Rebalance, ...]:
         if event.kind in CAUSES:
             if current is None or current.claims:
                 grouped.append(current := _Open())
-            current.causes.append(event)
+            current.add(current.causes, event)
             current.releases += pending
             pending = []
         elif event.kind is EventKind.RELEASED:
@@ -208,7 +208,7 @@ def rebalances(found: Sequence[TimelineEvent]) -> tuple[Rebalance, ...]:
                 grouped.append(current := _Open())
             current.releases += pending
             pending = []
-            current.claims.append(event)
+            current.add(current.claims, event)
     if pending:
         grouped.append(_Open(releases=pending))
     owners: dict[TopicPartition, str] = {}
@@ -222,14 +222,20 @@ class _Open:
     causes: list[TimelineEvent] = field(default_factory=list)
     releases: list[TimelineEvent] = field(default_factory=list)
     claims: list[TimelineEvent] = field(default_factory=list)
+    at: int | None = None
+    seen: int | None = None
+
+    def add(self, to: list[TimelineEvent], event: TimelineEvent) -> None:
+        """Add a cause or a claim. ``at`` and ``seen`` are the latest times of all of them."""
+        to.append(event)
+        self.at = max((one for one in (self.at, event.at) if one is not None), default=None)
+        self.seen = max((one for one in (self.seen, event.seen) if one is not None), default=None)
 
     def quiet_before(self, claim: TimelineEvent) -> bool:
         """Return whether a claim comes too late to belong to this rebalance. Unknown times part nothing."""
-        for pick in (_zookeepers_time, _our_time):
-            times = [at for event in (*self.causes, *self.claims) if (at := pick(event)) is not None]
-            then = pick(claim)
-            if times and then is not None:
-                return then - max(times) > QUIET * 1000
+        for last, then in ((self.at, claim.at), (self.seen, claim.seen)):
+            if last is not None and then is not None:
+                return then - last > QUIET * 1000
         return False
 
     def close(self, owners: dict[TopicPartition, str]) -> Rebalance:
@@ -245,11 +251,3 @@ class _Open:
                 moves[claim.partition] = Move(claim.partition, before, claim.member)
         owners.update((move.partition, move.after) for move in moves.values())
         return Rebalance(tuple(self.causes), tuple(self.releases), tuple(self.claims), tuple(moves.values()))
-
-
-def _zookeepers_time(event: TimelineEvent) -> int | None:
-    return event.at
-
-
-def _our_time(event: TimelineEvent) -> int | None:
-    return event.seen

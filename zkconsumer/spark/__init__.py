@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ZkConsumerDataSource", "register", "snapshot", "source_reports"]
 
-_FEATURE = "the Spark data source (pyspark 4.2 or later, and pyarrow)"
+_FEATURE = "the Spark data source (pyspark 4.1 or later, streams 4.2 or later, and pyarrow)"
+_CLUSTER = "its version is that of the cluster's Spark"
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("zkconsumer")`` known to a session. May be called again.
 
     If the package came with ``--py-files`` or ``addPyFile``, the processes of streaming sources find it as well.
-    Raises MissingExtraError where pyspark (4.2 or later) or pyarrow is not installed.
+    Raises MissingExtraError where pyspark (4.1 or later, streams 4.2 or later) or pyarrow is not installed.
     """
     source = _data_source()  # first, so that what is missing is said before Spark complains
     context = getattr(spark, "sparkContext", None)  # not there over Spark Connect
@@ -90,12 +91,49 @@ def source_reports(progress: Mapping[str, Any] | None) -> list[SourceReport]:
 
 
 def _data_source() -> Any:
-    try:
-        for needed in ("pyarrow", "pyspark.sql.datasource", "pyspark.sql.streaming.datasource"):
+    for needed in ("pyspark.sql.datasource", "pyarrow"):
+        try:
             importlib.import_module(needed)
-    except ImportError as error:
-        raise MissingExtraError(_FEATURE, "spark") from error
+        except ImportError as error:
+            raise _missing(needed) from error
+    # Spark 4.0 plans each query of a DataFrame anew: two counts of the same DataFrame differ while messages arrive.
+    if (_pyspark() or "").startswith("4.0."):
+        raise _missing("pyspark.sql.datasource")
     return importlib.import_module("zkconsumer.spark.data_source").ZkConsumerDataSource
+
+
+def stream_readers() -> Any:
+    """Return the module with the readers of streams. Raises MissingExtraError with PySpark 4.1.
+
+    It is imported for a stream only, so that batches and tables work with that version.
+    """
+    try:
+        importlib.import_module("pyspark.sql.streaming.datasource")
+    except ImportError as error:
+        can = f"PySpark {_pyspark()} was found, which can read batches, snapshots and tables; {_CLUSTER}"
+        raise MissingExtraError("a streaming query (pyspark 4.2 or later)", "spark", can) from error
+    return importlib.import_module("zkconsumer.spark.driver_reader")
+
+
+def _missing(module: str) -> MissingExtraError:
+    """Return the error for a missing module. Its advice never puts another PySpark under a cluster."""
+    version = _pyspark()
+    if version is None:
+        return MissingExtraError(_FEATURE, "spark")
+    if module == "pyarrow":
+        found = f"PySpark {version} was found, but no pyarrow: pip install 'pyarrow>=18'"
+    else:
+        reason = "reads a DataFrame anew for each query" if version.startswith("4.0.") else "has no Python data sources"
+        found = f"PySpark {version} was found, which {reason}; {_CLUSTER}"
+    return MissingExtraError(_FEATURE, "spark", found)
+
+
+def _pyspark() -> str | None:
+    """Return the version of the installed PySpark, or None."""
+    try:
+        return str(importlib.import_module("pyspark").__version__)
+    except ImportError:
+        return None
 
 
 def __getattr__(name: str) -> Any:

@@ -7,17 +7,15 @@ The group is only looked at (``startingOffsets=group``); a batch registers nothi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.coordinator_cluster import cluster_of
-from zkconsumer.spark.filter_pushdown import Bounds
 from zkconsumer.spark.offset_ranges import (
     EARLIEST,
     LATEST,
@@ -55,47 +53,14 @@ class BatchReader(DataSourceReader):
         with cluster_of(options) as cluster:
             partitions = selected(cluster, options)
             leaders = cluster.leaders(partitions)
-            ranges = self._narrowed(cluster, plan(cluster, options, partitions).ranges)
+            ranges = plan(cluster, options, partitions).ranges
         set_aside()
         tasks = pieces(ranges, options.min_partitions, options.max_records)
         return [RangePartition(piece, leaders) for piece in tasks]
 
-    def _narrowed(self, cluster: QueryCluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        return ranges
-
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the messages of one task as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
         return read_partition(self._options, self._schema, partition)
-
-
-class FilteringReader(BatchReader):
-    """A reader with ``pushdown=true``: messages that the query's filters exclude by partition, offset or time are not
-    fetched.
-
-    This is a class of its own because Spark fails every query of a reader with ``pushFilters`` while its setting
-    ``spark.sql.python.filterPushdown.enabled`` is off, as it is by default.
-    """
-
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._bounds: Bounds | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_bounds": None}  # of no use to tasks, which are told their ranges
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Keep the filters that the source can apply. Return those that Spark must evaluate."""
-        self._bounds = Bounds()
-        return self._bounds.take(filters)
-
-    def _narrowed(self, cluster: QueryCluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        bounds = self._bounds or Bounds()
-        partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
-        since: dict[TopicPartition, int] = {}
-        if bounds.since is not None:
-            with suppress(NoTimesError):  # then all is read, and Spark looks at the times
-                since = cluster.offsets_at(dict.fromkeys(partitions, bounds.since))
-        return bounds.narrow(ranges, since)
 
 
 def selected(cluster: QueryCluster, options: ReadOptions) -> tuple[TopicPartition, ...]:

@@ -15,13 +15,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from zkconsumer.errors import ConfigException
-from zkconsumer.spark.batch_reader import BatchReader, FilteringReader
+from zkconsumer.spark import stream_readers
+from zkconsumer.spark.batch_reader import BatchReader
 from zkconsumer.spark.catalog_options import overridden, stored_options, with_options
-from zkconsumer.spark.driver_reader import DriverReader
+from zkconsumer.spark.kafka_source_options import READ_ONLY
 from zkconsumer.spark.option_copies import without_copies
-from zkconsumer.spark.options import READ_ON_DRIVER, READ_ONLY, ReadOptions, parse
+from zkconsumer.spark.options import READ_ON_DRIVER, ReadOptions, parse
 from zkconsumer.spark.schema import check_schema, source_schema
-from zkconsumer.spark.stream_reader import StreamReader
 from zkconsumer.spark.table_options import TABLE, TableOptions, names_table, parse_table
 from zkconsumer.spark.table_reader import TableReader, table_schema, table_types
 
@@ -69,23 +69,25 @@ class ZkConsumerDataSource(DataSource):
             return TableReader(parsed, schema)
         parsed.check_batch()
         check_schema(schema)
-        return (FilteringReader if parsed.pushdown else BatchReader)(parsed, schema)
+        return BatchReader(parsed, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802
         """Return the reader of a stream whose batches tasks read.
 
-        Raises ConfigException; PySparkNotImplementedError, by which Spark asks for the simple reader instead.
+        Raises ConfigException; MissingExtraError with PySpark before 4.2; PySparkNotImplementedError, by which Spark
+        asks for the simple reader instead.
         """
         parsed = self._stream_options(schema)
         if parsed.read_on_driver:
             raise PySparkNotImplementedError(
                 errorClass="NOT_IMPLEMENTED", messageParameters={"feature": f"streamReader with {READ_ON_DRIVER}=true"}
             )
-        return StreamReader(parsed, schema, self._frame)
+        return stream_readers().StreamReader(parsed, schema, self._frame)
 
     def simpleStreamReader(self, schema: StructType) -> Any:  # noqa: N802
         """Return the reader of a stream whose batches the driver reads. Raises ConfigException."""
-        return DriverReader(StreamReader(self._stream_options(schema), schema, self._frame))
+        readers = stream_readers()
+        return readers.DriverReader(readers.StreamReader(self._stream_options(schema), schema, self._frame))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """Refuse ``df.write``, ``df.writeTo`` and ``INSERT``. Raises ConfigException."""

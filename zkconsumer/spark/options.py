@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordination_properties import BY_BROKERS
@@ -23,6 +23,7 @@ from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import option_values as values
+from zkconsumer.spark.kafka_source_options import FOR_BROKERS_GROUPS, INSTEAD, KAFKA
 from zkconsumer.spark.offset_ranges import LATEST, PACKED_OFFSETS, OffsetChoice
 from zkconsumer.spark.option_copies import without_copies
 
@@ -85,10 +86,6 @@ empties in turns; and a commit that failed after its batch is made up for soon.
 """
 
 READ_ON_DRIVER: Final = "readOnDriver"
-READ_ONLY: Final = (
-    'This source only reads. Write to topics with Spark\'s own sink: format("kafka") with the options '
-    "kafka.bootstrap.servers and topic, from the package org.apache.spark:spark-sql-kafka-0-10"
-)
 MAX_TRIGGER_DELAY: Final = 15 * 60.0
 """Seconds for which a batch waits for ``minOffsetsPerTrigger`` unless ``maxTriggerDelay`` is given, as in Spark's Kafka
 source.
@@ -117,26 +114,13 @@ _OURS: Final = (
     "checkpointLocation",
     "allowLiveMembers",
     "allowMissingTopics",
-    "pushdown",
     "table",
 )
 NAMES: Final[Mapping[str, str]] = {name.lower(): name for name in (*PROPERTIES, *_OURS)}
 """Every option by its name in lower case."""
 
 Parsed = TypeVar("Parsed")
-_KAFKA: Final = "kafka."
-_ELSEWHERE: Final[Mapping[str, str]] = {
-    "kafka.group.id": "the group is named by group.id",
-    "groupIdPrefix": "the group is named by group.id",
-    "path": "load() takes no path; name the topics with subscribe",
-    "topic": f"it names the topic of a write. {READ_ONLY}",
-    "groups": "it names the groups of table=members, owners, offsets or lag",
-    "concurrency": "Spark's tasks share the work of a batch; minPartitions divides it further",
-    "share.partitions": "a query lends nothing; its batches are offsets of whole partitions",
-    "group.migration": "a query is no bridge; once all others are, restart it with group.coordination=kafka",
-}
-"""Options that are known elsewhere, and what takes their place here."""
-_SPELLED: Final[Mapping[str, str]] = {**{name.lower(): name for name in _ELSEWHERE}, **NAMES}
+_SPELLED: Final[Mapping[str, str]] = {**{name.lower(): name for name in INSTEAD}, **NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +157,6 @@ class ReadOptions:
     checkpoint: str | None = None
     allow_live_members: bool = False
     allow_missing_topics: bool = False
-    pushdown: bool = False
     end_where_time_is_not_reached: bool = False
     for_members: tuple[str, ...] = ()
     spelled: Mapping[str, str] = field(default_factory=dict)
@@ -205,45 +188,56 @@ class ReadOptions:
         return f"{what} in group {self.group!r}"
 
     def check_batch(self) -> None:
-        """Refuse options that a batch cannot have. Raises ConfigException."""
-        if self.max_offsets is not None:
-            refuse("maxOffsetsPerTrigger", str(self.max_offsets), "a batch has no triggers; limit it by endingOffsets")
-        if self.min_offsets is not None:
-            refuse("minOffsetsPerTrigger", str(self.min_offsets), "a batch has no triggers; it reads what there is")
-        if self.read_on_driver:
-            refuse(READ_ON_DRIVER, "true", "is for streams; tasks read a batch")
-        if self.starting == LATEST:
-            refuse("startingOffsets", "latest", "a batch that starts at the end reads nothing")
-        if self.starting is not None and -1 in (self.starting.given or {}).values():
-            refuse("startingOffsets", shown(self.starting), "a batch that starts at the end (-1) reads nothing")
+        """Refuse options that a batch cannot have, all in one error. Raises ConfigException."""
+        refuse_all(self._not_for_batches(), {})
         self._check_times()
-        if self.membership not in (None, "none"):
-            refuse("membership", self.membership, "a batch never joins the group; leave it out or say none")
-        if self.allow_live_members:
-            refuse("allowLiveMembers", "true", "it is for streams; a batch commits nothing and disturbs nobody")
-        self._refuse_for_members("a batch never joins the group")
 
     def check_stream(self) -> None:
-        """Refuse options that a stream cannot have. Raises ConfigException."""
-        if self.ending is not None:
-            refuse(option_of("ending", self.ending), shown(self.ending), "a stream has no end; use availableNow")
-        if self.pushdown:
-            refuse("pushdown", "true", "Spark tells filters to batches only; a stream must read all it counts as read")
-        if self.read_on_driver and (self.max_offsets is None or self.max_offsets > PACKED_OFFSETS):
-            refuse(
-                READ_ON_DRIVER, "true", f"is for small batches; set maxOffsetsPerTrigger, to {PACKED_OFFSETS} at most"
+        """Refuse options that a stream cannot have, all in one error. Raises ConfigException."""
+        refuse_all(self._not_for_streams(), {})
+
+    def _not_for_batches(self) -> Iterator[Refusal]:
+        if self.max_offsets is not None:
+            reason = "a batch has no triggers; limit it by endingOffsets"
+            yield Refusal("maxOffsetsPerTrigger", str(self.max_offsets), reason)
+        if self.min_offsets is not None:
+            yield Refusal(
+                "minOffsetsPerTrigger", str(self.min_offsets), "a batch has no triggers; it reads what there is"
             )
+        if self.read_on_driver:
+            yield Refusal(READ_ON_DRIVER, "true", "is for streams; tasks read a batch")
+        if self.starting == LATEST:
+            yield Refusal("startingOffsets", "latest", "a batch that starts at the end reads nothing")
+        if self.starting is not None and -1 in (self.starting.given or {}).values():
+            reason = "a batch that starts at the end (-1) reads nothing"
+            yield Refusal("startingOffsets", shown(self.starting), reason)
+        if self.membership not in (None, "none"):
+            reason = "a batch never joins the group; leave it out or say none"
+            yield Refusal("membership", self.membership, reason)
+        if self.allow_live_members:
+            reason = "it is for streams; a batch commits nothing and disturbs nobody"
+            yield Refusal("allowLiveMembers", "true", reason)
+        yield from self._for_members("a batch never joins the group")
+
+    def _not_for_streams(self) -> Iterator[Refusal]:
+        if self.ending is not None:
+            reason = "a stream has no end; use availableNow"
+            yield Refusal(option_of("ending", self.ending), shown(self.ending), reason)
+        if self.read_on_driver and (self.max_offsets is None or self.max_offsets > PACKED_OFFSETS):
+            reason = f"is for small batches; set maxOffsetsPerTrigger, to {PACKED_OFFSETS} at most"
+            yield Refusal(READ_ON_DRIVER, "true", reason)
         for name, number in (("minPartitions", self.min_partitions), ("maxRecordsPerPartition", self.max_records)):
             if self.read_on_driver and number is not None:
-                refuse(name, str(number), "contradicts readOnDriver=true: no task reads")
+                yield Refusal(name, str(number), "contradicts readOnDriver=true: no task reads")
         if not self.is_member:
-            self._refuse_for_members("contradicts membership='none'")
+            yield from self._for_members("contradicts membership='none'")
             return
         if self.selection.partitions:
             names = ", ".join(map(str, self.selection.partitions[:3]))
-            refuse("assign", names, "a member owns what the group leaves it; say subscribe, or membership=none")
+            yield Refusal("assign", names, "a member owns what the group leaves it; say subscribe, or membership=none")
         if self.allow_live_members:
-            refuse("allowLiveMembers", "true", "is for membership=none; a member always shares the group with others")
+            reason = "is for membership=none; a member always shares the group with others"
+            yield Refusal("allowLiveMembers", "true", reason)
 
     def _check_times(self) -> None:
         """Refuse a batch that ends before it starts. Raises ConfigException."""
@@ -259,14 +253,14 @@ class ReadOptions:
             if tp in starts and tp in ends and ends[tp] < starts[tp]:
                 refuse(end, shown(ending), f"{ends[tp]} of {tp} is before {starts[tp]} of {start}")
 
-    def _refuse_for_members(self, reason: str) -> None:
+    def _for_members(self, reason: str) -> Iterator[Refusal]:
         if self.release_after is not None:
-            refuse("releaseAfter", f"{self.release_after:g}", reason)
+            yield Refusal("releaseAfter", f"{self.release_after:g}", reason)
         if self.checkpoint is not None:
-            refuse("checkpointLocation", self.checkpoint, reason)
+            yield Refusal("checkpointLocation", self.checkpoint, reason)
         for name in self.for_members:
             value = str(getattr(self.config, name.replace(".", "_")))
-            refuse(self.spelled.get(name, name), value, reason)
+            yield Refusal(self.spelled.get(name, name), value, reason)
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
@@ -286,7 +280,7 @@ def as_written(given: Mapping[str, str], read: Callable[[Mapping[str, str], Mapp
     given = without_copies(given).options
     written = {name.lower(): _SPELLED.get(name, name) for name in given}
     options = {name.lower(): value for name, value in given.items()}
-    plain = {name.removeprefix(_KAFKA): name for name in options}  # "x" for "kafka.x"
+    plain = {name.removeprefix(KAFKA): name for name in options}  # "x" for "kafka.x"
     spelled = {short: written[short if short in written else name] for short, name in plain.items()} | written
     try:
         return read(_plain(options), spelled)
@@ -298,12 +292,9 @@ def as_written(given: Mapping[str, str], read: Callable[[Mapping[str, str], Mapp
 
 
 def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptions:
-    for name, value in options.items():
-        if name not in NAMES:
-            refuse_unknown(name, value)
+    refuse_all(_problems(options), spelled)
     if "table" in options:
         refuse("table", options["table"], "a snapshot is one of messages; tables about groups are read by spark.read")
-    _check_coordination(options)
     _check_least(options)
     config = ConsumerConfig({**DEFAULTS, **{name: options[name] for name in PROPERTIES if name in options}})
     return ReadOptions(
@@ -324,7 +315,6 @@ def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptio
         checkpoint=_read(options, "checkpointLocation", values.not_empty),
         allow_live_members=_read(options, "allowLiveMembers", values.flag, default=False),
         allow_missing_topics=_read(options, "allowMissingTopics", values.flag, default=False),
-        pushdown=_read(options, "pushdown", values.flag, default=False),
         end_where_time_is_not_reached=_strategy(options) == "latest",
         for_members=tuple(name for name in MEMBER_PROPERTIES if name in options),
         spelled=spelled,
@@ -335,8 +325,8 @@ def _plain(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options without the prefix of Spark, if the connector has a property of that name."""
     plain = {}
     for name, value in options.items():
-        short = name.removeprefix(_KAFKA)
-        if name not in _ELSEWHERE and short in PROPERTIES and not short.startswith("zookeeper."):
+        short = name.removeprefix(KAFKA)
+        if name not in INSTEAD and short in PROPERTIES and not short.startswith("zookeeper."):
             if options.get(short, value) != value:
                 shown = quoted(short, options[short])
                 refuse(name, value, f"contradicts {short}={shown}; say one of them")
@@ -345,14 +335,39 @@ def _plain(options: Mapping[str, str]) -> dict[str, str]:
     return plain
 
 
-def _check_coordination(options: Mapping[str, str]) -> None:
-    """Refuse what means something only where the brokers coordinate the group."""
-    if options.get("group.coordination", "").strip().lower() == BY_BROKERS:
+def _problems(options: Mapping[str, str]) -> list[Refusal]:
+    """Return all options without a meaning here; if there are some, also those that are missing."""
+    found = [unknown(name, value) for name, value in options.items() if name not in NAMES]
+    by_brokers = options.get("group.coordination", "").strip().lower() == BY_BROKERS
+    if not by_brokers:
+        found += [Refusal(n, options[n], reason) for n, reason in FOR_BROKERS_GROUPS.items() if n in options]
+    if found:
+        wanted = ("group.id",) if by_brokers else ("zookeeper.connect", "group.id")
+        found += [Refusal(name, None, "is missing") for name in wanted if name not in options]
+    return found
+
+
+class Refusal(NamedTuple):
+    """An option, its value (None: it was not given), and the reason why it is refused."""
+
+    name: str
+    value: str | None
+    reason: str
+
+
+def refuse_all(refusals: Iterable[Refusal], spelled: Mapping[str, str]) -> None:
+    """Raise one ConfigException for all refused options, a line each. Without any this does nothing.
+
+    Arguments: ``spelled`` tells how the user wrote a name, by the name in lower case.
+    """
+    found = list(refusals)
+    if not found:
         return
-    for name in (_BOOTSTRAP, *_OF_BROKERS_MEMBERS):
-        if name in options:
-            found = "; brokers are found through zookeeper.connect" if name == _BOOTSTRAP else ""
-            refuse(name, options[name], f"is for group.coordination=kafka{found}")
+    # what is missing was spelt by nobody: kafka.group.id, if it was given, is another option
+    names = [one.name if one.value is None else spelled.get(one.name, one.name) for one in found]
+    reasons = [one.reason if one.value is None else f"{quoted(one.name, one.value)}: {one.reason}" for one in found]
+    others = [f"\n{name}: {text}" for name, text in zip(names[1:], reasons[1:], strict=True)]
+    raise ConfigException(names[0], reasons[0] + "".join(others))
 
 
 def refuse(name: str, value: str, reason: str) -> NoReturn:
@@ -362,18 +377,19 @@ def refuse(name: str, value: str, reason: str) -> NoReturn:
 
 def quoted(name: str, value: str) -> str:
     """Return the value for an error, unless it is or may hold a secret."""
-    known = name.lower() in NAMES
+    known = name.lower() in NAMES or name.removeprefix(KAFKA) in INSTEAD
     hidden = is_secret(name) or holds_credentials(value) or (not known and looks_secret(name, value, NAMES))
     return HIDDEN if hidden else repr(value)
 
 
-def refuse_unknown(name: str, value: str) -> NoReturn:
-    """Raise ConfigException for an option that does not exist, with the name that was probably meant."""
-    elsewhere = _ELSEWHERE.get(_SPELLED.get(name, name))
-    if elsewhere is not None:
-        refuse(name, value, f"unknown option; {elsewhere}")
-    close = difflib.get_close_matches(name.replace("_", "."), NAMES, n=1, cutoff=0.6)
-    refuse(name, value, "unknown option" + (f"; did you mean {NAMES[close[0]]!r}?" if close else ""))
+def unknown(name: str, value: str) -> Refusal:
+    """Return the refusal of an option that does not exist, with what takes its place or was probably meant."""
+    short = name.removeprefix(KAFKA)
+    instead = INSTEAD.get(_SPELLED.get(name, name)) or INSTEAD.get(short)
+    if instead is not None:
+        return Refusal(name, value, f"unknown option; {instead}")
+    close = difflib.get_close_matches(short.replace("_", "."), NAMES, n=1, cutoff=0.6)
+    return Refusal(name, value, "unknown option" + (f"; did you mean {NAMES[close[0]]!r}?" if close else ""))
 
 
 def _read(options: Mapping[str, str], name: str, convert: Callable[[str], Any], *, default: Any = None) -> Any:

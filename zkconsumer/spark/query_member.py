@@ -108,6 +108,11 @@ class BatchHold:
         """Return False: nobody holds single messages."""
         return False
 
+    @property
+    def reads(self) -> bool:
+        """Whether batches are left to read: the query has not ended."""
+        return not self._ended.is_set()
+
     def end(self) -> None:
         """Note that the query has ended and runs no batch any more."""
         self._ended.set()

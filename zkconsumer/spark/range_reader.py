@@ -354,22 +354,29 @@ def read(
                         read_committed=committed_only,
                         expansion=expansion,
                     ):
+                        # A set reaches far beyond a short range. Decoding the rest costs more than the range itself.
+                        if batch.base_offset >= range_.end:
+                            break
                         builder.add_batch(batch, range_.end)
                         if builder.rows >= BATCH_ROWS or builder.size >= BATCH_BYTES:
-                            yield _record_batch(pa, builder, schema)
-            if builder.rows:
-                yield _record_batch(pa, builder, schema)
+                            yield from _record_batches(pa, builder, schema)
+                        if batch.next_offset >= range_.end:
+                            break  # the next batch is not even looked at: it may be corrupt, and is not ours
+            yield from _record_batches(pa, builder, schema)
         finally:
             if kept is None:
                 reader.close()
 
 
-def _record_batch(pa: Any, builder: ColumnBuilder, schema: Any) -> Any:
+def _record_batches(pa: Any, builder: ColumnBuilder, schema: Any) -> Iterator[Any]:
+    """Yield what was added as one Arrow batch; nothing if no row of it is wanted, as ``builder.rows`` cannot tell."""
     arrays = builder.take()
+    if not len(arrays[0]):
+        return
     for field, array in zip(schema, arrays, strict=True):
         if not field.nullable and array.null_count:
             raise ConfigException("schema", f"{field.name!r} is declared not null, but there are messages without one")
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.cluster_connection import command_config
-from zkconsumer.spark.options import NAMES, as_written, refuse, refuse_unknown
+from zkconsumer.spark.options import NAMES, as_written, refuse, refuse_all, unknown
 from zkconsumer.spark.table_rows import TABLES
 
 TABLE: Final = "table"
@@ -51,7 +51,7 @@ def parse_table(given: Mapping[str, str]) -> TableOptions:
     return as_written(given, _parsed)
 
 
-def _parsed(options: Mapping[str, str], _: Mapping[str, str]) -> TableOptions:
+def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> TableOptions:
     table = options[TABLE].strip().lower()
     if table not in TABLES:
         refuse(TABLE, options[TABLE], f"there is no such table, only {', '.join(TABLES)}")
@@ -59,7 +59,7 @@ def _parsed(options: Mapping[str, str], _: Mapping[str, str]) -> TableOptions:
         if name not in _OWN:
             if name in NAMES:
                 refuse(NAMES[name], value, f"has no meaning for table={table}, which reads no messages")
-            refuse_unknown(name, value)
+            refuse_all([unknown(name, value)], spelled)
     if _CONNECT not in options and _BOOTSTRAP not in options:
         raise ConfigException(_CONNECT, "is missing; name ZooKeeper, or brokers with bootstrap.servers, or both")
     config, _warnings = command_config(

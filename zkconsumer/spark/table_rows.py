@@ -146,7 +146,7 @@ def _lag(snapshot: GroupSnapshot) -> Iterator[Row]:
             "subscribed": tp.topic in analysis.subscribed if anyone else None,
             "last_commit": None if offset is None or offset.stat is None else offset.stat.mtime,
             "leader": None if log is None else log.leader,
-            "message_time": None if log is None else log.message_time,
+            "message_time": None if log is None else log.known_time,
             "problem": (None if log is None else log.problem) or None,
         }
 
@@ -156,9 +156,9 @@ def _behind(snapshot: GroupSnapshot, tp: TopicPartition, lag: int | None) -> flo
     log = snapshot.logs.get(tp)
     if lag == 0:
         return 0.0
-    if lag is None or log is None or log.message_time is None:
+    if lag is None or log is None or log.known_time is None:
         return None
-    return max(0.0, (snapshot.taken - log.message_time) / 1000)
+    return max(0.0, (snapshot.taken - log.known_time) / 1000)
 
 
 def _assigned(snapshot: GroupSnapshot) -> Mapping[TopicPartition, str]:

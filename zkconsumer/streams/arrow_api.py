@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from zkconsumer.data_plane.hand_out import SwitchToColumns
 from zkconsumer.decoders import K, V
-from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.streams.chunk_batches import (
     ANY,
     MAX_BYTES,
@@ -138,7 +138,7 @@ class ColumnStream(MessageIterator[K, V]):
         seconds replaces ``consumer.timeout.ms``; None waits for ever. After it, iteration raises
         :class:`ConsumerTimeoutException`, or ends with ``consumer.timeout.action=end``; iterate on in either case.
         ``progress`` as for :meth:`to_arrow`.
-        Raises: :class:`ConfigException` for a stream with decoders, which columns cannot have, and for a limit below 1;
+        Raises: ValueError for a stream with decoders, which columns cannot have, and for a limit below 1;
         :class:`MissingExtraError` without pyarrow (``zkconsumer[arrow]``; numpy makes it faster).
         """
         patience = self._timeout if timeout == "configured" else timeout
@@ -224,7 +224,7 @@ class ColumnStream(MessageIterator[K, V]):
 
         Arguments: ``timeout`` in seconds for all of them; 0 takes only messages that are already fetched; None waits
         for ever, or until none came for ``consumer.timeout.ms``. Raises: :class:`ConnectorClosedException` if nothing
-        is left after a shutdown; errors of unreadable places; :class:`ConfigException` for a limit below 1.
+        is left after a shutdown; errors of unreadable places; ValueError for a limit below 1.
         """
         return self.take_as(one_list, max_messages, timeout)
 
@@ -254,8 +254,7 @@ class ColumnStream(MessageIterator[K, V]):
 
     def _arrow(self, headers: bool) -> ArrowForm:
         if self._decodes:
-            raise ConfigException(
-                "key_decoder, value_decoder",
+            raise ValueError(
                 f"{self.name} was created with decoders, which see one message at a time; columns hold bytes: create "
                 "the stream without decoders and decode whole columns",
             )
@@ -278,7 +277,7 @@ class ColumnStream(MessageIterator[K, V]):
         _check_limits(timeout, max_messages=max_messages)
         form = self._arrow(headers)
         if max_messages is None and timeout is None and self.queue.end is None:
-            raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
+            raise ValueError("say max_messages or timeout, or it would collect for ever")
 
         def tell(read: int) -> None:
             report(read, self.total(read, max_messages))
@@ -378,6 +377,6 @@ class ColumnStream(MessageIterator[K, V]):
 def _check_limits(timeout: float | None, **limits: int | None) -> None:
     for name, limit in limits.items():
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise ConfigException(name, f"must be a whole number from 1 on, not {limit!r}")
+            raise ValueError(f"{name} must be a whole number from 1 on, not {limit!r}")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-        raise ConfigException("timeout", f"must be a number of seconds, or None, not {timeout!r}")
+        raise ValueError(f"timeout must be a number of seconds, or None, not {timeout!r}")

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
-from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams.chunk_batches import by_partition
 from zkconsumer.streams.kafka_stream import KafkaStream
@@ -37,7 +37,6 @@ STALLED = 0.02
 """Seconds between two looks while messages are there that must wait: for the lease, or a rate limit."""
 MAX_RECORDS = 8192
 """Messages that ``getmany`` returns at most unless told otherwise. More would keep the loop for too long."""
-NOTHING_CAME = "no message within the timeout; the stream stays usable, and connector.state says why"
 
 
 class AsyncMessages(Generic[K, V]):
@@ -92,7 +91,7 @@ class AsyncMessages(Generic[K, V]):
                     if not await self._wait(deadline):
                         if self._ends_on_timeout:
                             return
-                        raise ConsumerTimeoutException(NOTHING_CAME)
+                        raise messages.nothing_came()
                 suspended = False
         except GeneratorExit:  # the task has left its loop, with the message in its hands
             raise
@@ -124,7 +123,7 @@ class AsyncMessages(Generic[K, V]):
             if self._messages.over:
                 raise self._end_error()
             if not await self._wait(deadline):
-                raise ConsumerTimeoutException(NOTHING_CAME)
+                raise self._messages.nothing_came()
 
     # ---- for the connector
 

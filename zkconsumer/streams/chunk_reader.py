@@ -20,7 +20,7 @@ from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
-from zkconsumer.streams.stream_queue import NOTHING_CAME, Chunk, StreamQueue
+from zkconsumer.streams.stream_queue import Chunk, StreamQueue
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class ChunkReader:
         chunk = queue.taken
         if chunk is None:
             if deadline.is_over(len(queue)):
-                raise ConsumerTimeoutException(NOTHING_CAME)
+                raise queue.nothing_came()
             chunk = queue.take(deadline)
         return chunk
 
@@ -320,10 +320,10 @@ class ChunkReader:
             position.consumed = max(min(error.next_offset, chunk.next_offset), position.consumed or 0)
         return position.consumed
 
-    def _why_closed(self) -> str:
+    def _gate_closed(self) -> ConsumerTimeoutException:
         if self.lease.valid:
-            return NOTHING_CAME
-        return _PACED if self._pace is not None and self._pace.lease.valid else _AWAY
+            return self.queue.nothing_came()
+        return ConsumerTimeoutException(_PACED if self._pace is not None and self._pace.lease.valid else _AWAY)
 
     def may_hand_out(self) -> bool:
         """Return whether a message may be handed out now; with a rate limit this takes its token."""
@@ -340,7 +340,7 @@ class ChunkReader:
         Raises: ConsumerTimeoutException when the deadline has passed.
         """
         if deadline.expired:
-            raise ConsumerTimeoutException(self._why_closed())
+            raise self._gate_closed()
         # the lease itself wakes readers; the bound is for a stream that ends while the session is away
         self.lease.wait(Deadline(deadline.bounded(_UNHEARD)))
 
@@ -369,7 +369,7 @@ class ChunkReader:
                     return True
                 position.held_until = NOTHING_HELD
             elif not time_left:
-                raise ConsumerTimeoutException(self._why_closed())
+                raise self._gate_closed()
 
     def _wait_before(self, deadline: Deadline, wait_for_token: WaitForToken | None) -> bool:
         """Wait for the lease or a token; returns whether there is time left. It waits no longer than it may take to see

@@ -20,6 +20,7 @@ from typing import Any
 from zkconsumer.data_plane.hand_out import HandOut, stream_messages
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
+from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams.arrow_api import ColumnStream
 from zkconsumer.streams.chunk_reader import ChunkReader, WaitForToken
 from zkconsumer.streams.message import MessageAndMetadata
@@ -173,6 +174,10 @@ class KafkaStream(ColumnStream[K, V]):
     def look_again(self) -> float | None:
         """Seconds after which to read again, although nothing has woken the reader; None: never."""
         return None if self.queue.end is None else LOOK_FOR_END
+
+    def nothing_came(self) -> ConsumerTimeoutException:
+        """Return the error of a read that got no message in time."""
+        return self.queue.nothing_came()
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call ``watcher``, on any thread, when something may be pending."""

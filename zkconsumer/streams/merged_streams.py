@@ -24,6 +24,7 @@ from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.message_iterator import INTERNAL_NAMES, MessageIterator, busy_text, end_text, public_names
+from zkconsumer.streams.stream_queue import nothing_came
 
 TURN = 0.05
 """Seconds. A return to the middle of a chunk costs up to a millisecond, because its batch is decoded anew."""
@@ -129,6 +130,11 @@ class MergedStreams(MessageIterator[K, V]):
         """Call ``watcher``, on any thread, when something may be pending."""
         self._watcher = watcher
 
+    def nothing_came(self) -> ConsumerTimeoutException:
+        """Return the error of a read that got no message in time."""
+        streams = self._watched or self._current()
+        return streams[0].nothing_came() if streams else nothing_came("")
+
     def settle(self) -> None:
         """Finish the last message, although the next one is not read."""
         if self._last is not None and self._yielded:
@@ -225,9 +231,7 @@ class MergedStreams(MessageIterator[K, V]):
                 return None
             left = deadline.remaining()
             if left is not None and left <= 0:
-                raise ConsumerTimeoutException(
-                    "no message within the timeout; the streams stay usable, and connector.state says why"
-                )
+                raise self.nothing_came()
             self._wake.wait(deadline.bounded(LOOK_AGAIN))
         return None
 

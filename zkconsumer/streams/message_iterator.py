@@ -22,12 +22,23 @@ from typing import Generic
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.data_plane.hand_out import HandOut, NotReturned
 from zkconsumer.decoders import K, V
+from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams.chunk_reader import ReadDeadline
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.stream_queue import StreamQueue
 
 INTERNAL_NAMES = (
-    *("ends_quietly", "hand_out_again", "interrupted", "look_again", "new_deadline", "note_end", "over", "pending"),
+    *(
+        "ends_quietly",
+        "hand_out_again",
+        "interrupted",
+        "look_again",
+        "new_deadline",
+        "note_end",
+        "nothing_came",
+        "over",
+        "pending",
+    ),
     *("returned", "returning", "settle", "watch"),
 )
 """Public names of :class:`MessageIterator` for other parts of the member. They are hidden from tab completion."""
@@ -121,6 +132,10 @@ class MessageIterator(Generic[K, V]):
     @property
     def look_again(self) -> float | None:
         """Seconds after which to read again, although nothing has woken the reader; None: never."""
+        raise NotImplementedError
+
+    def nothing_came(self) -> ConsumerTimeoutException:
+        """Return the error of a read that got no message in time."""
         raise NotImplementedError
 
     def watch(self, watcher: Callable[[], None]) -> None:

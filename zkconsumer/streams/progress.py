@@ -9,7 +9,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from zkconsumer.errors import ConfigException
+from zkconsumer.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -54,7 +54,7 @@ class ProgressBar:
 
 
 class ProgressReport:
-    """The reports of one read. Arguments: ``progress`` as for ``to_arrow``. Raises: ConfigException."""
+    """The reports of one read. Arguments: ``progress`` as for ``to_arrow``. Raises: MissingExtraError, ValueError."""
 
     def __init__(self, progress: bool | Report) -> None:
         self._bar: ProgressBar | None = None
@@ -63,11 +63,11 @@ class ProgressReport:
             try:
                 import rich.progress  # noqa: F401
             except ImportError:
-                reason = "a bar needs the package rich: install it, or give a function of (read, total)"
-                raise ConfigException("progress", reason) from None
+                advice = "install the package rich, or give a function of (read, total)"
+                raise MissingExtraError("the bar of progress=True", "demo", advice) from None
             self._report = self._bar = ProgressBar()
         elif self._report is not None and not callable(self._report):
-            raise ConfigException("progress", f"must be True, False or a function of (read, total), not {progress!r}")
+            raise ValueError(f"progress must be True, False or a function of (read, total), not {progress!r}")
 
     def __call__(self, read: int, total: int | None) -> None:
         """Report how many messages are read, of how many."""

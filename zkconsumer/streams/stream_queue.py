@@ -26,7 +26,14 @@ from zkconsumer.streams.read_end import ReadEnd
 
 log = logging.getLogger(__name__)
 
-NOTHING_CAME = "no message within the timeout; the stream stays usable, and connector.state says why"
+NOTHING_CAME = "no message within the timeout; the stream stays usable"
+
+
+def nothing_came(why: str) -> ConsumerTimeoutException:
+    """Return the error of a read without a message. ``why`` is the member's state, empty if all is owned and read."""
+    return ConsumerTimeoutException(f"{NOTHING_CAME}; the member is {why}" if why else NOTHING_CAME)
+
+
 LOOK_FOR_END = 0.2
 """Seconds between two looks of a waiting reader whether its stream has reached its end."""
 _CHUNK_BYTES = 512
@@ -100,14 +107,22 @@ class StreamQueue:
 
     Arguments: ``capacity`` in chunks (``queued.max.message.chunks``); ``on_room`` is called when there is room again;
     ``budget`` is shared with the other streams. The budget may let more chunks wait than the capacity if they are
-    small, so that a fetcher that is late by some milliseconds finds its reader busy.
+    small, so that a fetcher that is late by some milliseconds finds its reader busy. ``why`` returns the member's state
+    for a read without a message, or an empty text if the member owns and has read all.
     """
 
-    def __init__(self, capacity: int, on_room: Callable[[], None], budget: QueueBudget | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        on_room: Callable[[], None],
+        budget: QueueBudget | None = None,
+        why: Callable[[], str] = lambda: "",
+    ) -> None:
         self._capacity = capacity
         self._ample = 0 if budget is None else budget.ample(capacity)
         self._on_room = on_room
         self._budget = budget
+        self._why = why
         self._chunks: deque[Chunk] = deque()
         self._lock = InterruptibleLock()
         self._let_go = Condition(self._lock)
@@ -177,6 +192,10 @@ class StreamQueue:
             return self._chunks[0]
         except IndexError:
             return None
+
+    def nothing_came(self) -> ConsumerTimeoutException:
+        """Return the error of a read that got no message in time. Takes no lock of a queue."""
+        return nothing_came(self._why())
 
     def withdraw_ask(self) -> None:
         """Note that the reader got a message from another stream, so that this one may wait for its share."""
@@ -344,7 +363,7 @@ class StreamQueue:
                 return None
             left = deadline.remaining()
             if left is not None and left <= 0:
-                raise ConsumerTimeoutException(NOTHING_CAME)
+                raise self.nothing_came()
             self._arrived.wait(left if self.end is None else deadline.bounded(LOOK_FOR_END))
         if was_full:
             self._on_room()

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack, suppress
 from threading import Thread, get_native_id
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from zkconsumer.core.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.core.registration import Registration
@@ -26,12 +26,14 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.interruptible_wait import Request
-from zkconsumer.member.connector_state import ConnectorState
+from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested
 from zkconsumer.member.group_thread import Engine, Side
+from zkconsumer.member.standstill import StandstillLog, stands_still
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer, LateCommitError
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.streams import KafkaStream, MessageAndMetadata
 from zkconsumer.wiring.member_parts import MemberParts
 
 log = logging.getLogger(__name__)
@@ -113,6 +115,7 @@ class GroupMember:
         self.committer: Committer | None = None
         self.engine: Engine | None = None
         self._closing = False
+        self._standstill = StandstillLog(parts.consumer)
         self.put_down_balanced: Callable[[int, bool], None] | None = None
         """Does the same as :meth:`put_down` for a run whose messages are finished in any order."""
         self.not_committed: Sequence[str] = ()
@@ -134,7 +137,7 @@ class GroupMember:
             self.parts.listener.open()
         committer.open()
         self.fetching.open()
-        engine.start()
+        engine.start(self._look)
         self._await_first_round(engine)
         self._check_open()
 
@@ -280,8 +283,42 @@ class GroupMember:
 
     @property
     def state(self) -> ConnectorState | None:
-        """The state of the group thread; None before there is one."""
-        return None if self.engine is None else self.engine.state
+        """The member's state, with the problems that the group thread does not know of; None before there is one."""
+        if self.engine is None:
+            return None
+        return self.engine.state.beside("; ".join(filter(None, self.troubles)))
+
+    def _look(self) -> None:
+        """Log a standstill and its end. The group thread calls this."""
+        if (state := self.state) is not None and self.engine is not None:
+            reads = self.delivery.reads and not self._closing
+            still = reads and stands_still(self.engine.state, self._obstacle)
+            self._standstill.look(state, monotonic(), still=still)
+
+    @property
+    def _obstacle(self) -> str:
+        """Why owned partitions are not fetched; empty if they are."""
+        starts = "" if self.committer is None else self.committer.tracker.starts.trouble
+        return self.fetching.trouble or starts
+
+    def why_nothing_came(self) -> str:
+        """Return the state, if the member does not own and has not read all that it should; else an empty text.
+
+        Any thread. A read that gave up tells this.
+        """
+        state = self.state
+        if state is None:
+            return ""
+        unread = sum(max(0, position.lag) for position in self.positions().values())
+        if state.phase is Phase.OWNING and 0 < state.owned == state.wanted and not state.detail and not unread:
+            return ""
+        return f"{state}; {unread} messages are not read yet" if unread else str(state)
+
+    def streams(
+        self, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]
+    ) -> list[KafkaStream[Any, Any]]:
+        """Return new streams of a topic, in thread order; ``ended`` is called at the end of each."""
+        return self.parts.streams(topic, count, message, ended, self.why_nothing_came)
 
     @property
     def threads(self) -> Sequence[Thread]:

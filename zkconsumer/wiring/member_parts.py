@@ -229,12 +229,20 @@ class MemberParts:
         return Ownership(inbox, owned, calls, Revocation(settings, owned, requests, calls))
 
     def streams(
-        self, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]
+        self,
+        topic: str,
+        count: int,
+        message: type[MessageAndMetadata[Any, Any]],
+        ended: Callable[[], None],
+        why: Callable[[], str],
     ) -> list[KafkaStream[Any, Any]]:
-        """Return new streams of a topic, in thread order; ``ended`` is called at the end of each."""
+        """Return new streams of a topic, in thread order; ``ended`` is called at the end of each.
+
+        Arguments: ``why`` as for :class:`StreamQueue`.
+        """
         prefix = f"{topic}/" if topic else ""
         streams: list[KafkaStream[Any, Any]] = [
-            self.new_stream(f"{prefix}{self.consumer}-{n}", message, ended, KafkaStream) for n in range(count)
+            self.new_stream(f"{prefix}{self.consumer}-{n}", message, ended, KafkaStream, why) for n in range(count)
         ]
         self.delivery.add(topic, streams)
         return streams
@@ -251,11 +259,12 @@ class MemberParts:
         message: type[MessageAndMetadata[Any, Any]],
         ended: Callable[[], None],
         kind: type[StreamT],
+        why: Callable[[], str] = lambda: "",
     ) -> StreamT:
         """Return a new stream of this class, which nothing flows into yet."""
         config = self.config
         settings = read_settings(config)
-        queue = StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget)
+        queue = StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget, why)
         return kind(
             ChunkReader(name, queue, self.gate, settings, self._count),
             timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,

@@ -25,6 +25,7 @@ from kazoo.protocol.serialization import Connect
 from zkconsumer.core.backoff import backoff
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryAuthenticationError
+from zkconsumer.port_probe import WITHIN, instead_of_zookeeper
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +179,7 @@ class ServerConnection(PipeliningConnection):
         self._who = who
         self._on_ready = on_ready
         self._dropped = False
+        self._probed: dict[tuple[str, int], str] = {}
         self._refusals = 0
 
     def _expand_client_hosts(self) -> Any:
@@ -186,16 +188,16 @@ class ServerConnection(PipeliningConnection):
             self.trouble = f"no address is known for {', '.join(sorted({host for host, _ in self.client.hosts}))}"
         return addresses
 
-    def _connect(self, *args: Any, **keywords: Any) -> Any:
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
         self.ready = self._on_ready is None
         try:
-            read_timeout, connect_timeout = super()._connect(*args, **keywords)
+            read_timeout, connect_timeout = super()._connect(host, hostip, port)
         except SessionExpiredError:
             raise
         except (ConnectionDropped, KazooTimeoutError) as failure:
             self.failures += 1
             self.unanswered += isinstance(failure, KazooTimeoutError)
-            self.trouble = str(failure)
+            self.trouble = self._wrong_port(hostip, int(port)) or str(failure)
             why = _certificate_trouble(failure.__context__)
             if why is not None:
                 self._refused(why)
@@ -215,6 +217,18 @@ class ServerConnection(PipeliningConnection):
         if self._on_ready is not None:
             self._on_ready()
         return read_timeout, connect_timeout
+
+    def _wrong_port(self, host: str, port: int) -> str:
+        """Return what answers in place of ZooKeeper, if that is known. A server is asked once, and not after a session.
+
+        Otherwise each try of a restarting ZooKeeper would have a second connection.
+        """
+        if self.negotiated or self._socket is None:  # ZooKeeper has answered before, or nobody listens now
+            return ""
+        where = host, port
+        if where not in self._probed:
+            self._probed[where] = instead_of_zookeeper(host, port, Deadline(2 * WITHIN))
+        return self._probed[where]
 
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
         if isinstance(request, Connect):

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 RECONNECT_DELAY = 0.05
 RECONNECT_DELAY_MAX = 1.0
 NEVER = float("inf")
+TELL_AFTER = 8.0
+"""Seconds of waiting for the first connection after which that is logged."""
 HEAD_START = 2 * RECONNECT_DELAY_MAX
 """Seconds that the old client has to connect after a server has accepted a new one."""
 CONTESTED_WITHIN = 5.0
@@ -111,8 +113,14 @@ class Session(Requests):
         client, connection = self._make_client()
         self._client, self._connection = client, connection
         self._start(client, connection)
+        told = Deadline(TELL_AFTER)
+        # in slices: a signal handler may close us meanwhile, and must not touch the event
         while not connection.settled.wait(deadline.bounded(0.1)) and not deadline.expired and not self._closed:
-            pass  # in slices: a signal handler may close us meanwhile, and must not touch the event
+            if told.expired:  # no other thread runs yet that could say it
+                told = Deadline(None)
+                log.warning(
+                    "no ZooKeeper server of %r has answered for %.0f s: %s", self.hosts, TELL_AFTER, self.trouble
+                )
         if self._closed:
             raise RegistryUnavailableError(f"the session with ZooKeeper at {self.hosts!r} was closed while it began")
         if connection.refusal is not None or not client.connected:
@@ -375,8 +383,16 @@ class Session(Requests):
 
 
 def _kazoo_log() -> logging.Logger:
-    """Return kazoo's log, with a filter against secrets."""
+    """Return kazoo's log, with a filter against secrets. Its warnings are news: the session's owner tells troubles."""
     kazoo_log = logging.getLogger("zkconsumer.zookeeper.kazoo")
     if not any(isinstance(present, NoSecrets) for present in kazoo_log.filters):
         kazoo_log.addFilter(NoSecrets())
+        kazoo_log.addFilter(_as_news)
     return kazoo_log
+
+
+def _as_news(record: logging.LogRecord) -> bool:
+    """Make a warning an INFO. Otherwise each try of a connection would be printed by programs without logging."""
+    if record.levelno == logging.WARNING:
+        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+    return True

@@ -15,14 +15,17 @@ from tests.group_snapshots import group_snapshot, partition, stat
 from zkconsumer.cli import main
 from zkconsumer.cli.explain import EXPLAINED
 from zkconsumer.model import ConsumerId
-from zkconsumer.operations.group_snapshot import GroupSnapshot, LoanNode, NodeStat, OwnerNode
+from zkconsumer.operations.group_snapshot import BrokerNode, BrokersGroup, GroupSnapshot, LoanNode, NodeStat, OwnerNode
 from zkconsumer.operations.snapshot_file import write_snapshots
 
 LOGS = {f"t:{n}": (0, 10) for n in range(4)}
 MEMBERS = {"g_a": {"t": 1}, "g_b": {"t": 1}}
 OWNERS = {"t:0": "g_a-0", "t:1": "g_a-0", "t:2": "g_b-0", "t:3": "g_b-0"}
 EXTRA = {"g_a": {"zkconsumer": "1", "strategy": "range"}}
-HEALTHY = group_snapshot(MEMBERS, OWNERS, {"t:0": 10}, LOGS, EXTRA)
+BROKERS = {0: BrokerNode("b", 9092, protocols=("PLAINTEXT",))}
+HEALTHY = group_snapshot(
+    MEMBERS, OWNERS, {"t:0": 10}, LOGS, EXTRA, brokers=BROKERS, brokers_group=BrokersGroup("Dead"), kafka_offsets={}
+)
 DEAD_OWNER = group_snapshot(MEMBERS, {**OWNERS, "t:3": "g_gone-0"}, {"t:0": 10}, LOGS, EXTRA)
 
 Explain = Callable[..., int]

@@ -25,6 +25,7 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
     AckNode,
+    BrokerNode,
     BrokersGroup,
     BrokersMember,
     GroupSnapshot,
@@ -173,7 +174,7 @@ def test_a_group_in_zookeeper_fills_the_same_columns(run: Run) -> None:
     assert code == 0
     assert cells(out) == [
         ["g", "t", "0", "3", "10", "7", SCALA, "host-one", "-"],
-        ["g", "t", "1", "12", "10", "0", SCALA, "host-one", "-"],
+        ["g", "t", "1", "12", "10", "-", SCALA, "host-one", "-"],
         ["g", "t", "2", "1", "10", "6", OURS, "two.example", "-"],
         ["g", "gone", "0", "7", "-", "-", "-", "-", "-"],
     ]
@@ -209,9 +210,11 @@ def test_a_partition_that_nobody_owns_is_shown(run: Run) -> None:
 
 
 def test_an_empty_group_in_zookeeper_has_kafkas_text(run: Run) -> None:
-    _, out, err = run("describe g", group_snapshot(offsets={"t:0": 3}, logs={"t:0": (0, 10)}))
+    brokers = {0: BrokerNode("b", 9092)}
+    _, out, err = run("describe g", group_snapshot(offsets={"t:0": 3}, logs={"t:0": (0, 10)}, brokers=brokers))
     assert cells(out) == [["g", "t", "0", "3", "10", "7", "-", "-", "-"]]
-    assert err == "\nConsumer group 'g' has no active members.\n"
+    assert err.startswith("\nConsumer group 'g' has no active members.\n")
+    assert "Warning: Consumer group 'g': the group has no member, and 7 messages wait.\n" in err
 
 
 BOTH = group_snapshot(
@@ -374,7 +377,6 @@ def test_control_characters_reach_no_terminal(form: str, what: str, run: Run) ->
     [
         ("--describe", "Option [describe] takes one of these options: [group], [all-groups]"),
         ("--describe --group g --members --state", "Option [describe] takes at most one of these options"),
-        ("--describe --group g --state x", "Option [describe] does not take a value for [state]"),
         ("--describe --group g --all-groups", "can't be used with option"),
         ("--list --group g", "can't be used with option"),
         ("--list --members", "--members goes with --describe only"),
@@ -413,3 +415,25 @@ def test_usage_of_kafkas_scripts_is_accepted(arguments: str) -> None:
     add_arguments(parser)
     words = as_flags(["groups", *arguments.replace(" --topic", "").split()])[1:]
     assert wrong_usage(parser.parse_args(words)) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "groups"),
+    [
+        ("--describe --state g", ["g"]),
+        ("--state g --describe", ["g"]),
+        ("--describe --state --group g", ["g"]),
+        ("--describe --group g --state", ["g"]),
+        ("--describe --group g --state h", ["g", "h"]),
+        ("--describe --group g --state Stable", ["g"]),
+        ("--describe --state Stable", ["Stable"]),
+        ("--describe --all-groups --state empty", []),
+    ],
+)
+def test_describe_takes_the_word_behind_state_as_a_group(arguments: str, groups: list[str]) -> None:
+    """It answered "does not take a value for [state]" to what an operator of Kafka's tool types."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    found = parser.parse_args(arguments.split())
+    assert wrong_usage(found) == ""
+    assert (sorted(found.group), found.state) == (groups, "")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,13 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkconsumer.async_connector import AsyncZookeeperConsumerConnector
 from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_tables
 from zkconsumer.config.consumer_config import OriginalConfig
 from zkconsumer.config.coordination_properties import CoordinationConfig
 from zkconsumer.config.property_keys import Key, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
-from zkconsumer.errors import ConfigException, ZkConsumerError
+from zkconsumer.errors import ConfigException, UnknownKeywordError, ZkConsumerError
 
 LEAST = {"zookeeper.connect": "zk:2181", "group.id": "g"}
 KEYS = keys_of(ConsumerConfig)
@@ -336,7 +339,38 @@ def test_brokers_in_place_of_zookeeper_say_when_they_are_enough() -> None:
 
 def test_a_name_like_no_other_warns_without_a_guess() -> None:
     with pytest.warns(UnknownPropertyWarning, match="'qqq' has no effect$"):
-        config(qqq=1)
+        ConsumerConfig({**LEAST, "qqq": 1})
+
+
+@pytest.mark.parametrize(
+    ("keyword", "advice"),
+    [
+        ("auto_ofset_reset", "; did you mean 'auto_offset_reset'?"),
+        ("zk_connect", "; did you mean 'zookeeper_connect'?"),
+        ("value_deserializer", ": give value_decoder=... to the method that creates streams"),
+        ("qqq", ""),
+    ],
+)
+@pytest.mark.parametrize("value", ["smallest", None])
+@pytest.mark.parametrize(
+    "take", [ConsumerConfig, ConsumerConfig(LEAST).replace, ZookeeperConsumerConnector, AsyncZookeeperConsumerConnector]
+)
+def test_an_unknown_keyword_is_an_error(
+    take: Callable[..., object], value: str | None, keyword: str, advice: str
+) -> None:
+    """Bug: ``ConsumerConfig(auto_ofset_reset="smallest")`` only warned, and the group began at its topics' end."""
+    given: dict[str, Any] = {keyword: value}
+    if inspect.isclass(take):
+        given.update({name.replace(".", "_"): text for name, text in LEAST.items()})
+    with pytest.raises(UnknownKeywordError) as caught:
+        take(**given)
+    assert isinstance(caught.value, TypeError)
+    assert isinstance(caught.value, ConfigException)
+    assert str(caught.value) == f"{keyword}: no property has this name{advice}"
+
+
+def test_a_keyword_of_the_original_without_a_use_is_silent() -> None:
+    assert config(kafka_metrics_reporters="x").unused == {"kafka.metrics.reporters": "x"}
 
 
 def test_names_of_the_original_without_a_use_here_are_silent() -> None:
@@ -368,9 +402,9 @@ def test_a_warning_points_at_the_users_line(tmp_path: Path) -> None:
     silent = config()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ConsumerConfig(LEAST, qqq=1)
+        ConsumerConfig({**LEAST, "qqq": 1})
         ConsumerConfig.from_file(path)
-        silent.replace(qqq=1)
+        silent.replace({"qqq": 1})
     assert [Path(warning.filename).name for warning in caught] == ["test_consumer_config.py"] * 3
 
 
@@ -447,14 +481,14 @@ def test_it_cannot_be_changed() -> None:
 
 def test_pickling_keeps_everything_and_does_not_warn_again() -> None:
     with pytest.warns(UnknownPropertyWarning):
-        made = config(num_consumer_fetchers=3, qqq=1)
+        made = ConsumerConfig({**LEAST, "qqq": 1}, num_consumer_fetchers=3)
 
     again = pickle.loads(pickle.dumps(made))
 
     assert again == made
     assert repr(again) == repr(made)
     assert again.unused == {"qqq": 1}
-    assert again.replace(qqq=None).num_consumer_fetchers == 3
+    assert again.replace({"qqq": None}).num_consumer_fetchers == 3
 
 
 def test_replace_derives_defaults_again() -> None:
@@ -575,8 +609,11 @@ def test_a_chroot_may_contain_an_at_sign() -> None:
 
 def test_no_warning_shows_a_value() -> None:
     with pytest.warns(UnknownPropertyWarning) as caught:
-        config(pass_word="hunter2")
+        ConsumerConfig({**LEAST, "pass.word": "hunter2"})
     assert "hunter2" not in str(caught[0].message)
+    with pytest.raises(UnknownKeywordError) as refused:
+        config(pass_word="hunter2")
+    assert "hunter2" not in repr(refused.value)
 
 
 def _values(key: Key) -> st.SearchStrategy[Any]:

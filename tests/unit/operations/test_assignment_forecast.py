@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from time import process_time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tests.group_snapshots import group_snapshot, partition
+from tests.timing import scaled
 from zkconsumer.assignors import Member, RangeAssignor
 from zkconsumer.model import ConsumerId, thread_id
 from zkconsumer.operations.assignment_forecast import (
@@ -272,3 +274,13 @@ def test_a_change_that_cannot_be_made_is_refused(group: dict[str, Any], change: 
 
 def test_an_exact_id_is_found_beside_a_longer_one() -> None:
     assert find_member("g_a", {ConsumerId("g_a"), ConsumerId("g_a2")}) == "g_a"
+
+
+def test_the_pauses_of_many_partitions_are_found_quickly() -> None:
+    """The partitions of Scala members were put into a new set for each partition."""
+    logs = {f"t:{n}": (0, 10) for n in range(10_000)}
+    owners = {text: "g_a-0" if n < len(logs) / 2 else "g_b-0" for n, text in enumerate(logs)}
+    began = process_time()
+    found = made(Leave("g_b"), owners=owners, logs=logs)
+    assert process_time() - began < scaled(4)
+    assert sum(one.partitions for one in found.pauses) == len(logs)

@@ -23,7 +23,7 @@ T0 = TopicPartition("t", 0)
     [
         (3, (0, 10), 7),
         (10, (0, 10), 0),
-        (12, (0, 10), 0),
+        (12, (0, 10), None),
         (3, (5, 10), 5),
         (20, (30, 30), 0),
     ],
@@ -35,7 +35,7 @@ T0 = TopicPartition("t", 0)
         "below an empty log",
     ],
 )
-def test_the_lag_is_what_can_still_be_consumed(offset: int, log: tuple[int, int], lag: int) -> None:
+def test_the_lag_is_what_can_still_be_consumed(offset: int, log: tuple[int, int], lag: int | None) -> None:
     assert group_snapshot(offsets={"t:0": offset}, logs={"t:0": log}).lag(T0) == lag
 
 

@@ -26,7 +26,15 @@ from zkconsumer.operations.group_snapshot import (
     Problem,
     TopicNode,
 )
-from zkconsumer.operations.offset_reset import ResetPlan, ResetTarget, Scenario, plan_reset, stores_in_use
+from zkconsumer.operations.offset_reset import (
+    PartitionReset,
+    ResetPlan,
+    ResetRefusedError,
+    ResetTarget,
+    Scenario,
+    plan_reset,
+    stores_in_use,
+)
 
 ALL = PartitionSelection({})
 OURS = {"zkconsumer": "1.0"}
@@ -256,6 +264,38 @@ def test_a_new_offset_is_always_in_its_log(offsets: dict[str, int], number: int,
         start, end = LOGS[f"t:{one.partition.partition}"]
         assert start <= one.new <= end
         assert one.lag_after == end - one.new
-        moved = 0 if one.current is None else one.new - one.current
-        words = "first offset" if one.current is None else "no change"
-        assert one.effect == (f"skips {moved}" if moved > 0 else f"repeats {-moved}" if moved < 0 else words)
+        gone = 0 if one.current is None else max(0, start - one.current)
+        moved = 0 if one.current is None else one.new - one.current - gone
+        words = "first offset" if one.current is None else f"{gone} gone" if gone else "no change"
+        more = f", {gone} gone" if gone else ""
+        assert one.effect == (f"skips {moved}{more}" if moved > 0 else f"repeats {-moved}" if moved < 0 else words)
+
+
+@pytest.mark.parametrize(
+    ("shift", "committed", "new"),
+    [
+        (-30, 202, 172),
+        (-30, 260, 230),  # the log has grown since the plan: its known end holds nothing back
+        (10, 260, 260),
+        (-300, 202, 50),
+        (0, 202, 202),
+        (None, 202, 162),
+    ],
+)
+def test_a_live_reset_follows_the_overwritten_offset(shift: int | None, committed: int, new: int) -> None:
+    planned = PartitionReset(partition("t:0"), 192, 162, 240, start=50, shift=shift)
+    found = planned.overwriting(committed)
+    assert (found.current, found.new) == (committed, new)
+
+
+def test_a_relative_reset_needs_an_offset_to_overwrite() -> None:
+    with pytest.raises(ResetRefusedError, match="gone"):
+        PartitionReset(partition("t:0"), 192, 162, 240, start=50, shift=-30).overwriting(None)
+
+
+def test_deleted_messages_are_counted_apart() -> None:
+    """Offset 10, log 50 to 100: a reset said 90 where ``describe`` said 50."""
+    stays = PartitionReset(partition("t:0"), 10, 10, 100, start=50)
+    assert stays.lag_after == 50
+    assert PartitionReset(partition("t:0"), 10, 50, 100, start=50).effect == "40 gone"
+    assert PartitionReset(partition("t:0"), 10, 70, 100, start=50).effect == "skips 20, 40 gone"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from time import process_time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.group_snapshots import NOW, group_snapshot, partition, stat
+from tests.timing import scaled
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
@@ -326,3 +328,15 @@ def test_a_replaced_snapshot_tells_nothing_twice() -> None:
     assert events([]) == ()
     assert TopicPartition("t", 0) in snapshot.owners
     assert stat().version == 0
+
+
+def test_a_rebalance_of_many_claims_is_found_quickly() -> None:
+    """Each claim looked at all before it: 8 s of CPU for the page of a group with 7000 owned partitions."""
+    claims = [
+        TimelineEvent(EventKind.CLAIMED, at=NOW + n, member="m-0", partition=TopicPartition("t", n))
+        for n in range(10_000)
+    ]
+    began = process_time()
+    (only,) = rebalances(claims)
+    assert process_time() - began < scaled(2)
+    assert only.claims == tuple(claims)

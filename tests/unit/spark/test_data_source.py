@@ -141,6 +141,9 @@ def test_spark_reads_an_empty_partition_of_its_own_making() -> None:
 
 _WITHOUT = """
 import sys
+if {version!r}:
+    import pyspark
+    pyspark.__version__ = {version!r}
 sys.modules[{missing!r}] = None
 import zkconsumer.spark
 from zkconsumer.errors import MissingExtraError
@@ -148,7 +151,8 @@ for use in (lambda: zkconsumer.spark.register(None), lambda: zkconsumer.spark.Zk
     try:
         use()
     except MissingExtraError as error:
-        assert "pip install 'zkconsumer[spark]'" in str(error), error
+        assert {said!r} in str(error), error
+        assert {version!r} == "" or "zkconsumer[spark]" not in str(error), error
     else:
         raise AssertionError("no error")
 sys.path.insert(0, {folder!r})
@@ -157,10 +161,50 @@ assert not hasattr(pyspark_zkconsumer, "DefaultSource")
 """
 
 
-@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pyspark.sql.streaming.datasource"])
-def test_what_is_missing_is_named_and_hides_no_other_data_source(missing: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "version", "said"),
+    [
+        ("pyspark", "", "pip install 'zkconsumer[spark]'"),
+        ("pyarrow", "4.1.1", "PySpark 4.1.1 was found, but no pyarrow: pip install 'pyarrow>=18'"),
+        (
+            "pyspark.sql.datasource",
+            "3.5.1",
+            "PySpark 3.5.1 was found, which has no Python data sources; its version is",
+        ),
+        ("nothing", "4.0.1", "PySpark 4.0.1 was found, which reads a DataFrame anew for each query; its version is"),
+    ],
+)
+def test_what_is_missing_is_named_and_hides_no_other_data_source(missing: str, version: str, said: str) -> None:
+    """Bug: with PySpark 4.1 the advice was to install the extra: a newer PySpark under an older cluster."""
     folder = str(zkconsumer.spark.__path__[0]) + "/discovered"
-    script = _WITHOUT.format(missing=missing, folder=folder)
+    script = _WITHOUT.format(missing=missing, folder=folder, version=version, said=said)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_batches_and_tables_need_no_module_of_streams() -> None:
+    """PySpark 4.1 has none. A stream is refused with what that version can do."""
+    script = """
+import sys, pyspark
+import pyspark.sql.datasource  # of a later version, which imports the module that is hidden now
+pyspark.__version__ = "4.1.1"
+sys.modules["pyspark.sql.streaming.datasource"] = None
+import zkconsumer.spark
+from zkconsumer.errors import MissingExtraError
+given = {"zookeeper.connect": "zk:2181", "group.id": "g", "subscribe": "t"}
+source = zkconsumer.spark.ZkConsumerDataSource(given)
+assert type(source.reader(source.schema())).__name__ == "BatchReader"
+table = zkconsumer.spark.ZkConsumerDataSource({"zookeeper.connect": "zk:2181", "group.id": "g", "table": "lag"})
+assert type(table.reader(table.schema())).__name__ == "TableReader"
+for make in (source.streamReader, source.simpleStreamReader):
+    try:
+        make(source.schema())
+    except MissingExtraError as error:
+        assert "PySpark 4.1.1 was found, which can read batches, snapshots and tables" in str(error), error
+        assert "pip install" not in str(error), error
+    else:
+        raise AssertionError("no error")
+"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -188,7 +232,7 @@ def test_a_snapshot_takes_values_as_spark_does() -> None:
         "group.id": "g",
         "subscribe": "t",
         "includeHeaders": True,
-        "pushdown": None,
+        "maxRecordsPerPartition": None,
     }
     with pytest.raises(ConfigException, match="minPartitions: '0'"):
         zkconsumer.spark.snapshot({**given, "minPartitions": 0})

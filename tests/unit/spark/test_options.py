@@ -8,13 +8,101 @@ import pytest
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
+from zkconsumer.spark.kafka_source_options import FOR_BROKERS_GROUPS, INSTEAD
 from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, OffsetChoice
-from zkconsumer.spark.options import parse
+from zkconsumer.spark.options import NAMES, PROPERTIES, parse
 from zkconsumer.spark.query_member import longest_drain_ms
 
 _LOGIN = {"sasl.username": "me", "sasl.password": "hidden"}
 NAMED = {"zookeeper.connect": "zk:2181/kafka", "group.id": "g"}
 BASE = {**NAMED, "subscribe": "t"}
+
+CONSUMER_CONFIG = [
+    "allow.auto.create.topics",
+    "auto.commit.interval.ms",
+    "auto.include.jmx.reporter",
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "check.crcs",
+    "client.dns.lookup",
+    "client.id",
+    "client.rack",
+    "connections.max.idle.ms",
+    "default.api.timeout.ms",
+    "enable.auto.commit",
+    "enable.metrics.push",
+    "exclude.internal.topics",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "group.remote.assignor",
+    "heartbeat.interval.ms",
+    "interceptor.classes",
+    "isolation.level",
+    "key.deserializer",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "metadata.max.age.ms",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy",
+    "metric.reporters",
+    "metrics.num.samples",
+    "metrics.recording.level",
+    "metrics.sample.window.ms",
+    "partition.assignment.strategy",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "sasl.client.callback.handler.class",
+    "sasl.jaas.config",
+    "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.min.time.before.relogin",
+    "sasl.kerberos.service.name",
+    "sasl.kerberos.ticket.renew.jitter",
+    "sasl.kerberos.ticket.renew.window.factor",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "sasl.mechanism",
+    "sasl.oauthbearer.token.endpoint.url",
+    "security.protocol",
+    "security.providers",
+    "send.buffer.bytes",
+    "session.timeout.ms",
+    "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms",
+    "ssl.cipher.suites",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.engine.factory.class",
+    "ssl.key.password",
+    "ssl.keymanager.algorithm",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    "ssl.protocol",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+    "value.deserializer",
+]
+"""The properties of Kafka's Java consumer 4.0, without most of OAuth's."""
 
 
 def test_defaults_are_those_of_sparks_kafka_source() -> None:
@@ -102,7 +190,8 @@ def test_no_assigned_partition_is_lost_unseen() -> None:
         ({"startingOffsetsByTimestampStrategy": "x", "startingTimestamp": "5"}, "'x': must be error or latest"),
         ({"releaseAfter": "soon"}, "releaseAfter: 'soon': must be a number of seconds"),
         ({"releaseAfter": "inf"}, "releaseAfter: 'inf': must be a number of seconds"),
-        ({"pushdown": "yes"}, "pushdown: 'yes': must be true or false"),
+        ({"pushdown": "true"}, "pushdown: 'true': unknown option; Spark hands the filters of one query to the next"),
+        ({"pushdown": "false"}, "pushdown: 'false': unknown option; Spark hands the filters of one query to the next"),
         ({"path": "t"}, "path: 't': unknown option; load() takes no path"),
         ({"group.migration": "true"}, "group.migration: 'true': unknown option; a query is no bridge"),
         ({"zzz": "1"}, "zzz: '1': unknown option"),
@@ -183,6 +272,90 @@ def test_an_option_is_named_as_it_was_written(given: dict[str, str], named: str)
     assert str(refused.value).startswith(f"{named}: ")
 
 
+FROM_SPARK = {
+    "kafka.bootstrap.servers": "b:9092",
+    "subscribe": "t",
+    "kafka.session.timeout.ms": "30000",
+    "kafka.max.partition.fetch.bytes": "1048576",
+    "kafka.max.poll.records": "500",
+    "fetchoffset.numretries": "3",
+    "fetchoffset.retryintervalms": "10",
+    "kafka.metadata.max.age.ms": "60000",
+    "kafkaconsumer.polltimeoutms": "512",
+    "groupidprefix": "job",
+    "kafka.default.api.timeout.ms": "60000",
+    "kafka.reconnect.backoff.ms": "50",
+    "kafka.ssl.keystore.password": "hidden",
+    "kafka.isolation.level": "read_committed",
+}
+
+
+def test_a_job_of_sparks_kafka_source_is_refused_once() -> None:
+    """Bug: each run of the job named one refused option. A value was ``***``, and a hint named another property."""
+    with pytest.raises(ConfigException) as refused:
+        parse(FROM_SPARK)
+    lines = str(refused.value).split("\n")
+    for line in (
+        "kafka.session.timeout.ms: '30000': is for group.coordination=kafka; a member's session has zookeeper.session",
+        "kafka.bootstrap.servers: 'b:9092': is for group.coordination=kafka; brokers are found through zookeeper",
+        "kafka.max.partition.fetch.bytes: '1048576': unknown option; say fetch.message.max.bytes",
+        "kafka.max.poll.records: '500': unknown option; maxOffsetsPerTrigger limits a batch",
+        "fetchOffset.numRetries: '3': unknown option; requests are repeated until socket.timeout.ms",
+        "fetchOffset.retryIntervalMs: '10': unknown option; requests are repeated until socket.timeout.ms",
+        "kafka.metadata.max.age.ms: '60000': unknown option; leave it out",
+        "kafkaConsumer.pollTimeoutMs: '512': unknown option; socket.timeout.ms limits",
+        "groupIdPrefix: 'job': unknown option; the group is named by group.id",
+        "kafka.default.api.timeout.ms: '60000': unknown option; say socket.timeout.ms",
+        "kafka.reconnect.backoff.ms: '50': unknown option; refresh.leader.backoff.ms is the pause",
+        "kafka.ssl.keystore.password: ***: unknown option; only PEM files are read",
+        "zookeeper.connect: is missing",
+        "group.id: is missing",
+    ):
+        assert [one for one in lines if one.startswith(line)], line
+    assert len(lines) == 14
+
+
+def test_a_missing_option_has_its_own_name() -> None:
+    """Bug: ``kafka.group.id`` was refused, and in the next line it was missing."""
+    with pytest.raises(ConfigException) as refused:
+        parse({"kafka.group.id": "g", "zookeeper.connect": "zk", "subscribe": "t"})
+    assert str(refused.value).split("\n") == [
+        "kafka.group.id: 'g': unknown option; the group is named by group.id",
+        "group.id: is missing",
+    ]
+
+
+def test_a_private_key_is_not_shown_in_any_option() -> None:
+    """Bug: an option that is known from Kafka's client showed its value whatever that was."""
+    pem = "-----BEGIN CERTIFICATE-----\nMII\n-----BEGIN ENCRYPTED PRIVATE KEY-----\nTOPSECRET"
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, "kafka.ssl.keystore.certificate.chain": pem})
+    assert "kafka.ssl.keystore.certificate.chain: ***: unknown option" in str(refused.value)
+    assert "TOPSECRET" not in str(refused.value)
+
+
+def test_each_property_of_kafkas_consumer_has_an_answer() -> None:
+    """Those that the connector lacks are explained, and none by the guess of a similar name."""
+    for name in CONSUMER_CONFIG:
+        accepted = name in PROPERTIES and name not in FOR_BROKERS_GROUPS
+        assert accepted or name in FOR_BROKERS_GROUPS or name in INSTEAD or f"kafka.{name}" in INSTEAD, name
+
+
+def test_an_explained_option_is_not_one_that_is_accepted() -> None:
+    assert {name.lower() for name in INSTEAD} & set(NAMES) == set()
+    assert set(FOR_BROKERS_GROUPS) <= set(NAMES)
+
+
+def test_a_batch_and_a_stream_refuse_all_at_once() -> None:
+    wrong = {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "4", "allowLiveMembers": "true"}
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, **wrong}).check_batch()
+    assert [line.split(":")[0] for line in str(refused.value).split("\n")] == list(wrong)
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, "endingOffsets": "latest", "allowLiveMembers": "true"}).check_stream()
+    assert [line.split(":")[0] for line in str(refused.value).split("\n")] == ["endingOffsets", "allowLiveMembers"]
+
+
 def test_a_property_for_members_is_named_as_it_was_written() -> None:
     with pytest.raises(ConfigException, match=r"^kafka\.rebalance\.max\.retries: '9': a batch never joins the group"):
         parse({**BASE, "kafka.rebalance.max.retries": "9"}).check_batch()
@@ -224,7 +397,6 @@ def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str
             {"readOnDriver": "true", "maxOffsetsPerTrigger": "9", "maxRecordsPerPartition": "3"},
             "maxRecordsPerPartition: '3': contradicts readOnDriver=true",
         ),
-        ({"pushdown": "true"}, "pushdown: 'true'"),
         ({"allowLiveMembers": "true"}, "allowLiveMembers: 'true': is for membership=none"),
         ({"assign": '{"t":[0]}'}, "assign: 't-0': a member owns what the group leaves it"),
         ({"membership": "none", "releaseAfter": "3"}, "releaseAfter: '3': contradicts membership='none'"),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from time import monotonic
 from typing import Any
 
 import pytest
 
+from tests.timing import scaled
+from tests.unit.kafka.column_ways import WAYS, choose, going
 from tests.unit.kafka.record_writer import GZIP
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
 from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
@@ -21,6 +26,7 @@ from zkconsumer.errors import (
     OffsetOutOfRangeError,
 )
 from zkconsumer.kafka import error_codes as codes
+from zkconsumer.kafka.arrow_columns import ColumnBuilder
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark import range_reader
 from zkconsumer.spark.offset_ranges import LogSpan
@@ -354,6 +360,101 @@ def test_batches_hold_the_offsets_of_the_range_and_nothing_else() -> None:
         (1, b"b", "t", 3),
         (2, b"a", "t", 3),
     ]
+
+
+def _of_ten(magic: int, codec: int) -> bytes:
+    """Ten batches of two messages each, in one set."""
+    return MessageSet([Batch(TWO.records, magic=magic, codec=codec)] * 10).data
+
+
+@pytest.mark.parametrize(
+    ("magic", "codec", "added"),
+    [(2, 0, 3), (2, GZIP, 3), (1, GZIP, 3), (0, GZIP, 3), (1, 0, 1), (0, 0, 1)],
+)
+def test_no_batch_beyond_the_range_is_decoded(
+    magic: int, codec: int, added: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a set reaches far beyond a short range, and all of its batches were decoded: 1,366 of 1,597 in vain.
+
+    A wrapper of formats 0 and 1 carries its last offset: the one of offsets 4 and 5 belongs to a range up to 5.
+    """
+    seen: list[int] = []
+    add = ColumnBuilder.add_batch
+
+    def counted(builder: ColumnBuilder, batch: Any, end: int | None = None) -> None:
+        seen.append(batch.base_offset)
+        add(builder, batch, end)
+
+    monkeypatch.setattr(ColumnBuilder, "add_batch", counted)
+    with ScriptedBroker(answers({0: fetched(_of_ten(magic, codec))})) as broker:
+        found = rows(options(), broker.endpoint(), OffsetRange(*WHERE, 0, 5))
+    assert [row["offset"] for row in found] == [0, 1, 2, 3, 4]
+    assert len(seen) == added
+
+
+def test_a_batch_beyond_a_gap_at_the_end_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction removed the end of the range, and the next batch begins behind it."""
+    seen: list[int] = []
+    monkeypatch.setattr(ColumnBuilder, "add_batch", lambda _self, batch, _end: seen.append(batch.base_offset))
+    with ScriptedBroker(answers({0: at(0, TWO, Batch(TWO.records, gap=8))})) as broker:
+        assert rows(options(), broker.endpoint(), OffsetRange(*WHERE, 0, 5)) == []
+    assert seen == [0]
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_a_corrupt_batch_beyond_the_range_fails_no_task(magic: int) -> None:
+    """It belongs to another range, and its task names it."""
+    good = MessageSet([Batch(TWO.records, magic=magic, codec=GZIP)]).data
+    bad = bytearray(MessageSet([Batch(TWO.records, magic=magic, codec=GZIP)], base=2).data)
+    bad[20 if magic == 2 else 13] ^= 1  # of the checksum
+    with ScriptedBroker(answers({0: fetched(good + bytes(bad))})) as broker:
+        found = rows(options(), broker.endpoint(), OffsetRange(*WHERE, 0, 2))
+    assert [row["offset"] for row in found] == [0, 1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_range_without_wanted_rows_makes_no_arrow_batch(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: compaction had removed the range's offsets from a batch, and Spark got an Arrow batch of 0 rows."""
+    choose(way, monkeypatch)
+    schema = arrow_schema(source_schema(include_headers=False))
+    sparse = Batch([Written(), Written(gap=8)])  # offsets 0 and 9
+    with ScriptedBroker(answers({3: at(0, sparse)})) as broker:
+        found = range_reader.read(options(), [OffsetRange(*WHERE, 3, 7)], {WHERE: broker.endpoint()}, schema)
+        assert [batch.num_rows for batch in found] == []
+
+
+def read_all_kinds() -> None:
+    """Read all formats in each way, with headers and without, and a range without rows: for a process of its own.
+
+    Rows are counted only: ``to_pylist`` imports pandas itself.
+    """
+    headers = (("a", b"1"), ("b", None))
+    kinds = [Batch([Written(headers=headers), Written()]), Batch(TWO.records, magic=1), Batch(TWO.records, magic=0)]
+    sparse = Batch([Written(), Written(gap=8)])
+    for way in WAYS:
+        for with_headers in (True, False):
+            schema = arrow_schema(source_schema(with_headers))
+            for log, range_, count in (
+                ({0: at(0, *kinds)}, OffsetRange(*WHERE, 0, 6), 6),
+                ({1: at(0, sparse)}, OffsetRange(*WHERE, 1, 7), 0),
+            ):
+                with going(way), ScriptedBroker(answers(log)) as broker:
+                    found = range_reader.read(options(), [range_], {WHERE: broker.endpoint()}, schema)
+                    assert sum(batch.num_rows for batch in found) == count
+
+
+def test_reading_a_range_does_not_import_pandas() -> None:
+    """Bug: ``pyarrow.array`` imports pandas if it is installed: 2.3 s of CPU time once per worker."""
+    assert find_spec("pandas") is not None, "this test says nothing where pandas is not installed"
+    script = (
+        "import sys\nfrom tests.unit.spark.test_range_reader import read_all_kinds\n"
+        "assert 'pandas' not in sys.modules, 'the test itself imports pandas'\nread_all_kinds()\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=scaled(60), check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_corrupt_data_is_named_by_its_position() -> None:

@@ -11,7 +11,7 @@ import pytest
 import rich
 
 from tests.unit.streams.test_kafka_stream import Bench, position
-from zkconsumer.errors import ConfigException
+from zkconsumer.errors import MissingExtraError
 from zkconsumer.streams.progress import ProgressBar
 
 
@@ -131,8 +131,8 @@ def test_a_bar_that_was_never_shown_can_be_closed() -> None:
 
 def test_a_bar_without_rich_is_refused(bench: FilledBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich.progress", None)
-    with pytest.raises(ConfigException, match="needs the package rich"):
+    with pytest.raises(MissingExtraError, match="install the package rich"):
         bench.stream.to_arrow(timeout=0, progress=True)
-    with pytest.raises(ConfigException, match="a function"):
+    with pytest.raises(ValueError, match="a function"):
         bench.stream.batches(progress=5)  # type: ignore[arg-type]
     assert len(bench.stream.take(6, timeout=0)) == 6

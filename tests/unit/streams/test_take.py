@@ -9,7 +9,7 @@ import pytest
 
 from tests.streams import new_stream
 from tests.unit.streams.test_kafka_stream import Bench, position, record_batch
-from zkconsumer.errors import ConfigException, ConnectorClosedException, InvalidMessageException
+from zkconsumer.errors import ConnectorClosedException, InvalidMessageException
 from zkconsumer.streams import arrow_api
 from zkconsumer.streams.message import message_class
 
@@ -118,7 +118,7 @@ def test_a_batch_is_cut_in_the_middle(bench: Bench) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "3"])
 def test_a_wrong_limit_is_named(bench: Bench, wrong: Any) -> None:
-    with pytest.raises(ConfigException, match="max_messages"):
+    with pytest.raises(ValueError, match="max_messages"):
         bench.stream.take(wrong)
 
 

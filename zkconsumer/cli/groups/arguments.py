@@ -94,6 +94,8 @@ def wrong_usage(arguments: argparse.Namespace) -> str:
     """Return the error in the combination of options, or an empty text. Moves the words to ``--group``."""
     action = arguments.action
     arguments.group = [*arguments.group, *arguments.groups]
+    if action == DESCRIBE:
+        _take_state_as_group(arguments)
     if any(not group for group in arguments.group):  # for example, an unset variable in a script
         return "--group names no group"
     if arguments.group and arguments.all_groups:
@@ -105,10 +107,20 @@ def wrong_usage(arguments: argparse.Namespace) -> str:
         return f"Option [{action}] takes one of these options: [group], [all-groups]"
     return (
         _wrong_place(arguments)
-        or _wrong_choice(arguments.state, (*STATES, *OUR_STATES), "state", "states")
+        or _wrong_states(arguments.state)
         or _wrong_choice(arguments.type, TYPES, "types", "types")
         or _wrong_deletion(arguments)
     )
+
+
+def _take_state_as_group(arguments: argparse.Namespace) -> None:
+    """Take the word behind ``--describe --state`` as a group, since ``--describe`` filters by no state.
+
+    Kafka's tool ignores the word. So do we where the groups are named otherwise and the word names states.
+    """
+    word, arguments.state = arguments.state, arguments.state and _ANY
+    if word and (not (arguments.group or arguments.all_groups) or _wrong_states(word)):
+        arguments.group.append(word)
 
 
 def _wrong_place(arguments: argparse.Namespace) -> str:
@@ -120,8 +132,6 @@ def _wrong_place(arguments: argparse.Namespace) -> str:
             details.append("state")
         if len(details) > 1:
             return "Option [describe] takes at most one of these options: [members], [offsets], [state]"
-        if arguments.state:
-            return f"Option [describe] does not take a value for [state]; a group goes before it: {arguments.state!r}"
     elif details or arguments.verbose:
         return f"--{(details or ['verbose'])[0]} goes with --describe only"
     if arguments.state is not None and action not in (LIST, DESCRIBE):
@@ -150,6 +160,10 @@ def _wrong_deletion(arguments: argparse.Namespace) -> str:
     if deletes and getattr(arguments, "snapshots", None):
         return "--from reads files, in which nothing can be deleted"
     return ""
+
+
+def _wrong_states(given: str | None) -> str:
+    return _wrong_choice(given, (*STATES, *OUR_STATES), "state", "states")
 
 
 def _wrong_choice(given: str | None, valid: Sequence[str], word: str, words: str) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from zkconsumer.cli.group_source import earlier_snapshots
 from zkconsumer.cli.groups.arguments import chosen
 from zkconsumer.cli.groups.group_tables import (
     Coordination,
     GroupSide,
+    gone_messages,
     list_table,
     members_table,
     offsets_table,
@@ -21,8 +23,10 @@ from zkconsumer.cli.groups.group_tables import (
     states_table,
 )
 from zkconsumer.cli.tables import TABLE, Table, printable, render
+from zkconsumer.operations.doctor import Level
 from zkconsumer.operations.group_lookup import hint_for_unknown
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_words
+from zkconsumer.operations.judgement import Judgement, judge
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
 _REBALANCING = frozenset(
@@ -30,6 +34,8 @@ _REBALANCING = frozenset(
 )
 
 _FAILED = 1
+MOST_WARNINGS = 5
+"""The most findings about one group that are printed."""
 
 
 def list_groups(source: SnapshotSource, arguments: argparse.Namespace) -> int:
@@ -58,9 +64,10 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
     names = source.groups() if arguments.all_groups else sorted(set(arguments.group))
     make = _table_maker(arguments)
     everything: list[GroupSide] = []
+    judged: dict[str, Judgement] = {}
     code = 0
     for name in names:
-        snapshot = source.snapshot(name)
+        snapshot = source.snapshot(name, message_times=True)  # they tell whether an owner stands still
         found = sides(snapshot)
         warn_of_problems(snapshot)
         if not found and snapshot.problems:
@@ -74,11 +81,29 @@ def describe_groups(source: SnapshotSource, arguments: argparse.Namespace) -> in
             for side in found:
                 _print_side(side, arguments, make, both=len(found) > 1)
         everything += found
+        if found:
+            judged[name] = judge((*earlier_snapshots(source, name), snapshot))
+            if arguments.format == TABLE:
+                warn_of_findings(name, judged[name])
     if arguments.format != TABLE:
-        for side in everything:
-            _print_condition(side)
-        say(render(make(everything), arguments.format))
+        _print_rows(everything, judged, arguments, make)
     return code
+
+
+def _print_rows(
+    everything: Sequence[GroupSide],
+    judged: Mapping[str, Judgement],
+    arguments: argparse.Namespace,
+    make: Callable[[Sequence[GroupSide]], Table],
+) -> None:
+    """Print one table for all groups on standard output, and what is wrong on standard error."""
+    for side in everything:
+        _print_condition(side)
+        if not arguments.members and arguments.state is None:
+            _warn_of_gone(side)
+    say(render(make(everything), arguments.format))
+    for name, judgement in judged.items():
+        warn_of_findings(name, judgement)
 
 
 def _table_maker(arguments: argparse.Namespace) -> Callable[[Sequence[GroupSide]], Table]:
@@ -96,9 +121,17 @@ def _print_side(
         where = "ZooKeeper coordinates" if side.coordination is Coordination.ZOOKEEPER else "the brokers coordinate"
         say(f"\nGroup '{printable(side.group)}' as {where} it:")
     table = make([side])
+    if not arguments.members and arguments.state is None:
+        _warn_of_gone(side)
     # Kafka's tool prints the titles of members in any case, and other titles only above rows
     if table.rows or arguments.members:
         say("\n" + render(table))
+
+
+def _warn_of_gone(side: GroupSide) -> None:
+    """Print which offsets lie below their logs. LAG counts what is left to read, as in Kafka's tool."""
+    for tp, gone, lag in gone_messages(side):
+        warn(f"Warning: {printable(str(tp))}: {gone_words(gone, lag)}: the offset lies below the log.")
 
 
 def _print_condition(side: GroupSide) -> None:
@@ -125,6 +158,17 @@ def complain_of_unknown(name: str, source: SnapshotSource, arguments: argparse.N
         warn(text)
     if hint := hint_for_unknown(source, name):
         warn(hint)
+
+
+def warn_of_findings(name: str, judgement: Judgement) -> None:
+    """Print what is wrong with a group by its judgement. Kafka's columns have no place for it."""
+    bad = [one for one in judgement.findings if one.level > Level.NOTE]
+    for one in bad[:MOST_WARNINGS]:
+        word = "Error" if one.level is Level.ERROR else "Warning"
+        warn(f"{word}: Consumer group '{printable(name)}': {printable(one.text)}.")
+    if bad:
+        more = f"{len(bad) - MOST_WARNINGS} more; " if len(bad) > MOST_WARNINGS else ""
+        warn(f"({more}what to do: zkconsumer doctor {printable(name)})")
 
 
 def warn_of_problems(snapshot: GroupSnapshot) -> None:

@@ -26,6 +26,7 @@ from zkconsumer.operations.group_snapshot import (
     MemberNode,
     NoteSummary,
     finished_beyond,
+    gone_before,
     lag_between,
 )
 from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_host, member_kind
@@ -171,6 +172,16 @@ def _offset_cells(side: GroupSide, tp: TopicPartition) -> list[Cell]:
     log, offset = side.snapshot.logs.get(tp), _offset(side, tp)
     lag = lag_between(offset, log, _note(side, tp))
     return [tp.topic, tp.partition, offset, None if log is None else log.end, lag]
+
+
+def gone_messages(side: GroupSide) -> list[tuple[TopicPartition, int, int | None]]:
+    """Return the partitions of which messages were deleted unread, with their number and what is left to read."""
+    found = []
+    for tp in side.snapshot.partitions():
+        offset, log = _offset(side, tp), side.snapshot.logs.get(tp)
+        if gone := gone_before(offset, log):
+            found.append((tp, gone, lag_between(offset, log, _note(side, tp))))
+    return found
 
 
 def _offset(side: GroupSide, tp: TopicPartition) -> int | None:

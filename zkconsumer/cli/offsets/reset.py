@@ -154,6 +154,11 @@ def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, 
     """Write one group's offsets: first those in ZooKeeper, which count if it is interrupted then."""
     if not plan.resets:
         return
+    by_partition = {one.partition: one for one in plan.resets}
+
+    def computed(tp: TopicPartition, current: int | None) -> int:
+        return by_partition[tp].overwriting(current).new
+
     owned = [reset.partition for reset in plan.resets if reset.owner is not None]
     both = len(plan.stores) > 1
     left = {reset.partition for reset in plan.resets}
@@ -170,7 +175,7 @@ def _write(report: WriteReport, connection: ClusterConnection, plan: ResetPlan, 
             if arguments.undo_file is not None:
                 file = Path(arguments.undo_file + (KAFKAS_FILE if both and store is Store.KAFKA else ""))
             try:
-                run = report.perform(group, StoreChange(store, wanted, expected, owned), file)
+                run = report.perform(group, StoreChange(store, wanted, expected, owned, computed), file)
             except (RegistryError, BrokerError, ConfigException) as error:
                 report.skip(plan.group, store, str(error))
                 return
@@ -191,7 +196,13 @@ def _written(plan: ResetPlan, report: WriteReport) -> ResetPlan:
         done &= written | adopted
         if run is not None and isinstance(run.side, OwnedZooKeeperSide):
             adopted = set(run.side.adopted)
-    return replace(plan, resets=tuple(one for one in plan.resets if one.partition in done))
+    overwritten = {tp: before for run in runs.values() for tp, before in run.overwritten.items()}
+    resets = [
+        one.overwriting(overwritten[one.partition]) if one.partition in overwritten else one
+        for one in plan.resets
+        if one.partition in done
+    ]
+    return replace(plan, resets=tuple(resets))
 
 
 # ---- output ----

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,13 +38,14 @@ class StoreChange:
     """The changes of one store.
 
     ``wanted`` are the new entries (None: remove it), ``expected`` the offsets they were planned with, ``live`` the
-    partitions with owners.
+    partitions with owners. ``computed`` returns the offset to write over the present one of such a partition.
     """
 
     store: Store
     wanted: Mapping[TopicPartition, StoreEntry | None]
     expected: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     live: Collection[TopicPartition] = ()
+    computed: Callable[[TopicPartition, int | None], int] | None = None
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class WriteReport:
         """Make the changes of one store, and tell what became of them. Raises as :class:`OffsetRun` before a write."""
         side = group.side(change.store)
         cluster = group.connection.zookeeper
-        run = OffsetRun(group.group, cluster, side, self.timeout, self.stop)
+        run = OffsetRun(group.group, cluster, side, self.timeout, self.stop, computed=change.computed)
         wanted = run.begin(change.wanted, change.expected, change.live)
         saved = run.save(undo_file) if wanted else None
         self.runs.append(run)
@@ -121,6 +122,7 @@ class WriteReport:
 
     def _tell(self, run: OffsetRun, trouble: str = "") -> None:
         self.failed = self.failed or not run.done
+        self._tell_moved(run)
         if run.done:
             return
         rows = [
@@ -131,6 +133,16 @@ class WriteReport:
         counts = ", ".join(f"{run.count(state)} {state.value}" for state in WriteState)
         complain(f"group {run.group}, {run.side.store}: {counts}" + (f" ({trouble})" if trouble else ""))
         print(render(Table(("GROUP", "TOPIC", "PARTITION", "RESULT"), rows)), file=sys.stderr, flush=True)
+
+    def _tell_moved(self, run: OffsetRun) -> None:
+        """Tell which offsets were overwritten that the plan did not know: their owners had committed meanwhile."""
+        for tp, before in sorted(run.overwritten.items()):
+            if run.results[tp].state is WriteState.WRITTEN and before != run.planned.get(tp, before):
+                planned = run.planned[tp]
+                complain(
+                    f"group {run.group}: {tp} was at {planned} when this began, and its owner committed {before} since:"
+                    f" the new offset is computed from {before}, which it overwrote"
+                )
 
     def code(self) -> int:
         """Return the exit code."""

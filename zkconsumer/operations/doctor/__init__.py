@@ -17,6 +17,7 @@ from zkconsumer.operations.doctor import (
     members,
     offsets,
     owners,
+    progress,
     reading,
     strategies,
     timeouts,
@@ -66,6 +67,15 @@ _BALANCE: tuple[Check, ...] = tuple(
     )
 )
 
+_PROGRESS: tuple[Check, ...] = tuple(
+    Check(name, purpose, run, needs, name == "stuck", "docs/judgement.md")
+    for name, purpose, run, needs in (
+        ("standing-still", "owners that do not get on", progress.standing_still, _OWNERS + _OFFSETS),
+        ("no-member", "waiting messages of a group without members", progress.without_members, _IDS),
+        ("stuck", "a group that does not settle", progress.stuck_groups, _CLAIMS),
+    )
+)
+
 CHECKS: tuple[Check, ...] = (
     Check("persistent-owner", "owner nodes that no session ends", owners.persistent_owners, _OWNERS),
     Check("orphan-owner", "owner nodes of a session that registered no member", owners.orphan_owners, _CLAIMS),
@@ -77,6 +87,7 @@ CHECKS: tuple[Check, ...] = (
     Check("double-registration", "sessions or processes with two registrations", members.double_registrations, _IDS),
     Check("mixed-strategies", "members that assign by different strategies", strategies.mixed_strategies, _CLAIMS),
     Check("roundrobin-releases", "`roundrobin` of releases 0.x beside 1.x", strategies.mixed_releases, _CLAIMS),
+    Check("idle-member", "members that subscribe to nothing", members.idle_members, _IDS),
     Check("idle-threads", "threads that own nothing by the plan", strategies.idle_threads, _IDS),
     Check("flapping", "members that come and go", members.flapping_members, _IDS),
     Check("membership-size", "a list of members too large for one answer", members.membership_size, _IDS),
@@ -85,6 +96,7 @@ CHECKS: tuple[Check, ...] = (
     Check("scala-patience", "Scala members that give up before a session ends", timeouts.scala_patience, _IDS),
     Check("member-clock", "members whose clock differs from ZooKeeper's", clocks.member_clocks, _IDS),
     Check("our-clock", "this machine's clock against ZooKeeper's", clocks.our_clock),
+    *_PROGRESS,
     Check("dead-offsets", "offsets of topics and partitions that are gone", offsets.dead_offsets, _OFFSETS, False),
     Check("offset-outside-log", "offsets below or beyond their log", offsets.offsets_outside_logs, _OFFSETS, False),
     Check("offset-not-a-number", "offset nodes that nobody can read", offsets.offsets_that_are_no_numbers, _OFFSETS),
@@ -111,14 +123,34 @@ def examine(
     member; ``probe`` compares our clock with ZooKeeper's; ``chroots`` maps each chroot of the servers (empty: none) to
     its contents, of ``brokers`` and ``group``. Raises ValueError without a snapshot.
     """
-    seen = Observations(snapshots, member_config, probe, chroots)
+    return findings_of(Observations(snapshots, member_config, probe, chroots))
+
+
+def findings_of(seen: Observations) -> tuple[Finding, ...]:
+    """Return the findings about what was observed, as :func:`examine` does."""
     found = [
         finding
         for check in CHECKS
         if not check.in_zookeeper or seen.latest.in_zookeeper or not seen.latest.in_kafka
         for finding in _run(check, seen)
     ]
-    return tuple(sorted(found, key=lambda one: (-one.level, one.unknown)))
+    return tuple(sorted(_told_once(found), key=lambda one: (-one.level, one.unknown)))
+
+
+def _told_once(found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with one for all nodes that we may not read, which names the checks left undecided by them.
+
+    Otherwise each check says the same sentence of the same node.
+    """
+    told = next((one for one in found if one.check == "acl" and "right to read is missing" in one.text), None)
+    if told is None:
+        return list(found)
+    same = [one for one in found if one.unknown and reading.is_forbidden(one.text)]
+    if not same:
+        return list(found)
+    checks = ", ".join(dict.fromkeys(one.check for one in same))
+    evidence = "; ".join(filter(None, (told.evidence, f"undecided without these nodes: {checks}")))
+    return [replace(one, evidence=evidence) if one is told else one for one in found if one not in same]
 
 
 def _run(check: Check, seen: Observations) -> Iterator[Finding]:
@@ -129,7 +161,9 @@ def _run(check: Check, seen: Observations) -> Iterator[Finding]:
         found = [Finding(Level.OK, f"{check.purpose}: none")]
     if len(found) > MOST_FINDINGS:
         rest = found[MOST_FINDINGS:]
-        more = Finding(max(one.level for one in rest), f"{len(rest)} more findings of this check")
+        tps = tuple(tp for one in rest for tp in one.partitions)
+        level, such = max(one.level for one in rest), f"such as: {rest[0].text}"
+        more = Finding(level, f"{len(rest)} more findings of this check", such, partitions=tps)
         found = [*found[:MOST_FINDINGS], more]
     for finding in (*found, *gaps):
         yield replace(finding, check=check.name, link=link)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zkconsumer.operations.doctor.findings import Finding, Level, Observations, seconds, unknown
+from zkconsumer.operations.doctor.findings import Finding, Level, Observations, not_looked_at, seconds, unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot, NodeStat
 from zkconsumer.zookeeper import paths
 
@@ -64,7 +64,7 @@ def our_clock(seen: Observations) -> Iterator[Finding]:
             remedy=_REMEDY,
         )
     elif snapshot.zookeeper:
-        yield unknown(
+        yield not_looked_at(
             "whether this machine's clock agrees with ZooKeeper's needs a node that is written now",
             remedy="add --write-probe: it makes one ephemeral node and deletes it",
         )

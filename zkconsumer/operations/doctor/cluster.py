@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.doctor.findings import (
@@ -11,11 +11,12 @@ from zkconsumer.operations.doctor.findings import (
     Observations,
     counted,
     listed,
+    not_looked_at,
     partitions_text,
     shell_command,
     unknown,
 )
-from zkconsumer.operations.doctor.reading import why_unread
+from zkconsumer.operations.doctor.reading import forbidden_nodes, why_unread
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.zookeeper import paths
@@ -41,16 +42,16 @@ def chroot_mistakes(seen: Observations) -> Iterator[Finding]:
         likely = [f"{servers}{one}" for one, found in sorted((beside or {}).items()) if "brokers" in found]
         if why:
             yield unknown(f"whether brokers are registered in this chroot: {why}", node=paths.BROKER_IDS)
-        else:
+        elif not any(
+            one.created for one in snapshot.topics.values()
+        ):  # with topics the chroot is the right one, and its brokers are away
             said = f"use --zookeeper {listed(likely)}, and so for the members" if likely else "compare with"
             said += "" if likely else " zookeeper.connect in the brokers' server.properties"
             text = f"no broker is registered in the chroot {chroot or '/'}: it may be the wrong one"
             yield Finding(Level.ERROR, text, snapshot.zookeeper, paths.BROKER_IDS, said)
     yield from _configured(seen, servers, chroot)
     if beside is None:
-        yield unknown(
-            "the other chroots of these servers were not looked at", remedy="ask the servers (without --from)"
-        )
+        yield not_looked_at("the other chroots of these servers", remedy="ask the servers (without --from)")
         return
     with_brokers = [one or "/" for one, found in sorted(beside.items()) if "brokers" in found]
     for other in sorted(one for one, found in beside.items() if one != chroot and "group" in found):
@@ -86,8 +87,8 @@ def mixed_rights(seen: Observations) -> Iterator[Finding]:
     snapshot = seen.latest
     if not snapshot.zookeeper or not snapshot.in_zookeeper:
         return
-    if not snapshot.acls:
-        yield unknown("the rights on the nodes were not read")
+    if not snapshot.acls and not forbidden_nodes(snapshot):
+        yield not_looked_at("the rights on the nodes", remedy="run zkconsumer doctor on the cluster (without --from)")
     base = f"{paths.CONSUMERS}/{snapshot.group}/"
     for part in ("ids", "owners", "offsets"):
         by_writers: dict[str, list[str]] = {}
@@ -96,13 +97,23 @@ def mixed_rights(seen: Observations) -> Iterator[Finding]:
                 by_writers.setdefault(_writers(rights), []).append(path)
         if len(by_writers) > 1:
             yield _mixed(seen, part, by_writers)
-    forbidden = [one.what for one in snapshot.problems if "does not let us" in one.why or "forbid" in one.why]
-    if forbidden:
-        yield unknown(
-            f"we may not read {counted(len(forbidden), 'node')}: {listed(forbidden, 3)}",
-            remedy="log in as the members do: --command-config FILE",
-            node=forbidden[0],
-        )
+    if forbidden := forbidden_nodes(snapshot):
+        yield _forbidden(snapshot, forbidden)
+
+
+def _forbidden(snapshot: GroupSnapshot, nodes: Sequence[str]) -> Finding:
+    """Name the nodes that we may not read, once for all checks."""
+    parents = sorted({path for path in (one.rpartition("/")[0] for one in nodes) if path in snapshot.acls})
+    known = [f"{path} has {snapshot.acls[path]}" for path in (*nodes, *parents) if path in snapshot.acls]
+    return Finding(
+        Level.WARN,
+        f"the right to read is missing on {counted(len(nodes), 'node')}: {listed(nodes, 3)}. What a member without this"
+        " right does there fails as well",
+        "; ".join(known[:3]),
+        nodes[0],
+        "log in as the members do (--command-config FILE). To give the right to all, as a user with the right to"
+        " administer: " + shell_command(snapshot, "setAcl", nodes[0], "world:anyone:cdrwa"),
+    )
 
 
 def _mixed(seen: Observations, part: str, by_writers: Mapping[str, list[str]]) -> Finding:
@@ -195,7 +206,13 @@ def _partitions(seen: Observations) -> Iterator[Finding]:
             partitions_text(headless) + (f"; brokers not registered: {listed(down)}" if down else ""),
             paths.partition_state(headless[0]),
             f"start brokers {listed(down)}" if down else "see the controller's log",
+            partitions=headless,
         )
+    silent = [tp for tp in wanted if tp not in headless and _unread(snapshot, tp)]
+    if silent:
+        why = listed(sorted({snapshot.logs[tp].problem for tp in silent}), 3)
+        text = f"the logs of {counted(len(silent), 'partition')} cannot be read, so their lag is unknown: {why}"
+        yield Finding(Level.WARN, text, partitions_text(silent), remedy="look at these brokers", partitions=silent)
     thin = [tp for tp in wanted if 0 < len(snapshot.logs[tp].in_sync) < len(snapshot.logs[tp].replicas)]
     if thin:
         missing = sorted({b for tp in thin for b in set(snapshot.logs[tp].replicas) - set(snapshot.logs[tp].in_sync)})
@@ -206,6 +223,12 @@ def _partitions(seen: Observations) -> Iterator[Finding]:
     if blind:
         why = snapshot.logs[blind[0]].problem
         yield unknown(f"leaders and replicas of {partitions_text(blind)}" + (f": {why}" if why else ""))
+
+
+def _unread(snapshot: GroupSnapshot, tp: TopicPartition) -> bool:
+    """Whether a broker was asked for the log of a partition in vain. Its last known lag may be old."""
+    log = snapshot.logs[tp]
+    return log.end is None and "did not answer" in log.problem
 
 
 def _without_leader(snapshot: GroupSnapshot, tp: TopicPartition) -> bool:

@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import reduce
 
 from zkconsumer.model import TopicPartition
+from zkconsumer.operations.group_progress import Progress, after
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis
 
@@ -33,8 +35,10 @@ class Finding:
 
     ``text`` says what is wrong, or that nothing is. ``evidence`` are the values that show it, ``node`` is the path of
     the node or the name of the broker, ``remedy`` is what to do, with the command to type. ``unknown`` marks a check
-    that what was read cannot decide; its level is ``NOTE`` and its text begins with "unknown". ``check`` and ``link``
-    are the name of the check and its place in the docs.
+    that what was read cannot decide; its level is ``NOTE`` and its text begins with "unknown". Its level is ``OK`` if
+    the check needs an option, or a right, that was not given. ``check`` and ``link`` are the name of the check and its
+    place in the docs. ``partitions`` are those that the finding is about, and ``since`` is when their illness began at
+    the latest, in milliseconds since 1970; None if that is unknown.
     """
 
     level: Level
@@ -45,11 +49,26 @@ class Finding:
     unknown: bool = False
     check: str = ""
     link: str = ""
+    partitions: Collection[TopicPartition] = ()
+    since: int | None = None
+
+    @property
+    def headline(self) -> str:
+        """The first sentence of the text."""
+        return self.text.partition(". ")[0]
 
 
-def unknown(why: str, *, remedy: str = "", node: str = "") -> Finding:
+def unknown(why: str, *, remedy: str = "", node: str = "", partitions: Collection[TopicPartition] = ()) -> Finding:
     """Return the finding of a check that cannot be decided. It is never "ok"."""
-    return Finding(Level.NOTE, f"unknown: {why}", node=node, remedy=remedy, unknown=True)
+    return Finding(Level.NOTE, f"unknown: {why}", node=node, remedy=remedy, unknown=True, partitions=partitions)
+
+
+def not_looked_at(why: str, *, remedy: str) -> Finding:
+    """Return the finding of a check that needs what was not asked for. A group is "ok" without it.
+
+    Otherwise no group would ever be "ok": there is always one more option.
+    """
+    return Finding(Level.OK, f"not looked at: {why}", remedy=remedy, unknown=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +86,15 @@ class Observations:
 
     ``snapshots`` are of one group, oldest first, at least one. ``member_config`` are the properties of a Scala member,
     None if they were not given. ``probe`` is None if no node was written. ``chroots`` maps each chroot of the servers
-    to its contents, of ``brokers`` and ``group``; None if they were not asked.
+    to its contents, of ``brokers`` and ``group``; None if they were not asked. ``progress`` is that of the partitions,
+    and is found from the snapshots unless it is given.
     """
 
     snapshots: Sequence[GroupSnapshot]
     member_config: Mapping[str, str] | None = None
     probe: ClockProbe | None = None
     chroots: Mapping[str, Collection[str]] | None = None
+    progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
     latest: GroupSnapshot = field(init=False)
     analysis: GroupAnalysis = field(init=False)
 
@@ -82,6 +103,8 @@ class Observations:
             raise ValueError("snapshots: at least one is needed")
         object.__setattr__(self, "latest", self.snapshots[-1])
         object.__setattr__(self, "analysis", GroupAnalysis(self.latest, self.earlier))
+        if not self.progress:
+            object.__setattr__(self, "progress", reduce(after, self.snapshots, self.progress))
 
     @property
     def earlier(self) -> Sequence[GroupSnapshot]:

@@ -13,10 +13,12 @@ from zkconsumer.operations.doctor.findings import (
     counted,
     delete_node,
     listed,
+    not_looked_at,
     our_command,
     seconds,
     unknown,
 )
+from zkconsumer.operations.doctor.reading import topics_problem
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.zookeeper import paths
@@ -104,6 +106,42 @@ def _doubles_in_a_process(snapshot: GroupSnapshot) -> Iterator[Finding]:
             )
 
 
+def idle_members(seen: Observations) -> Iterator[Finding]:
+    """Find members whose subscription has no topic that exists. The plan can give them nothing, and they read nothing.
+
+    A member of this package may be registered without topics on purpose, so that is a note.
+    """
+    snapshot = seen.latest
+    why = topics_problem(snapshot)
+    for consumer, node in sorted(snapshot.members.items()):
+        one = node.registration
+        if one is None or any(topic in snapshot.topics for topic in seen.analysis.threads.get(consumer, {})):
+            continue
+        if one.subscription and f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}" in seen.analysis.view.unreadable:
+            continue  # its filter cannot be computed here
+        path = _path(snapshot, consumer)
+        if not one.subscription:
+            ours = member_kind(node) is MemberKind.ZKCONSUMER
+            yield Finding(
+                Level.NOTE if ours else Level.WARN,
+                f"{consumer} subscribes to nothing: it is registered, owns nothing and reads nothing",
+                f"pattern {one.pattern}, subscription {{}}",
+                path,
+                "name its topics where it makes its streams, or end its process",
+            )
+        elif why:
+            yield unknown(f"whether the topics of {consumer} exist: {why}", node=path)
+        else:
+            what = "a filter that no topic matches" if one.is_wildcard else "topics that do not exist"
+            yield Finding(
+                Level.WARN,
+                f"{consumer} subscribes to {what}: it owns nothing and reads nothing",
+                f"pattern {one.pattern}, subscription {listed(sorted(one.subscription))}",
+                path,
+                "correct its subscription, or create the topic",
+            )
+
+
 # ---- the group as a whole
 
 
@@ -157,7 +195,7 @@ def flapping_members(seen: Observations) -> Iterator[Finding]:
         )
     age = max(1, snapshot.taken - node.ctime)
     average = f"; since the group began, ids changed {node.cversion} times in {seconds(age)}"
-    yield unknown(
+    yield not_looked_at(
         "one look cannot tell whether members come and go" + average,
         remedy="look twice: add --twice 60, or give two files with --from",
     )

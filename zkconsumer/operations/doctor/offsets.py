@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations import group_view
 from zkconsumer.operations.doctor.findings import (
     Finding,
     Level,
@@ -20,7 +19,7 @@ from zkconsumer.operations.doctor.findings import (
     unknown,
 )
 from zkconsumer.operations.doctor.reading import not_read, topics_problem, why_topic_unread
-from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog
+from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog, gone_before, gone_words, lag_between
 
 JUST_COMMITTED_MS = 10_000
 """Stores that differ after a commit this young may only have been read at different moments."""
@@ -72,7 +71,8 @@ def dead_offsets(seen: Observations) -> Iterator[Finding]:
     for tp in sorted(committed):
         by_topic.setdefault(tp.topic, []).append(tp)
     hidden = any(node.registration is None for node in snapshot.members.values())  # it may subscribe to anything
-    subscribed = group_view.subscribed_topics(snapshot) if snapshot.members and not hidden else None
+    subscribed = seen.analysis.subscribed if snapshot.members and not hidden else None
+    existing = set(snapshot.partitions_of(by_topic))
     for topic, stored in by_topic.items():
         known = snapshot.topics.get(topic)
         node = f"/consumers/{snapshot.group}/offsets/{topic}"
@@ -80,12 +80,12 @@ def dead_offsets(seen: Observations) -> Iterator[Finding]:
             yield unknown(f"whether topic {topic} exists: {unread}", node=node)
         elif known is None:
             text = f"topic {topic} does not exist, but has {counted(len(stored), 'offset')}"
-            yield Finding(Level.WARN, text, partitions_text(stored), node, remedy)
+            yield Finding(Level.WARN, text, partitions_text(stored), node, remedy, partitions=stored)
         elif known.problem:
             yield unknown(f"the partitions of topic {topic} were not read ({known.problem})", node=node)
-        elif gone := [tp for tp in stored if tp.partition not in known.partitions]:
+        elif gone := sorted(set(stored) - existing):
             text = f"topic {topic} has {counted(len(known.partitions), 'partition')}; {len(gone)} offsets are of others"
-            yield Finding(Level.WARN, text, partitions_text(gone), node, remedy)
+            yield Finding(Level.WARN, text, partitions_text(gone), node, remedy, partitions=gone)
         elif subscribed is not None and topic not in subscribed:
             text = f"no member subscribes to topic {topic} any more; its lag only grows"
             yield Finding(Level.NOTE, text, partitions_text(stored), node, f"{remedy} --unsubscribed")
@@ -95,9 +95,10 @@ def offsets_outside_logs(seen: Observations) -> Iterator[Finding]:
     """Find offsets below the start or beyond the end of their log, and offsets of a topic's former life."""
     snapshot = seen.latest
     unread: list[TopicPartition] = []
+    existing = set(snapshot.partitions_of(snapshot.topics))
     for tp, one in _committed(snapshot):
         topic, log = snapshot.topics.get(tp.topic), snapshot.logs.get(tp)
-        if one.offset < 0 or topic is None or tp.partition not in topic.partitions:
+        if one.offset < 0 or topic is None or tp not in existing:
             continue
         former = topic.created is not None and one.written is not None and one.written < topic.created
         if log is not None and log.start is not None and one.offset < log.start:
@@ -106,12 +107,13 @@ def offsets_outside_logs(seen: Observations) -> Iterator[Finding]:
             yield _beyond(snapshot, tp, one, log, former=former)
         elif former:
             text = f"the offset {one.offset} of {tp} is older than the topic, which was created anew after it"
-            yield Finding(Level.WARN, text, _times(topic.created, one), one.node, _reset(snapshot, tp, "--to-earliest"))
+            remedy = _reset(snapshot, tp, "--to-earliest")
+            yield Finding(Level.WARN, text, _times(topic.created, one), one.node, remedy, partitions=(tp,))
         elif log is None or log.start is None or log.end is None:
             unread.append(tp)
     if unread:
         why = not_read(snapshot, "log")
-        yield unknown(f"the logs of {partitions_text(unread)} were not read{why}")
+        yield unknown(f"the logs of {partitions_text(unread)} were not read{why}", partitions=unread)
 
 
 def _times(created: int | None, one: _Committed) -> str:
@@ -121,16 +123,18 @@ def _times(created: int | None, one: _Committed) -> str:
 
 
 def _below(snapshot: GroupSnapshot, tp: TopicPartition, one: _Committed, log: PartitionLog, *, former: bool) -> Finding:
-    lost = (log.start or 0) - one.offset
-    more = "" if log.end is None else f", largest skips {log.end - (log.start or 0)} more"
+    lost = gone_before(one.offset, log)
+    left = lag_between(one.offset, log)
+    more = "" if left is None else f", largest skips the {left} too"
     return Finding(
         Level.ERROR,
-        f"the offset of {tp} in {one.store} lies below its log: auto.offset.reset will apply. {lost} messages were"
-        f" deleted before they were read; smallest goes on behind them{more}"
+        f"the offset of {tp} in {one.store} lies below its log: {gone_words(lost, left)}. The {lost} messages were"
+        f" deleted before they were read. auto.offset.reset will apply: smallest goes on behind them{more}"
         + (". The topic was created anew" if former else ""),
         f"offset {one.offset}, log {log.start}..{log.end}",
         one.node,
         _reset(snapshot, tp, "--to-earliest"),
+        partitions=(tp,),
     )
 
 
@@ -141,11 +145,13 @@ def _beyond(
     cause = "the topic was created anew" if former else "the topic was created anew, or its log was cut"
     return Finding(
         Level.ERROR,
-        f"the offset of {tp} in {one.store} lies beyond its log: {cause}. auto.offset.reset will apply: {again}"
+        f"the offset of {tp} in {one.store} lies beyond its log, so its lag is unknown: {cause}."
+        f" auto.offset.reset will apply: {again}"
         "largest skips them",
         f"offset {one.offset}, log {log.start}..{log.end}",
         one.node,
         _reset(snapshot, tp, "--to-earliest"),
+        partitions=(tp,),
     )
 
 

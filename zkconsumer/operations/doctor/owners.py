@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.doctor.findings import (
@@ -17,6 +18,7 @@ from zkconsumer.operations.doctor.findings import (
     unknown,
 )
 from zkconsumer.operations.doctor.reading import why_no_nodes
+from zkconsumer.operations.doctor.strategies import mixed_members, probably_mixed
 from zkconsumer.operations.doctor.timeouts import longest_session, member_patience
 from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
 from zkconsumer.operations.group_view import MemberKind, member_kind
@@ -37,6 +39,7 @@ def persistent_owners(seen: Observations) -> Iterator[Finding]:
                 f"ephemeralOwner 0, content {node.thread or node.problem!r}, {_age(seen.latest, node)} old",
                 path,
                 f"delete it: {delete_node(seen.latest, path, node.stat.version)}",
+                partitions=(tp,),
             )
 
 
@@ -80,6 +83,7 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition], earlier
             _path(snapshot, tps[0]),
             f"restart the process of {node.thread!r}" + (f" at {address}" if address else "") + ": its session ends"
             " with it, and then its owner nodes",
+            partitions=tps,
         )
     most = f"{seconds(limit)}, the longest session {'that the servers allow' if sure else 'by default'}"
     return Finding(
@@ -89,6 +93,7 @@ def _orphan(seen: Observations, session: int, tps: list[TopicPartition], earlier
         evidence,
         _path(snapshot, tps[0]),
         f"look again after {seconds(limit)}; if it is still there, restart the process of {node.thread!r}",
+        partitions=tps,
     )
 
 
@@ -122,6 +127,7 @@ def unknown_owners(seen: Observations) -> Iterator[Finding]:
             f"{who}, claimed {_age(snapshot, node)} ago",
             path,
             f"restart {holder}" if holder else "see the findings on persistent owners",
+            partitions=(tp,),
         )
 
 
@@ -139,11 +145,17 @@ def unowned_partitions(seen: Observations) -> Iterator[Finding]:
         if tp not in snapshot.owners and tp not in seen.analysis.reserved:
             missing.setdefault(_member(expected.get(tp, ThreadId(""))), []).append(tp)
     quiet = seen.analysis.quiet_for
+    settled = bool(missing) and quiet is not None and quiet * 1000 > member_patience(seen)[0]
+    # computed once: both look at the whole group
+    mixed, probably = (mixed_members(seen), probably_mixed(seen)) if settled else ("", {})
     for member, tps in sorted(missing.items()):
-        yield _unowned(seen, member, tps, quiet)
+        yield replace(_unowned(seen, member, tps, quiet, mixed, probably.get(member, "")), partitions=tps)
 
 
-def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition], quiet: float | None) -> Finding:
+def _unowned(
+    seen: Observations, member: ConsumerId, tps: list[TopicPartition], quiet: float | None, mixed: str, other: str
+) -> Finding:
+    """Arguments: ``mixed`` and ``other`` say that strategies differ: certainly, or probably that of this member."""
     snapshot = seen.latest
     node = snapshot.members.get(member)
     kind = MemberKind.UNKNOWN if node is None else member_kind(node)
@@ -162,8 +174,17 @@ def _unowned(seen: Observations, member: ConsumerId, tps: list[TopicPartition], 
     if quiet * 1000 <= patience:
         later = f"look again after {seconds(patience)} without a change"
         return Finding(Level.NOTE, f"{text}; a rebalance may be under way", evidence, path, later)
+    if mixed:
+        text += "; the members use different strategies, so that they claim the same partitions"
+        remedy = f"set one partition.assignment.strategy, and restart the members that change: {mixed}"
+        return Finding(Level.ERROR, text, evidence, path, f"{remedy}. Waking the members cannot mend it")
     if kind is MemberKind.SCALA:
-        return _gave_up(snapshot, text, evidence, path, f"{seconds(patience)} {told}")
+        found = _gave_up(snapshot, text, evidence, path, f"{seconds(patience)} {told}")
+        if other:
+            first = f"compare its partition.assignment.strategy with {seen.analysis.strategy.label}, that of the others"
+            remedy = f"{first}, and set one strategy ({other}). Only if they are the same, {found.remedy}"
+            found = replace(found, evidence=f"{evidence}; {other}", remedy=remedy)
+        return found
     advice = "restart the member that should own them" if node is None else "its connector.state and log say why"
     return Finding(Level.ERROR, f"{text}; it cannot claim them", evidence, path, advice)
 

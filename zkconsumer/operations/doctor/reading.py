@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zkconsumer.operations.doctor.findings import Finding, Level, Observations, counted, listed, unknown
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot
 from zkconsumer.zookeeper import paths
 
 
@@ -56,9 +56,25 @@ def not_read(snapshot: GroupSnapshot, word: str) -> str:
     return f" ({found[0].what}: {found[0].why})" if found else ""
 
 
+def forbidden_nodes(snapshot: GroupSnapshot) -> list[str]:
+    """Return the paths that ZooKeeper does not let us read, each once. The check ``acl`` tells them."""
+    found = {one.what for one in snapshot.problems if is_forbidden(one.why) and one.what.startswith("/")}
+    group = f"{paths.CONSUMERS}/{snapshot.group}"
+    for part, nodes in (("owners", snapshot.owners), ("offsets", snapshot.offsets)):
+        found |= {f"{group}/{part}/{tp.topic}/{tp.partition}" for tp, one in nodes.items() if is_forbidden(one.problem)}
+    found |= {f"{group}/ids/{name}" for name, one in snapshot.members.items() if is_forbidden(one.problem)}
+    return sorted(found)
+
+
+def is_forbidden(text: str) -> bool:
+    """Return whether a reason is that of a node that we may not read."""
+    return FORBIDDEN_NODE in text
+
+
 def unread_parts(seen: Observations) -> Iterator[Finding]:
     """Name what could not be read at all, since every other check knows nothing of it."""
-    problems = seen.latest.problems
+    told = set(forbidden_nodes(seen.latest)) if seen.latest.in_zookeeper else set()
+    problems = [one for one in seen.latest.problems if one.what not in told or not is_forbidden(one.why)]
     if problems:
         texts = [f"{one.what}: {one.why}" for one in problems]
         yield unknown(f"{counted(len(problems), 'thing')} could not be read", node=problems[0].what)

@@ -17,8 +17,11 @@ from zkconsumer.operations.doctor.findings import (
 )
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import GroupAnalysis, MemberKind, member_kind
-from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD
+from zkconsumer.operations.strategy_inference import CANDIDATES, RANGE, ROUNDROBIN, ROUNDROBIN_OLD
 from zkconsumer.zookeeper import paths
+
+LOOKS = 3
+"""The most snapshots by which the strategy of a member is inferred, the latest ones."""
 
 
 def mixed_strategies(seen: Observations) -> Iterator[Finding]:
@@ -63,12 +66,66 @@ def _odd_ones(seen: Observations, *, releases: bool) -> Iterator[Finding]:
     elif undecided and not odd:
         silent = [c for c in undecided if member_kind(seen.latest.members[c]) is MemberKind.SCALA]
         if silent and not releases:
-            yield unknown(
-                f"the strategy of {listed(silent, 3)}, which advertise none: their partitions do not tell"
-                + _would_collide(seen, silent)
-            )
+            yield from _silent(seen, best, fits, silent)
         elif silent and best in (ROUNDROBIN.label, ROUNDROBIN_OLD.label):
             yield unknown(f"the release of {listed(silent, 3)}, which own nothing to tell by")
+
+
+def _silent(
+    seen: Observations, best: str, fits: Mapping[ConsumerId, Sequence[str]], silent: Sequence[ConsumerId]
+) -> Iterator[Finding]:
+    """Judge members that own nothing and advertise nothing: does another strategy explain why they own nothing?"""
+    words = probably_mixed(seen)
+    colliding = [consumer for consumer in silent if consumer in words]
+    for consumer in colliding:
+        others = [one for one in sorted(fits) if best in fits[one]]
+        yield Finding(
+            Level.WARN,
+            f"{consumer} probably uses another strategy: set one strategy. These members have {best}:"
+            f" {listed(others, 3)}; {consumer} owns nothing, and nobody holds what {best} gives it",
+            words[consumer],
+            _path(seen.latest, consumer),
+            f"give {consumer} the partition.assignment.strategy of the others, and restart it",
+        )
+    if rest := [consumer for consumer in silent if consumer not in colliding]:
+        yield unknown(f"the strategy of {listed(rest, 3)}, which advertise none: their partitions do not tell")
+
+
+def probably_mixed(seen: Observations) -> Mapping[ConsumerId, str]:
+    """Return the Scala members that own nothing although nobody holds what the strategy in effect gives them.
+
+    Each comes with the partitions of others that another strategy would make it claim. Such a member claims all or
+    nothing, so that strategy explains why it owns nothing. Waking it cannot mend that.
+    """
+    found: dict[ConsumerId, str] = {}
+    owning = {seen.analysis.registered.get(thread) for thread in seen.analysis.owners.values()}
+    advertised = _advertised(seen.latest)
+    given: dict[ConsumerId | None, bool] = {}  # whether nobody holds anything of what a member should have
+    for tp, thread in seen.analysis.expected.items():
+        member = seen.analysis.registered.get(thread)
+        given[member] = given.get(member, True) and tp not in seen.analysis.owners
+    for consumer, node in sorted(seen.latest.members.items()):
+        free = given.get(consumer, False)
+        if member_kind(node) is MemberKind.SCALA and free and consumer not in owning and consumer not in advertised:
+            words = [
+                f"{label} would make it claim {partitions_text(taken)}, which others own"
+                for label, taken in seen.analysis.collisions.get(consumer, {}).items()
+            ]
+            found |= {consumer: "; ".join(words)} if words else {}
+    return found
+
+
+def mixed_members(seen: Observations) -> str:
+    """Return which members have which strategy, empty unless they certainly differ."""
+    if seen.analysis.bridges_only or len(seen.latest.members) < 2:
+        return ""
+    fits, _ = _fits(seen)
+    if not all(fits.values()) or not fits or set.intersection(*map(set, fits.values())):
+        return ""
+    by_label: dict[str, list[ConsumerId]] = {}
+    for consumer, labels in sorted(fits.items()):
+        by_label.setdefault(" or ".join(labels), []).append(consumer)
+    return "; ".join(f"{label}: {listed(members, 3)}" for label, members in sorted(by_label.items()))
 
 
 def _fits(seen: Observations) -> tuple[dict[ConsumerId, tuple[str, ...]], list[ConsumerId]]:
@@ -77,22 +134,35 @@ def _fits(seen: Observations) -> tuple[dict[ConsumerId, tuple[str, ...]], list[C
     A member may have every strategy that explains its partitions in all snapshots with the same members.
     """
     fits: dict[ConsumerId, tuple[str, ...]] = {}
-    for snapshot in seen.snapshots:
-        if {c: n.registration for c, n in snapshot.members.items()} != {
-            c: n.registration for c, n in seen.latest.members.items()
-        }:
-            continue
+    advertised = _advertised(seen.latest)
+    # each computes the assignment of the whole group three times, and a server judges at every reading
+    for snapshot in _telling(seen) if advertised.keys() != seen.latest.members.keys() else ():
         for consumer, one in _explained(GroupAnalysis(snapshot)).items():
             fits[consumer] = tuple(label for label in fits.get(consumer, one) if label in one)
-    fits |= {consumer: (label,) for consumer, label in _advertised(seen.latest).items()}
+    fits |= {consumer: (label,) for consumer, label in advertised.items()}
     telling = {consumer: one for consumer, one in fits.items() if one}
     return telling, sorted(set(seen.latest.members) - set(telling))
+
+
+def _telling(seen: Observations) -> list[GroupSnapshot]:
+    """Return the latest few snapshots with the present members that differ in their owners."""
+
+    def registered(snapshot: GroupSnapshot) -> object:
+        return {c: n.registration for c, n in snapshot.members.items()}, snapshot.topics
+
+    found: list[GroupSnapshot] = []
+    for snapshot in reversed(seen.snapshots):
+        if len(found) == LOOKS:
+            break
+        if registered(snapshot) == registered(seen.latest) and all(one.owners != snapshot.owners for one in found):
+            found.append(snapshot)
+    return found
 
 
 def _explained(analysis: GroupAnalysis) -> Mapping[ConsumerId, tuple[str, ...]]:
     """Return the strategies that explain the partitions of each member with any."""
     made = {}
-    for one in (RANGE, ROUNDROBIN, ROUNDROBIN_OLD):
+    for one in CANDIDATES:
         made[one.label] = GroupAnalysis(analysis.snapshot, strategy=one).expected
     owned: dict[ConsumerId, list[tuple[TopicPartition, ThreadId]]] = {}
     for tp, thread in analysis.owners.items():
@@ -136,7 +206,7 @@ def _mixture(
     what = (
         "roundrobin members of releases 0.x and 1.x are in one group"
         if releases
-        else "members use different strategies"
+        else "set one strategy: members use different ones"
     )
     remedy = (
         "run the same release everywhere, or use range; for members of this package set scala.compat.version"
@@ -157,23 +227,6 @@ def _how_known(snapshot: GroupSnapshot, consumer: ConsumerId) -> str:
         return "it advertises that"
     owned = [tp for tp, owner in snapshot.owners.items() if owner.thread.rpartition("-")[0] == consumer]
     return f"it owns {partitions_text(owned)}" if owned else "it owned partitions by that before"
-
-
-def _would_collide(seen: Observations, silent: Sequence[ConsumerId]) -> str:
-    """Return which strategies would make silent members claim what others own: the cause of their failure, perhaps."""
-    if not any(seen.analysis.expected.get(tp) for tp in seen.latest.partitions_of(seen.analysis.subscribed)):
-        return ""
-    found = []
-    for one in (RANGE, ROUNDROBIN, ROUNDROBIN_OLD):
-        made = GroupAnalysis(seen.latest, strategy=one).expected
-        taken = [
-            tp
-            for tp, thread in made.items()
-            if ConsumerId(thread.rpartition("-")[0]) in silent and tp in seen.analysis.owners
-        ]
-        if taken:
-            found.append(f"{one.label} would make them claim {partitions_text(taken)}, which others own")
-    return "; " + "; ".join(found) if found else ""
 
 
 def idle_threads(seen: Observations) -> Iterator[Finding]:

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from zkconsumer.operations.doctor.findings import Finding, Level, Observations, counted, listed, seconds, unknown
+from zkconsumer.operations.doctor.findings import (
+    Finding,
+    Level,
+    Observations,
+    counted,
+    listed,
+    not_looked_at,
+    seconds,
+    unknown,
+)
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.group_view import MemberKind, member_kind
 
@@ -66,7 +75,7 @@ def scala_patience(seen: Observations) -> Iterator[Finding]:
     if not any(member_kind(node) is MemberKind.SCALA for node in snapshot.members.values()):
         return
     if seen.member_config is None:
-        yield unknown(
+        yield not_looked_at(
             "a Scala member's rebalance.max.retries and rebalance.backoff.ms stand in no node. By default it tries for"
             f" {seconds(DEFAULT_RETRIES * DEFAULT_BACKOFF_MS)}; the check unowned-partition shows members that gave up",
             remedy="give the properties of a Scala member: --member-config consumer.properties",
@@ -115,14 +124,16 @@ def session_timeouts(seen: Observations) -> Iterator[Finding]:
         return
     bounds = [found for server in snapshot.servers if (found := _bounds(server.tick_time, server)) is not None]
     if not bounds:
-        yield unknown("no ZooKeeper server told its tick or its bounds (srvr, conf and cons must be allowed)")
+        why = "no ZooKeeper server told its tick or its bounds"
+        yield not_looked_at(why, remedy="allow srvr, conf and cons in 4lw.commands.whitelist of the servers")
         return
     low, high = bounds[0]
     if seen.member_config is not None:
         yield from _wanted(snapshot, seen.member_config, low, high)
     negotiated = _negotiated(snapshot)
     if not negotiated:
-        yield unknown("no ZooKeeper server told the members' sessions (the command cons must be allowed)")
+        why = "no ZooKeeper server told the members' sessions"
+        yield not_looked_at(why, remedy="allow cons in 4lw.commands.whitelist of the servers")
     for bound, word, effect in (
         (low, "shortest", "a member that wants less keeps its partitions for longer after its death"),
         (high, "longest", "a member that wants more loses its session sooner than it thinks"),

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from itertools import chain
 
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode
+from zkconsumer.operations.doctor.findings import Finding
+from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode, gone_before
+from zkconsumer.operations.judgement import Judgement, Verdict, known_number
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
-from zkconsumer.operations.serving.judgement import Details, Document, Judgement, known_number
+from zkconsumer.operations.serving.group_details import Details, Document
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
 
 _GENERATED_ID = re.compile(r"(?P<host>.+)-[0-9]{13}-[0-9a-f]{1,8}", re.DOTALL)
@@ -43,7 +45,7 @@ def group_document(watched: WatchedGroup, judgement: Judgement, details: Details
         "history": _history([point for point in watched.points if point.taken > since]),
         "events": list(details.events),
         "rebalances": list(details.rebalances),
-        "findings": list(details.findings),
+        "findings": [_finding(one) for one in judgement.findings],
         "plans": dict(details.plans),
         "problems": [{"what": problem.what, "why": problem.why} for problem in snapshot.problems],
     }
@@ -60,6 +62,7 @@ def _row(watched: WatchedGroup, judgement: Judgement, now: int) -> Document:
     partitions = _partitions(watched, judgement)
     current = [tp for tp in partitions if not judgement.abandoned(tp.topic)]
     statuses = [status_of(watched.windows.get(tp, CommitWindow()), now) for tp in current]
+    oldest = min((known.taken for known in lags.values()), default=None)
     return {
         "group": watched.group,
         "serial": watched.serial,
@@ -71,13 +74,19 @@ def _row(watched: WatchedGroup, judgement: Judgement, now: int) -> Document:
         "incomplete": bool(watched.snapshot.problems),
         "state": judgement.state,
         "reason": judgement.reason,
-        "status": status_of_group(statuses).name,
+        "severity": str(judgement.severity),
+        "finding_counts": dict(judgement.counts),
+        "headline": judgement.headline or None,
+        "status": judgement.status,
+        "burrow_status": status_of_group(statuses).name,
         "coordination": judgement.coordination or None,
         "strategy": judgement.strategy or None,
         "member_count": known_number(len(judgement.kinds), watched.snapshot, "ids"),
         "partition_count": len(partitions),
         "owned_count": known_number(len(judgement.owners), watched.snapshot, "owners"),
         "lag": sum(known.lag for known in lags.values()) if lags else None,
+        "lag_taken": oldest,
+        "lag_age": None if oldest is None else max(0, now - oldest) / 1000,
         "unknown_lags": len([tp for tp in current if tp not in lags]),
         "lag_seconds": max(seconds, default=None),
         "abandoned_topics": sorted({tp.topic for tp in watched.lags if judgement.abandoned(tp.topic)}),
@@ -150,19 +159,48 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
         "owned_since": claim.stat.ctime if claim is not None and claim.stat is not None else None,
         "expected": expected,
         "expected_member": judgement.member_of.get(expected or ""),
-        "status": status_of(window, now).name,
+        **_verdict(judgement.verdict(tp), watched.judged.taken),
+        "burrow_status": status_of(window, now).name,
         "abandoned": judgement.abandoned(tp.topic),
         "offset": snapshot.committed(tp),
         "offset_problem": (node.problem or None) if node is not None else None,
         "committed": window.commits[-1].time if window.commits else None,
         "lag": None if known is None else known.lag,
+        "gone": gone_before(snapshot.committed(tp), None if log is None else log.log),
         "lag_seconds": None if known is None else known.seconds,
         "lag_taken": None if known is None else known.taken,
+        "lag_age": None if known is None else max(0, now - known.taken) / 1000,
         "log_start": None if log is None else log.log.start,
         "log_end": None if log is None else log.log.end,
         "log_taken": None if log is None else log.taken,
         "leader": None if log is None else log.log.leader,
         **_balance(snapshot, tp),
+    }
+
+
+def _verdict(verdict: Verdict, read: int) -> Document:
+    """Return how a partition is, with the least number of seconds for which it had been so when it was ``read``."""
+    return {
+        "severity": str(verdict.level),
+        "verdict": verdict.reason or None,
+        "check": verdict.check or None,
+        "verdict_since": verdict.since,
+        "verdict_age": None if verdict.since is None else max(0, read - verdict.since) / 1000,
+        "status": verdict.status,
+    }
+
+
+def _finding(found: Finding) -> Document:
+    return {
+        "level": str(found.level),
+        "check": found.check,
+        "text": found.text,
+        "evidence": found.evidence or None,
+        "node": found.node or None,
+        "remedy": found.remedy or None,
+        "unknown": found.unknown,
+        "since": found.since,
+        "link": found.link or None,
     }
 
 

@@ -28,6 +28,13 @@ log = logging.getLogger(__name__)
 
 TEXT = "text/plain; charset=utf-8"
 MOST_CONNECTIONS = 64
+"""The most requests that are answered at once, apart from :data:`HEALTH_PATHS`."""
+MOST_WAITING = 64
+"""The most connections whose request has not arrived. The oldest one gives way to a new one."""
+HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
+"""Answered beyond :data:`MOST_CONNECTIONS`: otherwise a scheduler restarts a service because others ask it much."""
+RETRY_SECONDS = 5
+"""The time after which a refused client may come back, in its ``Retry-After``."""
 MOST_REQUEST_BYTES = 64 * 1024
 READ_SECONDS = 10.0
 """The time in which a whole request must arrive."""
@@ -109,6 +116,9 @@ class RequestHandler(BaseHTTPRequestHandler):
         """Answer GET and HEAD."""
         self.close_connection = True
         headers = {name.lower(): value for name, value in self.headers.items()}
+        if not self.server.admit(self.connection, self.path):
+            self.respond(Response(503, b"too many requests\n", TEXT, {"Retry-After": str(RETRY_SECONDS)}))
+            return
         try:
             answer = self.server.answer(self.path, headers)
         except ValueError as error:
@@ -148,7 +158,10 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 
 class BoundedServer(HTTPServer):
-    """Accepts connections, each served in a thread of its own, at most :data:`MOST_CONNECTIONS`.
+    """Accepts connections, each served in a thread of its own.
+
+    At most :data:`MOST_CONNECTIONS` requests are answered at once, and :data:`MOST_WAITING` connections may be without
+    a request. Requests for the health are answered in any case.
 
     Arguments: ``address`` to listen on; ``name`` begins the names of the threads; ``answer`` gets the target of a
     request and its headers, with lower-case names, in the thread of the connection. A ValueError of it is the client's
@@ -169,6 +182,8 @@ class BoundedServer(HTTPServer):
         self.answer = answer
         self._name = name
         self._connections: dict[socket.socket, threading.Thread] = {}
+        self._waiting: dict[socket.socket, None] = {}  # in the order of their arrival
+        self._answering: set[socket.socket] = set()
         self._lock = InterruptibleLock()
         super().__init__((address.host, address.port), handler)
         self._accepting = threading.Thread(target=self.serve_forever, args=(0.2,), name=f"{name}-accept", daemon=True)
@@ -201,22 +216,32 @@ class BoundedServer(HTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread, or refuse it where too many are open."""
+        """Serve a connection in a thread. It takes the place of the oldest one without a request if there are many."""
         thread = threading.Thread(
             target=self._serve, args=(request, client_address), name=f"{self._name}-request", daemon=True
         )
         with self._lock:
-            full = len(self._connections) >= MOST_CONNECTIONS
-            if not full:
-                self._connections[request] = thread
-        if full:
-            self._refuse(request)
-            return
+            oldest = next(iter(self._waiting)) if len(self._waiting) >= MOST_WAITING else None
+            if oldest is not None:
+                del self._waiting[oldest]
+            self._connections[request] = thread
+            self._waiting[request] = None
+        if oldest is not None:
+            _cut(oldest)  # its thread ends, since it waits for the request
         try:
             thread.start()
         except RuntimeError:  # the system has no thread left
             self._forget(request)
             raise
+
+    def admit(self, request: socket.socket, target: str) -> bool:
+        """Return whether a request that has arrived may be answered, and count it as one that is."""
+        with self._lock:
+            self._waiting.pop(request, None)
+            if len(self._answering) < MOST_CONNECTIONS:
+                self._answering.add(request)
+                return True
+        return target.partition("?")[0] in HEALTH_PATHS
 
     def _serve(self, request: socket.socket, client_address: Any) -> None:
         try:
@@ -230,14 +255,8 @@ class BoundedServer(HTTPServer):
     def _forget(self, request: socket.socket) -> None:
         with self._lock:
             self._connections.pop(request, None)
-
-    def _refuse(self, request: socket.socket) -> None:
-        try:
-            request.settimeout(0.5)
-            request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-        except OSError:
-            log.debug("a refused client had gone")
-        self.shutdown_request(request)
+            self._waiting.pop(request, None)
+            self._answering.discard(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log a failed connection; a client that went away or was too slow is no error."""

@@ -21,7 +21,7 @@ from zkconsumer.operations.serving.burrow_rules import (
     status_of,
     status_of_group,
 )
-from zkconsumer.operations.serving.judgement import Document
+from zkconsumer.operations.serving.group_details import Document
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 
 OK = 200

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of
-from zkconsumer.operations.serving.judgement import Judgement, known_number
+from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_before
+from zkconsumer.operations.judgement import STATUSES, Judgement, known_number
+from zkconsumer.operations.serving.burrow_rules import CommitWindow, Status
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.version import VERSION
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_NUMBERS = {word: Status[word] for word in STATUSES.values()}
+"""The numbers of the words for a status. One that is unknown has no sample."""
 
 STATES = ("Stable", "Rebalancing", "Stuck", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance", "Unknown")
 
@@ -59,10 +62,10 @@ def _number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def metrics_text(board: Board, now: int) -> str:
-    """Return the metrics of all groups at ``now``, in milliseconds since 1970."""
+def metrics_text(board: Board) -> str:
+    """Return the metrics of all groups."""
     families = [*_server(board)]
-    groups = _GroupFamilies(now)
+    groups = _GroupFamilies()
     for name in sorted(board.groups):
         groups.add(board.groups[name], board.judgements.get(name, Judgement()))
     families += groups.families()
@@ -93,14 +96,19 @@ _GAUGES = {
     "kafka_consumergroup_group_lag_seconds": "Age of the message at the committed offset, 0 without lag",
     "zkconsumer_group_state": "1 for the state that the group is in",
     "zkconsumer_group_info": "How the group is coordinated, and its strategy",
-    "zkconsumer_group_status": "Burrow's number for the group: 0 not found, 1 OK, 2 WARN, 3 ERR",
+    "zkconsumer_group_severity": "The worst finding of the doctor about the group: 0 ok, 1 note, 2 warn, 3 error",
+    "zkconsumer_group_findings": "Findings of the doctor about the group, by level",
+    "zkconsumer_group_status": "The severity in Burrow's numbers: 1 OK, 2 WARN, 3 ERR",
     "zkconsumer_group_read_success": "Whether the last reading of the group succeeded and was complete",
     "zkconsumer_group_read_timestamp_seconds": "Time of the last reading of the group that succeeded",
     "zkconsumer_group_lag_timestamp_seconds": "Time of the oldest reading among the lags that are shown",
     "zkconsumer_partition_owned": "Whether a registered thread owns the partition",
     "zkconsumer_partition_owned_as_expected": "Whether the owner is the thread that the strategy gives it to",
-    "zkconsumer_partition_status": "Burrow's number: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND",
+    "zkconsumer_partition_severity": "The worst finding about the partition: 0 ok, 1 note, 2 warn, 3 error",
+    "zkconsumer_partition_status": "The severity in Burrow's numbers: 1 OK, 2 WARN, 3 ERR",
+    "zkconsumer_partition_stands_still_seconds": "Least time for which its owner has not moved on, although it lags",
     "zkconsumer_partition_last_commit_timestamp_seconds": "Time of the last commit",
+    "zkconsumer_partition_gone_messages": "Messages that were deleted before the group read them",
     "zkconsumer_partition_log_start_offset": "First offset in the log of a partition that the group consumes",
     "zkconsumer_partition_log_end_offset": "End of the log of a partition that the group consumes",
     "zkconsumer_partition_finished_beyond": "Messages beyond the committed offset that a note says to be finished",
@@ -118,8 +126,7 @@ _COUNTERS = {
 class _GroupFamilies:
     """The families with a label for the group, filled group by group."""
 
-    def __init__(self, now: int) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._families = {name: Family(name, "gauge", text) for name, text in _GAUGES.items()}
         self._families |= {name: Family(name, "counter", text) for name, text in _COUNTERS.items()}
 
@@ -136,6 +143,12 @@ class _GroupFamilies:
         partitions = sorted({*watched.snapshot.partitions(), *judgement.expected, *watched.lags})
         for tp in partitions:
             labels = {"consumergroup": watched.group, "topic": tp.topic, "partition": str(tp.partition)}
+            verdict = judgement.verdict(tp)
+            self._add("zkconsumer_partition_severity", verdict.level, labels)
+            self._add("zkconsumer_partition_status", _NUMBERS.get(verdict.status), labels)
+            if verdict.check == "standing-still" and verdict.since is not None:
+                still = max(0, watched.judged.taken - verdict.since) / 1000  # later it may have moved
+                self._add("zkconsumer_partition_stands_still_seconds", still, labels)
             self._add_offsets(watched, tp, labels)
             self._add_ownership(watched, judgement, tp, labels)
             self._add_balance(watched.snapshot, tp, labels)
@@ -157,8 +170,10 @@ class _GroupFamilies:
         self._add("zkconsumer_group_lag_timestamp_seconds", None if oldest is None else oldest / 1000, labels)
         ids = snapshot.ids_node
         self._add("zkconsumer_group_membership_changes_total", None if ids is None else ids.cversion, labels)
-        statuses = [status_of(w, self._now) for tp, w in watched.windows.items() if not judgement.abandoned(tp.topic)]
-        self._add("zkconsumer_group_status", min(max(statuses), 3) if statuses else None, labels)
+        self._add("zkconsumer_group_severity", judgement.severity, labels)
+        self._add("zkconsumer_group_status", _NUMBERS.get(judgement.status), labels)
+        for level, number in judgement.counts.items():
+            self._add("zkconsumer_group_findings", number, {**labels, "level": level})
 
     def _add_offsets(self, watched: WatchedGroup, tp: TopicPartition, labels: Mapping[str, str]) -> None:
         snapshot, known, log = watched.snapshot, watched.lags.get(tp), watched.logs.get(tp)
@@ -170,10 +185,11 @@ class _GroupFamilies:
             if tp in snapshot.offsets:
                 self._add("kafka_consumergroupzookeeper_lag_zookeeper", known.lag, labels)
         if log is not None:
+            gone = gone_before(snapshot.committed(tp), log.log)
+            self._add("zkconsumer_partition_gone_messages", gone, labels)
             self._add("zkconsumer_partition_log_start_offset", log.log.start, labels)
             self._add("zkconsumer_partition_log_end_offset", log.log.end, labels)
         if window.commits:
-            self._add("zkconsumer_partition_status", status_of(window, self._now), labels)
             last = window.commits[-1].time / 1000
             self._add("zkconsumer_partition_last_commit_timestamp_seconds", last, labels)
 

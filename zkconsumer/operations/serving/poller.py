@@ -18,7 +18,8 @@ from zkconsumer.errors import (
 )
 from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.serving.judgement import Judgement, judge
+from zkconsumer.operations.judgement import Judgement
+from zkconsumer.operations.serving.group_details import judge_watched
 from zkconsumer.operations.serving.watched_group import WatchedGroup, observed, unread
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
@@ -150,10 +151,20 @@ class Poller:
         why = _reason(error)
         board = self._board
         groups = {name: unread(watched, why) for name, watched in board.groups.items()}
+        judgements = {
+            name: _unread(board.judgements.get(name, Judgement(reason=why)), watched, why)
+            for name, watched in board.groups.items()
+        }
         now = int(time.time() * 1000)
         self._publish(
             replace(
-                board, groups=groups, polls=board.polls + 1, failures=board.failures + 1, completed=now, failure=why
+                board,
+                groups=groups,
+                judgements=judgements,
+                polls=board.polls + 1,
+                failures=board.failures + 1,
+                completed=now,
+                failure=why,
             )
         )
 
@@ -219,7 +230,7 @@ class _Reading:
             if _blank(snapshot) and not listed:
                 return
             watched = observed(known, snapshot, self._points(snapshot))
-            self.groups[name], self.judgements[name] = watched, judge(watched)
+            self.groups[name], self.judgements[name] = watched, judge_watched(watched)
         except Exception as error:
             self.failed += 1
             self.why = _reason(error)
@@ -231,14 +242,19 @@ class _Reading:
     def _keep(self, name: str, known: WatchedGroup | None, why: str) -> None:
         if known is None:
             self.groups[name] = WatchedGroup(GroupSnapshot(name, int(time.time() * 1000)), failure=why)
-            self.judgements[name] = Judgement(reason=why)
+            self.judgements[name] = Judgement(reason=why).unread(why, self.groups[name].snapshot.taken)
         else:
             self.groups[name] = unread(known, why)
-            self.judgements[name] = self._before.judgements.get(name, Judgement(reason=why))
+            self.judgements[name] = _unread(self._before.judgements.get(name, Judgement(reason=why)), known, why)
 
     def _points(self, snapshot: GroupSnapshot) -> int:
         """Return the length of the group's history: an hour, or less if the group or their number is large."""
         return max(LEAST_POINTS, min(MOST_POINTS, self._values // max(1, len(snapshot.partitions()))))
+
+
+def _unread(judgement: Judgement, watched: WatchedGroup, why: str) -> Judgement:
+    """Return the judgement after one more failed reading. A second failure adds nothing to the first."""
+    return judgement if watched.failure == why else judgement.unread(why, watched.snapshot.taken)
 
 
 def _blank(snapshot: GroupSnapshot) -> bool:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from zkconsumer.interruptible_wait import InterruptibleLock
+from zkconsumer.operations.judgement import Judgement
 from zkconsumer.operations.serving.access import COOKIE, AccessRules
 from zkconsumer.operations.serving.api import group_document, groups_document
 from zkconsumer.operations.serving.bounded_http import Response, text
 from zkconsumer.operations.serving.burrow_answers import BurrowCluster
-from zkconsumer.operations.serving.judgement import Details, Document, Judgement, details
+from zkconsumer.operations.serving.group_details import Details, Document, details
 from zkconsumer.operations.serving.metrics_text import CONTENT_TYPE, metrics_text
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup
@@ -136,7 +137,7 @@ class Routes:
             case ():
                 return self._file("index.html")
             case ("metrics",):
-                return Response(200, metrics_text(board, now).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
+                return Response(200, metrics_text(board).encode("utf-8", "backslashreplace"), CONTENT_TYPE)
             case ("api", "groups"):
                 judged = {name: (watched, _judgement(board, name)) for name, watched in board.groups.items()}
                 found = {**groups_document(judged, now), "failure": board.failure or None, "polls": board.polls}
@@ -169,10 +170,11 @@ class Routes:
         since = query.get("since", "0")
         if not (since.isascii() and since.isdecimal() and len(since) < 18):
             return document({"error": "since: milliseconds since 1970 are wanted"}, 400)
-        found = group_document(watched, _judgement(board, group), self._told(watched), now, int(since))
+        judged = _judgement(board, group)
+        found = group_document(watched, judged, self._told(watched, judged), now, int(since))
         return document({**found, "interval": self._interval})
 
-    def _told(self, watched: WatchedGroup) -> Details:
+    def _told(self, watched: WatchedGroup, judgement: Judgement) -> Details:
         """Return the details of a group, made once a reading.
 
         One thread at a time makes details, so that many open pages of a huge group cost no more than one. The others
@@ -186,7 +188,7 @@ class Routes:
         try:
             known = self._details.get(watched.group)
             if known is None or known[0].serial != watched.serial:
-                known = watched, details(watched, known)
+                known = watched, details(watched, judgement, known)
                 if len(self._details) >= _DETAILS:
                     self._details = {}
                 self._details[watched.group] = known

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from zkconsumer.model import TopicPartition
+from zkconsumer.operations.group_progress import Progress, after
 from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog
 from zkconsumer.operations.serving.burrow_rules import DEFAULT_LIMITS, Commit, CommitWindow
 
@@ -68,6 +69,7 @@ class WatchedGroup:
     if it did not. ``zookeeper_taken`` is the time of the nodes in ``snapshot``, in milliseconds since 1970. It is
     older than the snapshot while only the brokers answer. ``changes`` are the snapshots in which members, owners or
     topics differ from the one before, and the last ones before each such change. They have no logs and no offsets.
+    ``progress`` tells of each owned partition since when its offset has not moved.
     """
 
     snapshot: GroupSnapshot
@@ -79,6 +81,7 @@ class WatchedGroup:
     windows: Mapping[TopicPartition, CommitWindow] = field(default_factory=dict)
     points: tuple[LagPoint, ...] = ()
     changes: tuple[GroupSnapshot, ...] = ()
+    progress: Mapping[TopicPartition, Progress] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -109,6 +112,8 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
     shown = _with_zookeeper(before, snapshot)
     partitions = snapshot.partitions()
     lags = {**_kept(before.lags, snapshot, partitions), **_read_lags(snapshot, partitions)}
+    for tp in [tp for tp in lags if _beyond(snapshot, tp)]:
+        del lags[tp]  # the offset and the log were read, and have no lag: the old one is not true any more
     logs = {tp: KnownLog(log, snapshot.taken) for tp, log in snapshot.logs.items() if log.end is not None}
     return WatchedGroup(
         shown,
@@ -119,6 +124,7 @@ def observed(before: WatchedGroup | None, snapshot: GroupSnapshot, points: int =
         windows=_windows(before.windows, snapshot, partitions),
         points=(*before.points, _point(before, snapshot, partitions))[-max(1, points) :],
         changes=_changes(before, shown),
+        progress=after(before.progress, shown) if shown is snapshot else before.progress,
     )
 
 
@@ -159,6 +165,12 @@ def _kept(
     return {tp: old[tp] for tp in partitions if tp in old}
 
 
+def _beyond(snapshot: GroupSnapshot, tp: TopicPartition) -> bool:
+    """Whether the committed offset of a partition lies beyond the end of its log."""
+    offset, log = snapshot.committed(tp), snapshot.logs.get(tp)
+    return offset is not None and log is not None and log.end is not None and offset > log.end
+
+
 def _read_lags(snapshot: GroupSnapshot, partitions: tuple[TopicPartition, ...]) -> dict[TopicPartition, KnownLag]:
     found = {}
     for tp in partitions:
@@ -172,7 +184,7 @@ def _seconds(snapshot: GroupSnapshot, tp: TopicPartition, lag: int) -> float | N
     """Return the lag in time. Without a lag in messages it is 0; else the age of the next message to consume."""
     if lag == 0:
         return 0.0
-    written = snapshot.logs[tp].message_time
+    written = snapshot.logs[tp].known_time
     return None if written is None else max(0, snapshot.taken - written) / 1000
 
 

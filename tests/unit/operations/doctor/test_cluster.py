@@ -21,10 +21,12 @@ from tests.unit.operations.doctor.cases import (
     with_member,
     with_problem,
 )
-from zkconsumer.operations.doctor import ClockProbe
-from zkconsumer.operations.group_snapshot import BrokerNode, GroupSnapshot, ZooKeeperServer
+from zkconsumer.operations.doctor import ClockProbe, examine
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokerNode, GroupSnapshot, ZooKeeperServer
 
 IN_CHROOT = healthy(zookeeper="zk:2181/kafka")
+NO_BROKERS = replace(healthy(brokers={}), topics={}, logs={})
+"""A group in a chroot in which no broker ever was. With topics in the chroot, its brokers are away."""
 OPEN = {f"/consumers/g/{name}": RIGHTS for name in NODES}
 
 
@@ -33,8 +35,9 @@ OPEN = {f"/consumers/g/{name}": RIGHTS for name in NODES}
     [
         (healthy(), CHROOTS, ["ok"], ""),
         (healthy(), None, ["unknown"], "without --from"),
-        (healthy(brokers={}), {"/kafka": ("brokers",)}, ["error"], "--zookeeper 127.0.0.1:2181/kafka"),
-        (healthy(brokers={}), None, ["error", "unknown"], "server.properties"),
+        (NO_BROKERS, {"/kafka": ("brokers",)}, ["error"], "--zookeeper 127.0.0.1:2181/kafka"),
+        (NO_BROKERS, None, ["error", "unknown"], "server.properties"),
+        (healthy(brokers={}), CHROOTS, ["ok"], ""),
         (healthy(), {"": ("brokers", "group"), "/kafka": ("group",)}, ["warn"], "should be 127.0.0.1:2181"),
         (IN_CHROOT, {"/kafka": ("brokers", "group"), "/kafka/kafka": ("group",)}, ["warn"], "should be zk:2181/kafka"),
         (with_problem(healthy(brokers={}), "/brokers/ids"), CHROOTS, ["unknown"], ""),
@@ -70,12 +73,23 @@ def test_a_member_with_another_chroot_is_told() -> None:
             ["ok"],
         ),
         (healthy(acls={}), ["unknown"]),
-        (with_problem(healthy(), "/consumers/g/owners/t/1", "ZooKeeper does not let us read it"), ["unknown"]),
+        (with_problem(healthy(), "/consumers/g/owners/t/1", FORBIDDEN_NODE), ["warn"]),
         (healthy(zookeeper=""), ["unknown"]),
     ],
 )
 def test_acl(snapshot: GroupSnapshot, expected: list[str]) -> None:
     assert levels(diagnosed("acl", snapshot)) == expected
+
+
+def test_a_forbidden_node_is_told_once_as_a_warning() -> None:
+    """One forbidden node made the same sentence appear ten times, each as a note."""
+    path = "/consumers/g/ids/g_a"
+    found = examine([with_problem(healthy(), path, FORBIDDEN_NODE)], chroots=CHROOTS)
+    told = [one for one in found if path in one.text or FORBIDDEN_NODE in one.text]
+    assert [(one.check, str(one.level)) for one in told] == [("acl", "warn")]
+    assert "the right to read is missing" in told[0].text
+    assert "undecided without these nodes: " in told[0].evidence
+    assert f"setAcl {path} " in told[0].remedy
 
 
 def test_mixed_rights_name_the_member_that_made_the_node() -> None:

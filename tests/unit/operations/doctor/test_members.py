@@ -84,7 +84,7 @@ def test_a_registration_without_a_stat_is_unknown() -> None:
         (owning("1.x", "0.x"), ["ok"], ["error"]),
         (owning("1.x", "range"), ["error"], ["ok"]),
         # a Scala member that owns nothing tells nothing
-        (healthy(owners={"t:2": "g_b-0", "t:3": "g_b-0"}), ["unknown"], ["ok"]),
+        (healthy(owners={"t:2": "g_b-0", "t:3": "g_b-0"}), ["warn"], ["ok"]),
         (healthy(members={}), ["ok"], ["ok"]),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_strategy_of_before_counts_in_an_earlier_snapshot() -> None:
     first, second = owning("range", "range"), owning("1.x", "1.x")
     first = replace(first, owners={tp: n for tp, n in first.owners.items() if n.thread == "g_a-0"})
     second = replace(second, owners={tp: n for tp, n in second.owners.items() if n.thread == "g_c-0"})
-    assert levels(diagnosed("mixed-strategies", second)) == ["unknown"]
+    assert levels(diagnosed("mixed-strategies", second)) != ["error"]
     assert levels(diagnosed("mixed-strategies", first, later(second, 5))) == ["error"]
 
 
@@ -118,7 +118,25 @@ def test_a_strategy_that_not_all_advertise_is_noted() -> None:
 
 def test_what_a_silent_member_would_claim_is_told() -> None:
     (found,) = diagnosed("mixed-strategies", healthy(owners={"t:2": "g_b-0", "t:3": "g_b-0"}))
-    assert "roundrobin (1.x) would make them claim t:2, which others own" in found.text
+    assert "roundrobin (1.x) would make it claim t:2, which others own" in found.evidence
+    assert "set one strategy. These members have range: g_b" in found.text
+
+
+@pytest.mark.parametrize(
+    ("members", "extra", "expected", "text"),
+    [
+        ({"g_a": {"t": 1}}, {}, "ok", ""),
+        ({"g_a": {"t": 1}, "g_b": {}}, {}, "warn", "g_b subscribes to nothing"),
+        ({"g_a": {"t": 1}, "g_b": {}}, {"g_b": OURS}, "note", "g_b subscribes to nothing"),
+        ({"g_a": {"t": 1}, "g_b": {"evnets": 1}}, {"g_b": OURS}, "warn", "topics that do not exist"),
+        ({"g_a": {"t": 1}, "g_b": {"evnets": 1, "t": 1}}, {}, "ok", ""),
+    ],
+)
+def test_idle_members(members: Any, extra: Any, expected: str, text: str) -> None:
+    """A member that subscribes to nothing was named by no tool."""
+    found = diagnosed("idle-member", healthy(members=members, extra=extra))
+    assert levels(found) == [expected]
+    assert text in found[0].text
 
 
 @pytest.mark.parametrize(

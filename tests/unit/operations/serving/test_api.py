@@ -12,7 +12,7 @@ from tests.group_snapshots import NOW
 from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.operations.group_snapshot import Problem
 from zkconsumer.operations.serving.api import group_document, groups_document
-from zkconsumer.operations.serving.judgement import details, judge
+from zkconsumer.operations.serving.group_details import details, judge_watched
 from zkconsumer.operations.serving.watched_group import unread
 
 SAMPLE = Path(__file__).parent / "sample_group.json"
@@ -22,7 +22,8 @@ MINUTE = [at(second, 100 + second, 110 + 2 * second) for second in range(0, 60, 
 def document(*snapshots: Any, since: int = 0, now: int = NOW + 60_000) -> Any:
     """The group's document as a reader gets it."""
     group = watched(*snapshots)
-    return json.loads(json.dumps(group_document(group, judge(group), details(group), now, since)))
+    judged = judge_watched(group)
+    return json.loads(json.dumps(group_document(group, judged, details(group, judged), now, since)))
 
 
 def without_texts(found: Any) -> Any:
@@ -83,7 +84,7 @@ def test_nodes_stay_while_only_brokers_answer() -> None:
 
 def test_a_failed_reading_is_told_with_the_old_values() -> None:
     away = unread(watched(*MINUTE), "ZooKeeper is not reachable")
-    row = groups_document({"g": (away, judge(away))}, NOW + 90_000)["groups"]
+    row = groups_document({"g": (away, judge_watched(away))}, NOW + 90_000)["groups"]
     assert isinstance(row, list)
     assert row[0]["failure"] == "ZooKeeper is not reachable"
     assert row[0]["age"] == 40.0

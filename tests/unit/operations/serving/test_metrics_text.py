@@ -14,7 +14,8 @@ from tests.group_snapshots import NOW, group_snapshot, stat
 from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import AckNode, GroupSnapshot, LoanNode, NoteSummary, PointersNode, Problem
-from zkconsumer.operations.serving.judgement import judge
+from zkconsumer.operations.serving.api import group_document
+from zkconsumer.operations.serving.group_details import Details, judge_watched
 from zkconsumer.operations.serving.metrics_text import Family, metrics_text
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import unread
@@ -39,8 +40,8 @@ def samples(*snapshots: GroupSnapshot, failure: str = "") -> Samples:
     """The samples by name and labels."""
     group = watched(*snapshots)
     group = unread(group, failure) if failure else group
-    board = Board({group.group: group}, {group.group: judge(group)}, polls=1, completed=NOW)
-    return parsed(metrics_text(board, NOW + 60_000))
+    board = Board({group.group: group}, {group.group: judge_watched(group)}, polls=1, completed=NOW)
+    return parsed(metrics_text(board))
 
 
 def parsed(text: str) -> Samples:
@@ -89,6 +90,19 @@ def test_what_balanced_members_left_has_samples() -> None:
     assert value(found, "kafka_consumergroup_lag", **place) == 10
 
 
+def test_nothing_stands_still_for_longer_than_it_was_read() -> None:
+    """The readings fail for an hour. Whether the owners have moved on since the last good one, nobody knows."""
+    group = watched(*(at(second, 5, 9) for second in range(0, 241, 60)))
+    group = unread(group, "ZooKeeper is away")
+    judgement = judge_watched(group)
+    found = parsed(metrics_text(Board({group.group: group}, {group.group: judgement})))
+    still = [value for (name, _), value in found.items() if name == "zkconsumer_partition_stands_still_seconds"]
+    assert still == [240.0] * 5
+    document = group_document(group, judgement, Details(), NOW + 3_600_000)
+    ages = [one["verdict_age"] for one in document["partitions"] if one["check"] == "standing-still"]  # type: ignore[attr-defined]
+    assert ages == still
+
+
 def test_an_abandoned_topic_is_marked() -> None:
     found = samples(at(0, 100, 110))
     assert value(found, "zkconsumer_topic_abandoned", topic="old") == 1
@@ -106,12 +120,12 @@ def test_a_dead_group_keeps_its_lag() -> None:
 @pytest.mark.parametrize(
     ("offset", "log", "lag"),
     [
-        pytest.param(12, (0, 9), 0, id="offset beyond the end is never negative"),
+        pytest.param(12, (0, 9), None, id="offset beyond the end has no lag"),
         pytest.param(2, (5, 9), 4, id="deleted messages are no lag"),
         pytest.param(5, (5, 9), 4, id="at the start"),
     ],
 )
-def test_lag_is_clamped_to_the_log(offset: int, log: tuple[int, int], lag: int) -> None:
+def test_lag_is_clamped_to_the_log(offset: int, log: tuple[int, int], lag: int | None) -> None:
     found = samples(group_snapshot(offsets={"t:0": offset}, logs={"t:0": log}))
     assert value(found, "kafka_consumergroup_lag", topic="t", partition="0") == lag
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -268,13 +268,53 @@ def test_a_slow_client_loses_its_connection(monkeypatch: pytest.MonkeyPatch, ser
         assert read_all(client) == b""
 
 
-def test_beyond_the_most_connections_clients_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_open_connections_never_starve_the_health(server: GroupServer) -> None:
+    """200 connections without a request made ``/healthz`` answer 503, so that a scheduler restarts the server."""
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(raw(server)) for _ in range(200)]
+        for client in waiting:
+            with suppress(OSError):  # the oldest ones have given way
+                client.sendall(b"GET / HTTP/1.1\r\n")
+        for path in ("/healthz", "/api/groups"):
+            assert ask(server, path)[0] == 200
+        kept = waiting[-bounded_http.MOST_WAITING // 2 :]
+        for client in kept:
+            client.sendall(b"Host: 127.0.0.1\r\n\r\n")
+        assert all(b" 200 " in read_all(client).partition(b"\r\n")[0] for client in kept), "younger ones are served"
+
+
+def test_beyond_the_most_answers_clients_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The health is answered all the same, and a later client finds the free place."""
     monkeypatch.setattr(bounded_http, "MOST_CONNECTIONS", 1)
     with serving(Groups(), interval=3600) as server:
-        with raw(server) as waiting:
-            waiting.sendall(b"GET / HTTP/1.1\r\n")
-            eventually(lambda: ask(server, "/healthz")[0] == 503, 10, "a refusal")
-        eventually(lambda: ask(server, "/healthz")[0] == 200, 10, "the free place")
+        client = connection(server)
+        client.request("GET", "/api/events")
+        stream = client.getresponse()
+        assert stream.status == 200
+        status, headers, _ = ask(server, "/api/groups")
+        assert (status, headers["retry-after"]) == (503, str(bounded_http.RETRY_SECONDS))
+        assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
+        client.close()
+        stream.close()
+
+
+def test_of_200_event_streams_others_are_told_to_come_back() -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(Groups(), interval=3600))
+        heads = []
+        for _ in range(200):
+            client = stack.enter_context(raw(server))
+            client.sendall(b"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            found = b""
+            while b"\r\n\r\n" not in found:
+                part = client.recv(4096)
+                assert part, found
+                found += part
+            heads.append(found)
+        served = [b" 200 " in head.partition(b"\r\n")[0] for head in heads]
+        assert served.count(True) == http_server.MOST_LISTENERS
+        assert all(b"Retry-After: " in head for head, good in zip(heads, served, strict=True) if not good)
+        assert ask(server, "/healthz")[0] == 200
 
 
 def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

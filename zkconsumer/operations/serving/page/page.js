@@ -93,7 +93,22 @@
     known(at) ? clock(at, { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" }) : "time unknown";
 
   const STATES = { Stable: "good", Rebalancing: "warn", PreparingRebalance: "warn", CompletingRebalance: "warn", Stuck: "bad" };
-  const badge = (state) => make("span", `badge ${STATES[state] ?? "idle"}`, state || "Unknown");
+  const SEVERITIES = { ok: "good", note: "idle", warn: "warn", error: "bad" };
+  /** The judgement of a group or partition in a word and a number: "3 errors". */
+  function verdictBadge(one) {
+    const counts = one.finding_counts ?? {};
+    const [errors, warnings] = [counts.error ?? 0, counts.warn ?? 0];
+    const text = errors ? plural(errors, "error") : warnings ? plural(warnings, "warning") : one.severity === "note" ? plural(counts.note ?? 0, "note") : "ok";
+    return make("span", `badge judged ${SEVERITIES[one.severity] ?? "idle"}`, text);
+  }
+  const OLD = 3; // a number is old after so many intervals
+  const isOld = (seconds) => known(seconds) && seconds > OLD * interval + 5;
+
+  /** The state in a word. It is not green where the judgement is not. */
+  function badge(state, severity) {
+    const look = STATES[state] ?? "idle";
+    return make("span", `badge ${look === "good" && LEVELS[severity] < LEVELS.note ? "idle" : look}`, state || "Unknown");
+  }
 
   // ---- members: a colour, a letter, and stripes once the colours repeat
 
@@ -248,21 +263,25 @@
     const wanted = byId("filter").value.toLowerCase();
     const rows = found.groups
       .filter((one) => one.group.toLowerCase().includes(wanted))
-      .sort((a, b) => (RANK[a.state] ?? 2) - (RANK[b.state] ?? 2) || (b.lag ?? -1) - (a.lag ?? -1) || (a.group < b.group ? -1 : 1));
+      .sort((a, b) => (LEVELS[a.severity] ?? 2) - (LEVELS[b.severity] ?? 2) || (RANK[a.state] ?? 2) - (RANK[b.state] ?? 2) || (b.lag ?? -1) - (a.lag ?? -1) || (a.group < b.group ? -1 : 1));
     put(byId("overview-count"), rows.length === found.groups.length ? count(rows.length) : `${rows.length} of ${found.groups.length}`);
     byId("no-groups").hidden = rows.length > 0;
     put(byId("no-groups"), found.groups.length ? "No group has this in its name." : "No group is known yet.");
-    const seen = rows.map((one) => [one.group, one.state, one.reason, one.failure, one.lag, one.lag_seconds, one.member_count, one.owned_count, one.partition_count, one.coordination]);
+    const seen = rows.map((one) => [one.group, one.state, one.reason, one.failure, one.lag, one.lag_seconds, one.member_count, one.owned_count, one.partition_count, one.coordination, one.severity, one.finding_counts, one.headline, one.unknown_lags, isOld(one.lag_age) && Math.round(one.lag_age)]);
     fill(byId("groups"), seen, () => rows.map(groupRow));
   }
 
   function groupRow(one) {
     const link = make("a", "", one.group, { href: `#/g/${encodeURIComponent(one.group)}` });
-    const why = one.failure ? `not read: ${one.failure}` : one.state === "Stable" ? "" : one.reason;
-    const state = make("td", "", badge(one.state), why ? make("span", "why", why) : null);
-    const cell = (label, text) => make("td", "number", text, { "data-label": label });
-    return make("tr", "",
-      make("td", "", link), state, cell("Lag", count(one.lag)), cell("Behind", duration(one.lag_seconds)),
+    const why = one.failure ? `not read: ${one.failure}` : LEVELS[one.severity] < LEVELS.note ? one.headline : one.state === "Stable" ? "" : one.reason;
+    const state = make("td", "", badge(one.state, one.severity), " ", verdictBadge(one), why ? make("span", "why", why) : null);
+    const cell = (label, text, name = "") => make("td", `number ${name}`, text, { "data-label": label });
+    const old = isOld(one.lag_age) ? "old" : "";
+    const lag = cell("Lag", count(one.lag), old);
+    if (old) lag.append(make("span", "why", `${duration(one.lag_age)} old`));
+    if (one.unknown_lags) lag.append(make("span", "why", `and ${count(one.unknown_lags)} unknown`));
+    return make("tr", one.severity === "error" ? "bad" : one.severity === "warn" ? "warn" : "",
+      make("td", "", link), state, lag, cell("Behind", duration(one.lag_seconds), old),
       cell("Members", count(one.member_count)), cell("Owned", `${count(one.owned_count)} of ${count(one.partition_count)}`),
       make("td", "", one.coordination === "brokers" ? "brokers" : one.coordination === "zookeeper" ? "ZooKeeper" : "unknown", { "data-label": "By" }));
   }
@@ -286,8 +305,8 @@
     put(byId("crumb"), found.group);
     put(byId("group-name"), found.group);
     document.title = `${shown(found.group)} · zkconsumer`;
-    fill(byId("group-state"), found.state, () => [badge(found.state)]);
-    put(byId("group-reason"), found.reason);
+    fill(byId("group-state"), [found.state, found.severity, found.finding_counts], () => [badge(found.state, found.severity), " ", verdictBadge(found)]);
+    put(byId("group-reason"), LEVELS[found.severity] < LEVELS.note ? `${found.headline} (${found.reason})` : found.reason);
     if (found.failure) fail(`The last reading failed: ${found.failure}. Older values are shown.`);
     showFigures(found);
     showLegend(found);
@@ -308,7 +327,7 @@
     const wanted = group.partitions.filter((one) => !one.abandoned);
     const unowned = wanted.filter((one) => !known(one.owner)).length;
     const rows = [
-      ["Lag", count(group.lag), group.abandoned_topics.length ? `without ${plural(group.abandoned_topics.length, "abandoned topic")}` : "messages", group.status === "OK" ? "" : "warn"],
+      ["Lag", count(group.lag), group.abandoned_topics.length ? `without ${plural(group.abandoned_topics.length, "abandoned topic")}` : isOld(group.lag_age) ? `${duration(group.lag_age)} old` : group.unknown_lags ? `unknown for ${plural(group.unknown_lags, "partition")}` : "messages", isOld(group.lag_age) ? "old" : SEVERITY_CLASS[group.severity] ?? ""],
       ["Behind", duration(group.lag_seconds), known(group.lag_seconds) ? "age of the oldest waiting message" : "no message time is known", ""],
       ["Owned", `${count(wanted.length - unowned)} of ${count(wanted.length)}`, unowned > 0 ? `${unowned} without an owner` : "partitions", unowned > 0 ? "bad" : ""],
       ["Members", count(group.member_count), memberKinds(group), ""],
@@ -377,6 +396,7 @@
     else if (!byId("tip").hidden && tipOf !== null) showTip(tipOf);
   }
 
+  const SEVERITY_CLASS = { warn: "warn", error: "bad" };
   const misplaced = (one) => known(one.owner) && known(one.expected) && one.owner !== one.expected;
 
   function newCell(key) {
@@ -401,6 +421,7 @@
     if (known(one.owner)) classes.push(known(member) ? look(member).style : "stranger");
     else classes.push(one.abandoned ? "abandoned" : "unowned");
     if (misplaced(one)) classes.push("misplaced");
+    if (one.severity in SEVERITY_CLASS) classes.push(`judged-${one.severity}`);
     if (picked !== null && member !== picked) classes.push("dim");
     if (pinned === keyOf(one)) classes.push("pinned");
     const name = classes.join(" ");
@@ -409,7 +430,7 @@
     put(cell.children[1], one.partition);
     cell.children[2].firstChild.style.setProperty("--share", `${known(one.lag) ? Math.min(100, (100 * one.lag) / most) : 0}%`);
     const who = known(one.owner) ? `owned by ${known(member) ? `${look(member).letter}, ${nameOf(group, member)}` : one.owner}` : one.abandoned ? "abandoned" : "without an owner";
-    const text = shown(`${one.topic} ${one.partition}, ${who}, lag ${count(one.lag)}${misplaced(one) ? ", should be another member's" : ""}`);
+    const text = shown(`${one.topic} ${one.partition}, ${who}, lag ${count(one.lag)}${misplaced(one) ? ", should be another member's" : ""}${one.severity in SEVERITY_CLASS ? `, ${one.severity}: ${one.verdict}` : ""}`);
     if (cell.getAttribute("aria-label") !== text) cell.setAttribute("aria-label", text);
   }
 
@@ -436,10 +457,11 @@
       ["Owner", one.owner ?? "nobody"],
       ["Since", known(one.owned_since) ? moment(one.owned_since) : "unknown"],
       ["Should be", known(one.expected) ? (one.expected === one.owner ? "the same" : one.expected) : one.abandoned ? "nobody's: no member subscribes" : "unknown"],
-      ["Lag", `${count(one.lag)}${known(one.lag_seconds) ? `, ${duration(one.lag_seconds)} behind` : ""}`],
+      ["Lag", `${count(one.lag)}${known(one.lag_seconds) ? `, ${duration(one.lag_seconds)} behind` : ""}${isOld(one.lag_age) ? `, read ${duration(one.lag_age)} ago` : ""}`],
       ["Committed", one.offset_problem ? one.offset_problem : `${count(one.offset)}${known(one.committed) ? `, ${moment(one.committed)}` : ""}`],
       ["Log", `${count(one.log_start)} to ${count(one.log_end)}${known(one.leader) ? `, leader ${one.leader}` : ""}`],
-      ["Burrow says", one.status],
+      ["Judged", one.verdict ? `${one.severity}: ${one.verdict}` : one.severity],
+      ["Burrow says", one.burrow_status],
     ];
     const list = make("dl", "");
     for (const [name, value] of rows) list.append(make("dt", "", name), make("dd", "", value));

@@ -1,6 +1,6 @@
-"""The conclusions of ``zkconsumer.operations`` about a watched group, as plain values. Pure; any thread.
+"""What the document of one group says beside its judgement: explanations, events and plans. Pure; any thread.
 
-A :class:`Judgement` is made once a reading. The :class:`Details` cost more and are made when somebody asks for them.
+The details cost more than the judgement, and are made when somebody asks for them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.model import TopicPartition
 from zkconsumer.operations.assignment_forecast import Change, ForecastError, Join, Leave, forecast
-from zkconsumer.operations.doctor import Finding, Level, examine
 from zkconsumer.operations.explanation import explain, explained_partitions
-from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_kind
+from zkconsumer.operations.group_view import GroupAnalysis
+from zkconsumer.operations.judgement import Judgement, judge
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.operations.timeline import events, rebalances
 
@@ -34,76 +33,21 @@ PLANNED_MEMBERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """The state of a group and of its partitions.
-
-    ``state`` is a word such as ``Stable``, ``reason`` a sentence. ``coordination`` is ``zookeeper``, ``brokers`` or
-    empty. ``strategy`` is empty if it is unknown, and ``strategy_why`` says how it is known. ``kinds`` maps members to
-    the software that registered them.
-    ``owners`` and ``expected`` map partitions to thread ids, or to member ids of a group that brokers coordinate.
-    ``member_of`` maps these ids to members. ``subscribed`` are the topics that a member subscribes to, None if a
-    registration cannot be read.
-    """
-
-    state: str = "Unknown"
-    reason: str = ""
-    coordination: str = ""
-    strategy: str = ""
-    strategy_why: str = ""
-    kinds: Mapping[ConsumerId, str] = field(default_factory=dict)
-    owners: Assignment = field(default_factory=dict)
-    expected: Assignment = field(default_factory=dict)
-    member_of: Mapping[str, str] = field(default_factory=dict)
-    subscribed: frozenset[str] | None = None
-
-    def abandoned(self, topic: str) -> bool:
-        """Return whether the group has members, and none of them subscribes to this topic."""
-        return self.subscribed is not None and bool(self.kinds) and topic not in self.subscribed
-
-
-@dataclass(frozen=True, slots=True)
 class Details:
     """What only the document of one group has. ``explanations`` are one sentence a partition, the rest JSON objects."""
 
     explanations: Mapping[TopicPartition, str] = field(default_factory=dict)
     events: Sequence[Document] = ()
     rebalances: Sequence[Document] = ()
-    findings: Sequence[Document] = ()
     plans: Mapping[str, Document] = field(default_factory=dict)
 
 
-def known_number(number: int, snapshot: GroupSnapshot, part: str) -> int | None:
-    """Return the number of members ("ids") or owners, None if there seem to be none because they cannot be read."""
-    return number or (None if is_unread(snapshot, part) else 0)
+def judge_watched(watched: WatchedGroup) -> Judgement:
+    """Return the judgement of a group after its latest reading, with what the earlier ones tell."""
+    return judge((*watched.changes, watched.judged), progress=watched.progress)
 
 
-def judge(watched: WatchedGroup) -> Judgement:
-    """Return what the latest snapshot says, and the earlier ones about how long it has been so."""
-    snapshot = watched.judged
-    analysis = GroupAnalysis(snapshot, watched.changes)
-    by_brokers = analysis.by_brokers
-    if by_brokers is not None:
-        kinds = {ConsumerId(member.member_id): member.client_id for member in by_brokers.members}
-        member_of: dict[str, str] = {name: name for name in kinds}
-    else:
-        kinds = {consumer: member_kind(node).value for consumer, node in snapshot.members.items()}
-        member_of = {str(thread): str(consumer) for thread, consumer in analysis.registered.items()}
-    coordination = "brokers" if by_brokers is not None else "zookeeper" if snapshot.in_zookeeper else ""
-    return Judgement(
-        analysis.state.state.value,
-        analysis.state.reason,
-        coordination,
-        analysis.strategy.label,
-        analysis.strategy.why,
-        kinds,
-        analysis.owners,
-        analysis.expected,
-        member_of,
-        None if analysis.view.unreadable else analysis.subscribed,
-    )
-
-
-def details(watched: WatchedGroup, before: tuple[WatchedGroup, Details] | None = None) -> Details:
+def details(watched: WatchedGroup, judgement: Judgement, before: tuple[WatchedGroup, Details] | None = None) -> Details:
     """Return what the document of one group says beside its judgement.
 
     Arguments: ``before`` is an earlier reading with its details. Events and plans are taken from it if neither members
@@ -111,10 +55,9 @@ def details(watched: WatchedGroup, before: tuple[WatchedGroup, Details] | None =
     """
     snapshot = watched.judged
     analysis = GroupAnalysis(snapshot, watched.changes)
-    explanations = {tp: explain(analysis, tp).sentence for tp in _to_explain(analysis)}
+    explanations = {tp: explain(analysis, tp, judgement.verdict(tp)).sentence for tp in _to_explain(analysis)}
     told = before[1] if before is not None and before[0].changes is watched.changes else _of_changes(watched)
-    findings = [_finding(one) for one in examine((*watched.changes, snapshot)) if one.level > Level.OK]
-    return replace(told, explanations=explanations, findings=findings)
+    return replace(told, explanations=explanations)
 
 
 def _to_explain(analysis: GroupAnalysis) -> list[TopicPartition]:
@@ -135,19 +78,6 @@ def _of_changes(watched: WatchedGroup) -> Details:
         rebalances=[one.document() for one in rebalances(found)[-REBALANCES:]],
         plans=_plans(GroupAnalysis(watched.judged, watched.changes)),
     )
-
-
-def _finding(found: Finding) -> Document:
-    return {
-        "level": str(found.level),
-        "check": found.check,
-        "text": found.text,
-        "evidence": found.evidence or None,
-        "node": found.node or None,
-        "remedy": found.remedy or None,
-        "unknown": found.unknown,
-        "link": found.link or None,
-    }
 
 
 def _plans(analysis: GroupAnalysis) -> Mapping[str, Document]:

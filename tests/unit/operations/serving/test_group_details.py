@@ -7,35 +7,39 @@ import pytest
 from tests.group_snapshots import group_snapshot, partition
 from tests.unit.operations.serving.watched import IDLE, at, watched
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember
-from zkconsumer.operations.serving import judgement
-from zkconsumer.operations.serving.judgement import details, judge
-from zkconsumer.operations.serving.watched_group import observed
+from zkconsumer.operations.serving import group_details
+from zkconsumer.operations.serving.group_details import Details, details, judge_watched
+from zkconsumer.operations.serving.watched_group import WatchedGroup, observed
 
 LAST = partition("events:5")
 
 
+def details_of(group: WatchedGroup, before: tuple[WatchedGroup, Details] | None = None) -> Details:
+    return details(group, judge_watched(group), before)
+
+
 def test_events_and_plans_are_made_again_only_after_a_change() -> None:
     before = watched(at(0, 1, 2))
-    told = details(before)
-    again = details(observed(before, at(10, 2, 3)), (before, told))
+    told = details_of(before)
+    again = details_of(observed(before, at(10, 2, 3)), (before, told))
     assert again.plans is told.plans
     assert again.events is told.events
     changed = at(20, 2, 3, owners={})
-    assert details(observed(before, changed), (before, told)).plans is not told.plans
+    assert details_of(observed(before, changed), (before, told)).plans is not told.plans
 
 
 def test_a_huge_group_is_explained_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judgement, "EXPLAINED", 1)
-    monkeypatch.setattr(judgement, "LEAST_EXPLAINED", 1)
-    monkeypatch.setattr(judgement, "PLANNED_MEMBERS", 1)
-    told = details(watched(at(0, 1, 2)))
+    monkeypatch.setattr(group_details, "EXPLAINED", 1)
+    monkeypatch.setattr(group_details, "LEAST_EXPLAINED", 1)
+    monkeypatch.setattr(group_details, "PLANNED_MEMBERS", 1)
+    told = details_of(watched(at(0, 1, 2)))
     assert list(told.explanations) == [LAST]
     assert IDLE in told.explanations[LAST]
     assert "too large" in str(told.plans["join"]["problem"])
 
 
 def test_plans_move_partitions() -> None:
-    plans = details(watched(at(0, 1, 2))).plans
+    plans = details_of(watched(at(0, 1, 2))).plans
     assert plans["join"]["problem"] is None
     assert plans["join"]["moves"]
     assert "leaves" in str(plans["leave"]["title"])
@@ -50,8 +54,8 @@ def test_a_group_that_brokers_coordinate() -> None:
         zookeeper="",
         brokers_group=BrokersGroup("Stable", "range", members=(member,)),
     )
-    found = judge(watched(made))
+    found = judge_watched(watched(made))
     assert (found.state, found.coordination, found.strategy) == ("Stable", "brokers", "range")
     assert found.owners == {partition("t:0"): "m-1"}
     assert found.member_of == {"m-1": "m-1"}
-    assert details(watched(made)).plans["join"]["problem"] is None
+    assert details_of(watched(made)).plans["join"]["problem"] is None

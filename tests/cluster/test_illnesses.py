@@ -1,0 +1,345 @@
+"""Illnesses that were shown as healthy, staged on real servers: every command, page and metric must say the same.
+
+Times that would take a quarter of an hour are made by data: a snapshot of the live group is dated later.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
+from tests.cluster.in_process import offsets_of
+from tests.timing import eventually, scaled
+from zkconsumer.cli import main
+from zkconsumer.devcluster import DevCluster
+from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
+from zkconsumer.operations.doctor import progress
+from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.operations.serving.access import AccessRules, ListenAddress
+from zkconsumer.operations.serving.poller import Poller
+from zkconsumer.operations.serving.routes import Routes, request_of
+from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
+from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.operations.snapshot_source import SnapshotSource
+
+QUARTER_MS = 15 * 60_000
+LEVELS = {"ok": 0, "note": 1, "warn": 2, "error": 3}
+
+
+@dataclass
+class Views:
+    """What each command, page and metric says of one group."""
+
+    doctor: Any
+    explained: Any
+    described: str
+    warned: str
+    row: Any
+    document: Any
+    metrics: dict[tuple[str, str, str], float]
+
+    def agree(self, severity: str, check: str, partitions: dict[tuple[str, int], str]) -> None:
+        """Fail unless all views have this severity, this check, and these verdicts on the partitions."""
+        assert {one["check"] for one in self.doctor["findings"] if one["level"] == severity} >= {check}
+        told = [self.doctor["level"], self.explained["severity"], self.row["severity"], self.document["severity"]]
+        assert told == [severity] * 4
+        assert self.metrics["zkconsumer_group_severity", "", ""] == LEVELS[severity]
+        assert (severity in ("warn", "error")) == ("zkconsumer doctor" in self.warned)
+        found = [one["text"] for one in self.doctor["findings"] if one["check"] == check and one["level"] == severity]
+        assert any(text in self.warned for text in found), self.warned
+        assert [one["text"] for one in self.document["findings"]] == [
+            one["text"] for one in self.doctor["findings"] if one["level"] != "ok"
+        ]
+        assert {tp: self.of(*tp)["severity"] for tp in partitions} == partitions
+        for (topic, number), level in partitions.items():
+            assert self.metrics["zkconsumer_partition_severity", topic, str(number)] == LEVELS[level]
+            said = self.explanation(topic, number)
+            assert said is None or said["verdict"]["level"] == level
+
+    def of(self, topic: str, number: int) -> Any:
+        (one,) = [p for p in self.document["partitions"] if (p["topic"], p["partition"]) == (topic, number)]
+        return one
+
+    def explanation(self, topic: str, number: int) -> Any:
+        return next((p for p in self.explained["partitions"] if (p["topic"], p["partition"]) == (topic, number)), None)
+
+
+def command(*words: str) -> tuple[str, str]:
+    """Run a command. Return its standard output and standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        main(list(words))
+    return out.getvalue(), err.getvalue()
+
+
+@contextmanager
+def watching(source: Callable[[], SnapshotSource], *, as_taken: bool) -> Iterator[tuple[Poller, Routes]]:
+    """A poller and the answers of ``zkconsumer serve``."""
+    poller = Poller(lambda: nullcontext(source()), 1.0, histories=as_taken)
+    rules = AccessRules(ListenAddress("127.0.0.1", 8089))
+    routes = Routes(lambda: poller.board, rules, cluster="c", host="h", interval=1.0, files={}, as_taken=as_taken)
+    poller.start()
+    try:
+        assert poller.wait(0, scaled(30)).polls
+        yield poller, routes
+    finally:
+        assert poller.stop(scaled(30))
+
+
+def answer(routes: Routes, path: str) -> bytes:
+    found = routes.answer(request_of(path, {"host": "127.0.0.1:8089"}))
+    assert found.status == 200, found.body
+    return found.body
+
+
+def samples(routes: Routes, group: str) -> dict[tuple[str, str, str], float]:
+    return {
+        (sample.name, sample.labels.get("topic", ""), sample.labels.get("partition", "")): sample.value
+        for family in text_string_to_metric_families(answer(routes, "/metrics").decode())
+        for sample in family.samples
+        if sample.labels.get("consumergroup") == group and "level" not in sample.labels
+    }
+
+
+def views(tmp_path: Path, *snapshots: GroupSnapshot) -> Views:
+    """What everything says of the last of these snapshots of a group, with the earlier ones as history."""
+    file, group = tmp_path / "group.jsonl", snapshots[-1].group
+    write_snapshots(str(file), snapshots)
+    where = ("--from", str(file))
+    described, warned = command("groups", "describe", group, *where)
+    with watching(lambda: FileSource([str(file)]), as_taken=True) as (_, routes):
+        return Views(
+            json.loads(command("doctor", group, "--format", "json", *where)[0])[0],
+            json.loads(command("explain", group, "--format", "json", *where)[0]),
+            described,
+            warned,
+            json.loads(answer(routes, "/api/groups"))["groups"][0],
+            json.loads(answer(routes, f"/api/groups/{group}")),
+            samples(routes, group),
+        )
+
+
+def later(snapshot: GroupSnapshot, milliseconds: int) -> GroupSnapshot:
+    return replace(snapshot, taken=snapshot.taken + milliseconds)
+
+
+@contextmanager
+def source_of(cluster: DevCluster) -> Iterator[LiveSource]:
+    found = LiveSource(ClusterConnection(command_config(cluster.zookeeper_connect, None)[0], scaled(10.0)))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def look(cluster: DevCluster) -> Iterator[Callable[[str], GroupSnapshot]]:
+    with source_of(cluster) as source:
+        yield lambda group: source.snapshot(group, message_times=True)
+
+
+def offsets_are(zookeeper: KazooClient, group: str, topic: str, offsets: Sequence[object]) -> None:
+    for number, offset in enumerate(offsets):
+        zookeeper.create(f"/consumers/{group}/offsets/{topic}/{number}", str(offset).encode(), makepath=True)
+
+
+class Stalled:
+    """A Scala member that owns four partitions of 100 messages each, and hangs in the handler of its first message."""
+
+    def __init__(self, group: str, topic: str) -> None:
+        self.group = group
+        self.topic = topic
+        self.partitions = [(topic, number) for number in range(4)]
+
+
+@pytest.fixture
+def stalled(
+    zookeeper: KazooClient,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    legacy_member: Callable[..., Any],
+) -> Stalled:
+    topic, group = new_topic(4), new_group()
+    produce(topic, [b"x"] * 400, partitions=4)
+    offsets_are(zookeeper, group, topic, [0] * 4)
+    legacy_member("1.1.1", group, {topic: 1}, pause_ms=3_600_000).wait_ready()
+    eventually(lambda: len(owners_of(zookeeper, group, topic)) == 4, 30, "it owns all")
+    eventually(lambda: sum(offsets_of(zookeeper, group, topic).values()) == 1, 30, "the first message is committed")
+    return Stalled(group, topic)
+
+
+def test_a_stalled_owner_is_an_error_everywhere(
+    stalled: Stalled, look: Callable[[str], GroupSnapshot], tmp_path: Path
+) -> None:
+    """It was "as it should be" in ``explain``, nothing in the doctor, and a green tick in the overview."""
+    now = look(stalled.group)
+    found = views(tmp_path, later(now, QUARTER_MS))
+    found.agree("error", "standing-still", dict.fromkeys(stalled.partitions, "error"))
+    assert found.row["headline"].endswith("stand still for 15 min: 399 messages wait, and no offset moves")
+    assert (found.row["status"], found.row["finding_counts"]["error"], found.row["lag"]) == ("ERR", 1, 399)
+    for _, number in stalled.partitions:
+        cause = found.explanation(stalled.topic, number)["cause"]
+        assert cause["short"].startswith("it stands still for 15 min")
+        assert found.metrics["zkconsumer_partition_stands_still_seconds", stalled.topic, str(number)] >= 900
+    early = views(tmp_path, now)
+    assert (early.doctor["level"], early.row["severity"], early.row["status"]) == ("ok", "ok", "OK"), early.doctor
+
+
+def test_a_stalled_owner_is_found_by_one_live_look(
+    stalled: Stalled, cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "STANDS_STILL_MS", 2000)
+
+    def told() -> bool:
+        out, _ = command("doctor", stalled.group, "--zookeeper", cluster.zookeeper_connect)
+        return "error standing-still" in out
+
+    eventually(told, 30, "the finding")
+    _, warned = command("groups", "describe", stalled.group, "--zookeeper", cluster.zookeeper_connect)
+    assert f"Error: Consumer group '{stalled.group}': {stalled.group}_" in warned
+
+
+def test_a_message_after_an_idle_time_does_not_stand_still(
+    stalled: Stalled, look: Callable[[str], GroupSnapshot], tmp_path: Path
+) -> None:
+    """The commit and the claim are a quarter of an hour old, and the message is a second old."""
+    now = later(look(stalled.group), QUARTER_MS)
+    logs = {tp: replace(log, message_time=now.taken - 1000) for tp, log in now.logs.items()}
+    found = views(tmp_path, replace(now, logs=logs))
+    assert (found.doctor["level"], found.row["severity"]) == ("ok", "ok"), found.doctor
+
+
+def test_findings_of_a_group_are_in_the_overview(
+    zookeeper: KazooClient, new_topic: NewTopic, new_group: Callable[[], str], look: Any, tmp_path: Path
+) -> None:
+    """Five errors stood on the group's own page, and the overview had a green tick."""
+    topic, group = new_topic(5), new_group()
+    for number in range(5):
+        path = f"/consumers/{group}/owners/{topic}/{number}"
+        zookeeper.create(path, f"{group}_old-0".encode(), makepath=True)
+    found = views(tmp_path, look(group))
+    found.agree("error", "persistent-owner", {(topic, number): "error" for number in range(5)})
+    assert (found.row["finding_counts"]["error"], found.row["status"]) == (5, "ERR")
+
+
+def test_an_offset_beyond_the_end_has_no_lag_anywhere(
+    zookeeper: KazooClient, new_topic: NewTopic, new_group: Callable[[], str], produce: Any, look: Any, tmp_path: Path
+) -> None:
+    """It was lag 0 and status OK."""
+    topic, group = new_topic(2), new_group()
+    produce(topic, [b"x"] * 20, partitions=2)
+    offsets_are(zookeeper, group, topic, [1000, 10])
+    found = views(tmp_path, look(group))
+    found.agree("error", "offset-outside-log", {(topic, 0): "error", (topic, 1): "ok"})
+    sick = found.of(topic, 0)
+    assert (sick["lag"], sick["status"], found.row["unknown_lags"]) == (None, "ERR", 1)
+    assert "lies beyond its log, so its lag is unknown" in sick["verdict"]
+    assert ("kafka_consumergroup_lag", topic, "0") not in found.metrics
+    assert found.metrics["kafka_consumergroup_lag", topic, "1"] == 0
+    assert found.metrics["zkconsumer_partition_status", topic, "0"] == 3
+    (cells,) = [line.split() for line in found.described.splitlines() if line.split()[1:3] == [topic, "0"]]
+    assert cells[3:6] == ["1000", "10", "-"]
+
+
+def test_a_deleted_topic_is_a_finding_everywhere(
+    cluster: DevCluster,
+    zookeeper: KazooClient,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Any,
+    our_member: Callable[..., Any],
+    look: Callable[[str], GroupSnapshot],
+    tmp_path: Path,
+) -> None:
+    """The overview was green, with "4 of 8 owned"."""
+    kept, gone, group = new_topic(4), new_topic(4), new_group()
+    for topic in (kept, gone):
+        produce(topic, [b"x"] * 40, partitions=4)
+    our_member(group, {kept: 1, gone: 1}).wait_ready()
+
+    def consumed() -> bool:
+        return all(offsets_of(zookeeper, group, topic) == dict.fromkeys(range(4), 10) for topic in (kept, gone))
+
+    eventually(consumed, 30, "all is consumed")
+    cluster.delete_topic(gone)
+    eventually(lambda: gone not in look(group).topics, 30, "the topic is gone")
+    eventually(lambda: not owners_of(zookeeper, group, gone), 60, "its owner nodes are gone")
+    found = views(tmp_path, look(group))
+    wanted = {(kept, n): "ok" for n in range(4)} | {(gone, n): "warn" for n in range(4)}
+    found.agree("warn", "dead-offsets", wanted)
+    assert found.row["headline"] == f"topic {gone} does not exist, but has 4 offsets"
+    assert found.row["status"] == "WARN"
+
+
+def test_old_numbers_look_old_while_the_only_replica_is_away() -> None:
+    """Three minutes after the broker's end it was still Stable, OK and lag 0."""
+    with DevCluster() as mortal, source_of(mortal) as source:
+        topic, group = unique("mortal"), unique("group")
+        mortal.create_topic(topic, 2)
+        produce_to(mortal.bootstrap_servers, topic, [b"x"] * 20, partitions=2)
+        client = KazooClient(mortal.zookeeper_connect, timeout=10.0)
+        client.start(timeout=scaled(10.0))
+        try:
+            offsets_are(client, group, topic, [10, 10])
+        finally:
+            client.stop()
+            client.close()
+        with watching(lambda: source, as_taken=False) as (_, routes):
+
+            def row() -> Any:
+                return next(one for one in json.loads(answer(routes, "/api/groups"))["groups"] if one["group"] == group)
+
+            eventually(lambda: row()["lag"] == 0 and row()["status"] == "OK", 30, "the healthy group")
+            mortal.kafka.kill()
+            eventually(lambda: row()["status"] == "ERR", 60, "the group is not OK")
+            assert row()["finding_counts"]["error"] >= 1
+            eventually(lambda: row()["lag_age"] > 3, 30, "the lag is old")
+            assert row()["lag"] == 0
+            assert row()["lag_taken"] < row()["taken"] or row()["failure"]
+            seen = samples(routes, group)
+            assert seen["zkconsumer_group_severity", "", ""] == LEVELS["error"]
+            assert seen["zkconsumer_group_status", "", ""] == 3
+            document = json.loads(answer(routes, f"/api/groups/{group}"))
+            assert min(one["lag_age"] for one in document["partitions"]) > 3
+        out, _ = command("doctor", group, "--zookeeper", mortal.zookeeper_connect)
+        assert "error brokers" in out
+        _, warned = command("groups", "describe", group, "--zookeeper", mortal.zookeeper_connect)
+        assert f"Error: Consumer group '{group}'" in warned
+
+
+def test_a_healthy_mixed_group_is_ok_in_all_views(
+    zookeeper: KazooClient,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Any,
+    legacy_member: Callable[..., Any],
+    our_member: Callable[..., Any],
+    look: Callable[[str], GroupSnapshot],
+    tmp_path: Path,
+) -> None:
+    """Every group had two findings "unknown", of checks that need an option which nobody gave."""
+    topic, group = new_topic(4), new_group()
+    produce(topic, [b"x"] * 40, partitions=4)
+    legacy_member("1.1.1", group, {topic: 1}).wait_ready()
+    our_member(group, {topic: 1}).wait_ready()
+    eventually(lambda: len(set(owners_of(zookeeper, group, topic).values())) == 2, 30, "both own")
+    eventually(lambda: offsets_of(zookeeper, group, topic) == dict.fromkeys(range(4), 10), 30, "all is consumed")
+    for found in (views(tmp_path, look(group)), views(tmp_path, later(look(group), QUARTER_MS))):
+        bad = [one for one in found.doctor["findings"] if one["level"] != "ok"]
+        assert bad == []
+        assert (found.doctor["level"], found.explained["severity"]) == ("ok", "ok")
+        assert (found.row["severity"], found.row["status"], found.row["headline"]) == ("ok", "OK", None)
+        assert found.warned == ""
+        assert found.metrics["zkconsumer_group_severity", "", ""] == 0
+        assert {one["severity"] for one in found.document["partitions"]} == {"ok"}
