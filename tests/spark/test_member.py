@@ -312,7 +312,8 @@ def test_the_end_of_a_long_batch_wakes_a_stuck_scala_member(
     first.stop()
     eventually(lambda: "can't rebalance after 10 retries" in scala.log_text(), 60, "a member that gave up")
     assert one.owned_by(me) >= {3, 4}
-    assert one.owned_by(f"{one.group}_zzzz-") == set()
+    # Members wake one that gave up. It owns a part of its share for a moment in each of its attempts.
+    eventually(lambda: one.owned_by(f"{one.group}_zzzz-") == set(), 60, "a member that owns nothing")
     one.sink.go_on.set()
     eventually(lambda: by_range(set(), {0, 1, 2, 3}, {4, 5, 6}), 60, "everything to be owned")
     produce(topic, values(700, 1400), partitions=7)

@@ -13,7 +13,7 @@ from zkconsumer.balance.until import RunEnd, find_ends, requested_end
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.errors import UnknownTopicError
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.testing import FakeCluster
@@ -131,5 +131,5 @@ def test_offsets_must_name_the_partitions_there_are(lookup: OffsetLookup, until:
 
 
 def test_a_topic_that_is_not_there_has_no_end(lookup: OffsetLookup) -> None:
-    with pytest.raises(BrokerUnavailableError, match="gone: UNKNOWN_TOPIC_OR_PARTITION"):
+    with pytest.raises(UnknownTopicError, match="know no topic .gone."):
         find_ends(requested_end("end", NOW), ["t", "gone"], lookup, Deadline(0.1))
