@@ -20,4 +20,6 @@ if os.environ.get("PYTHONHASHSEED") != "0" or os.environ.get("ZKCONSUMER_PURE") 
 
 from tests.simulation.command import main
 
-sys.exit(main(sys.argv[1:]))
+code = main(sys.argv[1:])
+sys.stdout.flush()
+os._exit(code)  # an exit of the interpreter waits for the main thread's lock, which was exchanged

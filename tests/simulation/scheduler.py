@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import greenlet
 
@@ -65,6 +66,7 @@ class World:
     """The tasks, the clock, the source of all chance, and the trace of one run."""
 
     def __init__(self, seed: int, *, switches: float = SWITCHES) -> None:
+        self.seed = seed
         self.random = random.Random(seed)
         self.now = 1000.0
         self.switches = switches
@@ -86,7 +88,7 @@ class World:
     def note(self, event: str) -> None:
         """Add an event to the trace, and to the digest that two equal runs share."""
         line = f"{self.now - 1000:12.6f} {self.current or 'world'}: {event}"
-        self.digest = hash((self.digest, line))
+        self.digest = crc32(line.encode(), self.digest)
         self.trace.append(line)
 
     # ---- tasks
@@ -115,6 +117,7 @@ class World:
         while not self._ended and not until():
             self.turns += 1
             task = self._next()
+            self.digest = crc32(b"%d" % task.number, self.digest)
             self.current = task
             task.greenlet.switch()
             self.current = None
@@ -204,5 +207,6 @@ def world() -> World:
 
 
 def enter(made: World) -> None:
-    """Make a world the one that runs."""
+    """Make a world the one that runs. The package's own choices by chance follow its seed, too."""
+    random.seed(made.seed)
     _worlds.append(made)

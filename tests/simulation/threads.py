@@ -10,7 +10,6 @@ import _thread
 import importlib
 import os
 import queue
-import random
 import socket
 import threading
 import time
@@ -290,7 +289,6 @@ def install(*, sockets: type, create_server: Callable[..., Any]) -> None:
         },
         uuid: {"uuid4": lambda: uuid.UUID(int=world().random.getrandbits(128), version=4)},
         os: {"getpid": lambda: 4711},
-        random: {"random": lambda: world().random.random(), "uniform": lambda a, b: world().random.uniform(a, b)},
         socket: {"socket": sockets, "create_server": create_server, "gethostname": lambda: "simulated"},
     }  # fmt: skip
     for module, names in modules.items():
