@@ -39,6 +39,8 @@ INSTANCE_KEY = "instance"
 """The extra key with ``group.instance.id``: a plan reserves the partitions of such a member after it has left."""
 STORE_KEY = "offsets"
 """The extra key with the database in which a member records its offsets. All members must use the same one."""
+NUDGE = '{"version":1,"subscription":{},"pattern":"static","timestamp":"0"}'
+"""A registration without topics: it owns nothing, and its coming and going makes every Scala member rebalance."""
 _MOST_HANDLERS = 1_000_000
 
 
@@ -80,6 +82,11 @@ class Registration:
     timestamp: str = ""
     version: int = 1
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def is_nudge(self) -> bool:
+        """Whether the node only wakes the members of its group, as ``NUDGE`` does: no topics, and the time 0."""
+        return not self.subscription and self.timestamp == "0"
 
     @property
     def is_wildcard(self) -> bool:

@@ -8,7 +8,7 @@ and looks which of them explains the partitions that each silent member owns. Pu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zkconsumer.assignors.assignor import AssignmentError, Assignor, Members, assignor, threads_by_topic
 from zkconsumer.assignors.even_load import WIDE_GAP, even_load
@@ -103,6 +103,7 @@ def infer_strategy(view: GroupView, threads: Threads, owners: Assignment) -> Str
         return Strategy("", sure=False, why="no registration can be read, so the strategy in effect is unknown")
     if not view.members:
         return Strategy("", sure=False, why="no member is registered, so no strategy is in effect")
+    view = _without_nudges(view)
     advertised = _advertised(view.members)
     distinct = list(dict.fromkeys(advertised.values()))
     # a member that should fall back to range may refuse instead, which stands in no node: its partitions must tell
@@ -116,6 +117,12 @@ def infer_strategy(view: GroupView, threads: Threads, owners: Assignment) -> Str
     if len(distinct) > 1:
         return evidence.contended(advertised)
     return evidence.judged(silent, distinct[0] if distinct else None, _said(view.members, plain))
+
+
+def _without_nudges(view: GroupView) -> GroupView:
+    """Leave out the nodes that only wake the group, unless there are no others."""
+    members = {consumer: one for consumer, one in view.members.items() if not one.is_nudge}
+    return replace(view, members=members) if members else view
 
 
 def _said(members: Mapping[ConsumerId, Registration], plain: Sequence[ConsumerId]) -> str:

@@ -99,7 +99,7 @@ class WriteReport:
     def _follow(self, run: OffsetRun, side: OwnedZooKeeperSide) -> None:
         """Wait until the owners have adopted their new offsets, and tell which have not."""
         consumers = {owner.consumer for owner, _ in side.adopted.values()}
-        complain(f"waiting up to {self.wait:g} s until {first_of(consumers)} go on from the new offsets")
+        complain(f"waiting up to {self.wait:g} s for {first_of(consumers)} to go on from the new offsets")
         try:
             late: Mapping[TopicPartition, ConsumerId] = wait_until_followed(side, self.wait, self.stop, self.timeout)
         except RegistryError as error:

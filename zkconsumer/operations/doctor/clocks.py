@@ -20,7 +20,7 @@ def member_clocks(seen: Observations) -> Iterator[Finding]:
     """Compare the ``timestamp`` in each registration, by the member's clock, with its node's ``ctime``."""
     snapshot = seen.latest
     for consumer, node in sorted(snapshot.members.items()):
-        if node.registration is None or node.stat is None:
+        if node.registration is None or node.registration.is_nudge or node.stat is None:
             continue
         text = node.registration.timestamp
         path = f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}"

@@ -200,12 +200,14 @@ def _partitions(seen: Observations) -> Iterator[Finding]:
     if headless:
         replicas = sorted({broker for tp in headless for broker in snapshot.logs[tp].replicas})
         down = [broker for broker in replicas if broker not in snapshot.brokers]
+        brokers = f"broker{'s' if len(down) > 1 else ''} {listed(down)}"
+        away = f"; {brokers} {'is' if len(down) == 1 else 'are'} not registered" if down else ""
         yield Finding(
             Level.ERROR,
-            f"{counted(len(headless), 'partition')} without a leader: nothing can be read there",
-            partitions_text(headless) + (f"; brokers not registered: {listed(down)}" if down else ""),
+            f"{counted(len(headless), 'partition')} without a leader: nothing can be read there{away}",
+            partitions_text(headless),
             paths.partition_state(headless[0]),
-            f"start brokers {listed(down)}" if down else "see the controller's log",
+            f"start {brokers}" if down else "see the controller's log",
             partitions=headless,
         )
     silent = [tp for tp in wanted if tp not in headless and _unread(snapshot, tp)]

@@ -115,7 +115,11 @@ def idle_members(seen: Observations) -> Iterator[Finding]:
     why = topics_problem(snapshot)
     for consumer, node in sorted(snapshot.members.items()):
         one = node.registration
-        if one is None or any(topic in snapshot.topics for topic in seen.analysis.threads.get(consumer, {})):
+        if (
+            one is None
+            or one.is_nudge
+            or any(topic in snapshot.topics for topic in seen.analysis.threads.get(consumer, {}))
+        ):
             continue
         if one.subscription and f"{paths.CONSUMERS}/{snapshot.group}/ids/{consumer}" in seen.analysis.view.unreadable:
             continue  # its filter cannot be computed here

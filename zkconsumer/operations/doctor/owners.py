@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from zkconsumer.core.registration import NUDGE
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.doctor.findings import (
     Finding,
@@ -23,9 +24,6 @@ from zkconsumer.operations.doctor.timeouts import longest_session, member_patien
 from zkconsumer.operations.group_snapshot import GroupSnapshot, OwnerNode
 from zkconsumer.operations.group_view import MemberKind, member_kind
 from zkconsumer.zookeeper import paths
-
-NUDGE = '{"version":1,"subscription":{},"pattern":"static","timestamp":"0"}'
-"""A registration without topics: it owns nothing, and its coming and going makes every Scala member rebalance."""
 
 
 def persistent_owners(seen: Observations) -> Iterator[Finding]:

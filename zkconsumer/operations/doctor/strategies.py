@@ -131,6 +131,8 @@ def mixed_members(seen: Observations) -> str:
 def _fits(seen: Observations) -> tuple[dict[ConsumerId, tuple[str, ...]], list[ConsumerId]]:
     """Return for each member the strategies that it may have, and the members of which nothing tells.
 
+    A member without a subscription claims nothing, so its strategy has no effect.
+
     A member may have every strategy that explains its partitions in all snapshots with the same members.
     """
     fits: dict[ConsumerId, tuple[str, ...]] = {}
@@ -141,7 +143,8 @@ def _fits(seen: Observations) -> tuple[dict[ConsumerId, tuple[str, ...]], list[C
             fits[consumer] = tuple(label for label in fits.get(consumer, one) if label in one)
     fits |= {consumer: (label,) for consumer, label in advertised.items()}
     telling = {consumer: one for consumer, one in fits.items() if one}
-    return telling, sorted(set(seen.latest.members) - set(telling))
+    others = {c: node.registration for c, node in seen.latest.members.items() if c not in telling}
+    return telling, sorted(c for c, one in others.items() if one is None or one.subscription)
 
 
 def _telling(seen: Observations) -> list[GroupSnapshot]:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.group_snapshots import NOW, stat
 from tests.unit.operations.doctor.cases import (
+    OURS,
     diagnosed,
     healthy,
     later,
@@ -18,7 +19,10 @@ from tests.unit.operations.doctor.cases import (
     with_problem,
     without_owner,
 )
-from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.core.registration import NUDGE
+from zkconsumer.model import ConsumerId
+from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode
+from zkconsumer.zookeeper.node_codecs import decode_registration
 
 SCALA_ONLY = healthy(members={"g_a": {"t": 1}, "g_c": {"t": 1}}, extra={}, owners={"t:0": "g_a-0", "t:1": "g_a-0"})
 ORPHAN = with_owner(healthy(), "t:1", ephemeral_owner=77)
@@ -125,6 +129,15 @@ def test_unowned_partition(snapshot: GroupSnapshot, expected: list[str], text: s
     found = diagnosed("unowned-partition", snapshot)
     assert levels(found) == expected
     assert text in found[0].text
+
+
+@pytest.mark.parametrize("check", ["idle-member", "member-clock", "mixed-strategies"])
+def test_the_node_that_wakes_the_members_is_none_itself(check: str) -> None:
+    # it was a member that subscribes to nothing, 20,785 days behind, by another strategy
+    nudge = MemberNode(decode_registration(NUDGE.encode(), "/consumers/g/ids/g_nudge"), stat())
+    before = healthy(extra={"g_a": OURS, "g_b": OURS})
+    woken = replace(before, members={**before.members, ConsumerId("g_nudge"): nudge})
+    assert levels(diagnosed(check, woken)) == ["ok"]
 
 
 def test_a_scala_member_that_gave_up_is_woken() -> None:
