@@ -209,6 +209,7 @@ class GroupScenario:
         self.cluster.start()
         self.cluster.create_topic(TOPIC, PARTITIONS)
         self.observer = Observer(self.zookeeper, GROUP, [TopicPartition(TOPIC, each) for each in range(PARTITIONS)])
+        self.zookeeper.renewed = self._renewed
         self.world.spawn("server-clock", self._server_clock)
         for _ in range(2):
             self._join()
@@ -221,6 +222,10 @@ class GroupScenario:
         self._settle()
         self._end()
         self._over = True
+
+    def _renewed(self, process: Process) -> None:
+        member = next(one for one in self.members if one.process is process)
+        self.observer.session_noticed(member.consumer)
 
     def _server_clock(self) -> None:
         while True:
@@ -261,6 +266,7 @@ class GroupScenario:
         elif fault == "freeze":
             member.process.frozen_until = self.world.now + chance.choice([0.5, 3.0, 2 * SESSION, 20.0])
         elif fault == "expire" and session is not None and session.session_id:
+            self.observer.session_closed(member.consumer, session.lease.ends_at)
             session.expire_unnoticed()
         elif fault == "lose answer" and session is not None:
             session.lose_next = True

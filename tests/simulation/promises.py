@@ -43,6 +43,7 @@ class Observer:
         self.partitions = {tp: Watched() for tp in where}
         self.commits = 0
         self._broken: str = ""
+        self._leases: dict[str, float] = {}
         zookeeper.changed = self.look
 
     def _break(self, promise: str) -> None:
@@ -75,7 +76,7 @@ class Observer:
         world().note(f"owner of {tp}: {name}")
         if seen.owner is not None:
             began, _, lowest = seen.owned[seen.owner]
-            seen.owned[seen.owner] = (began, now, lowest)
+            seen.owned[seen.owner] = (began, max(now, self._leases.get(seen.owner, now)), lowest)
         seen.owner = name
         if name is not None:
             seen.owned[name] = (now, float("inf"), seen.committed or 0)
@@ -94,6 +95,18 @@ class Observer:
             if seen.back_to is None or offset < seen.back_to:
                 self._break(f"{tp}: the committed offset went back from {before} to {offset}")
             seen.back_to = None
+
+    def session_closed(self, member: str, lease: float) -> None:
+        """Somebody is about to close a member's session. Until its lease ends, the member cannot know that."""
+        self._leases[member] = lease
+
+    def session_noticed(self, member: str) -> None:
+        """A member knows from now on that its former session has ended."""
+        if self._leases.pop(member, 0.0) > (now := world().now):
+            for seen in self.partitions.values():
+                if member in seen.owned and seen.owner != member:
+                    began, _, lowest = seen.owned[member]
+                    seen.owned[member] = (began, now, lowest)
 
     def handed(self, member: str, tp: TopicPartition, offset: int, asked: float) -> None:
         """A member's call, which began at ``asked``, returned a message."""

@@ -30,6 +30,8 @@ class SimulatedZooKeeper(FakeZooKeeper):
         super().__init__(session_timeout=session_timeout)
         self.sessions: list[SimulatedSession] = []
         self.changed: Callable[[], None] = lambda: None
+        self.renewed: Callable[[Process], None] = lambda _: None
+        """Called with a process that has a session again after a former one has ended."""
         self.reachable = True
 
     def session(self, on_change: Callable[[SessionChanged], None] = lambda _: None) -> SimulatedSession:
@@ -111,6 +113,8 @@ class SimulatedSession(FakeSession):
                     self.resume()
                     self.heard = world().now
                     world().note(f"{self.process} has session {self.session_id}")
+                    server: Any = self._server
+                    server.renewed(self.process)
                 else:
                     self.lease.renew(sent, self.timeout)
             elif self._up and sent - self.heard > self.timeout * 2 / 3:
