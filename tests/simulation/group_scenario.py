@@ -67,6 +67,7 @@ class Member:
                 "consumer.id": f"{self.name}",
                 "auto.offset.reset": "smallest",
                 "auto.commit.interval.ms": 2000,
+                "fetch.wait.max.ms": scenario.fetch_wait,
                 "zookeeper.session.timeout.ms": int(SESSION * 1000),
                 "consumer.timeout.ms": 1000,
                 "rebalance.backoff.ms": 2000,
@@ -180,6 +181,7 @@ class GroupScenario:
         self._over = False
         chance = self.world.random
         self.strategy = chance.choice(["range", "roundrobin", "sticky"])
+        self.fetch_wait = chance.choice([100, 500, 1000])
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.changed = lambda: None
         self.cluster = FakeCluster(BROKERS)
