@@ -18,7 +18,7 @@ if os.environ.get("PYTHONHASHSEED") != "0" or os.environ.get("ZKCONSUMER_PURE") 
         ctypes.CDLL(None).personality(_FIXED_ADDRESSES)
     os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
 
-from tests.simulation.command import main
+from tests.simulation.command import main  # noqa: E402 - after the hash seed is fixed
 
 code = main(sys.argv[1:])
 sys.stdout.flush()

@@ -94,7 +94,8 @@ def _forked(seed: int, options: argparse.Namespace) -> dict[str, Any]:
 
 def _campaign(options: argparse.Namespace) -> list[dict[str, Any]]:
     end = _clock() + options.seconds
-    results, running = [], []
+    results: list[dict[str, Any]] = []
+    running: list[tuple[int, tuple[int, Any]]] = []
     while _clock() < end or running:
         while _clock() < end and len(running) < (os.cpu_count() or 1):
             seed = secrets.randbits(32)
@@ -147,7 +148,9 @@ def _report(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
         print(f"seed {one['seed']}: {one['broken'] or 'nothing broken'}; digest {one.get('digest', '-')}")
         if one["broken"]:
             print(f"scripts/simulate --seed {one['seed']} --scenario {options.scenario} --steps {options.steps}")
-    total = {key: sum(one.get(key, 0) for one in results) for key in ("virtual", "cpu", "faults", "commits", "messages")}
+    total = {
+        key: sum(one.get(key, 0) for one in results) for key in ("virtual", "cpu", "faults", "commits", "messages")
+    }
     speed = total["virtual"] / max(total["cpu"], 1e-9)
     print(
         f"{len(results)} runs, {total['virtual'] / 3600:.2f} virtual hours, {speed:.0f} virtual seconds a second,"

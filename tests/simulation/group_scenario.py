@@ -6,6 +6,7 @@ A step is a virtual second of faults. Afterwards the faults end, and the group m
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,7 +18,6 @@ from tests.simulation.zookeeper import SimulatedSession, SimulatedZooKeeper
 from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
 from zkconsumer.errors import ConsumerTimeoutException, ZkConsumerError
 from zkconsumer.model import TopicPartition
-from zkconsumer.testing.broker_registration import BrokerRegistration
 from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.wiring import Outside, build_member
 
@@ -28,6 +28,8 @@ CALL = 5.0
 """Seconds that an application gives a call."""
 LATE = 1.5
 """Seconds by which a call may be late: the margin of its last request."""
+_PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0)
+"""Time limits of reads, in seconds."""
 SETTLES = 120.0
 """Seconds after the last fault in which all is consumed and committed."""
 
@@ -83,7 +85,7 @@ class Member:
             self.leave()
             return
         for number, stream in enumerate(streams):
-            scenario.world.spawn(f"{self.name}-app-{number}", lambda stream=stream: self._apply(stream), self.process)
+            scenario.world.spawn(f"{self.name}-app-{number}", partial(self._apply, stream), self.process)
 
     def leave(self) -> None:
         """Shut the connector down, on the present task, within its time limit."""
@@ -104,65 +106,74 @@ class Member:
     # ---- the application
 
     def _apply(self, stream: Any) -> None:
-        """Read messages in all ways, until the stream ends."""
+        """Read messages in all ways until the stream ends. The next ask finishes what was read."""
         world, observer = self.scenario.world, self.scenario.observer
-        held: Any = None
-        iterator = iter(stream)
+        held: list[Any] = []
         while True:
             asked = world.now
-            if held is not None:
-                observer.finished(TopicPartition(held.topic, held.partition), held.offset)
-                held = None
+            for message in held:
+                observer.finished(TopicPartition(message.topic, message.partition), message.offset)
             try:
-                way = world.random.random()
-                if way < 0.6:
-                    held = next(iterator)
-                else:
-                    held = stream.get(timeout=1.0)
+                held = self._read(stream)
             except StopIteration:
                 return
-            except ConsumerTimeoutException:
-                iterator = iter(stream)
-                continue
             except ZkConsumerError as e:
+                held = []
+                if isinstance(e, ConsumerTimeoutException):
+                    continue
                 world.note(f"reading: {type(e).__name__}: {e}")
                 if self.left:
                     return
                 world.sleep(1.0)
-                iterator = iter(stream)
-                continue
-            if held is None:
+            if not held:
                 if self.left and self.ended:
                     return
                 continue
-            tp = TopicPartition(held.topic, held.partition)
-            observer.handed(self.consumer, tp, held.offset, asked)
+            for message in held:
+                tp = TopicPartition(message.topic, message.partition)
+                observer.handed(self.consumer, tp, message.offset, asked)
             world.sleep(world.random.random() ** 4 * 0.3)
-            self._sometimes(tp, held)
+            self._sometimes(held)
 
-    def _sometimes(self, tp: TopicPartition, held: Any) -> None:
-        world, chance = self.scenario.world, self.scenario.world.random.random()
+    def _read(self, stream: Any) -> list[Any]:
+        """Return one message, some, or none, by one of the ways to read."""
+        chance = self.scenario.world.random
+        way = chance.random()
+        if way < 0.5:
+            return [next(iter(stream))]
+        timeout = chance.choice(_PATIENCES)
+        if way < 0.8:
+            message = stream.get(timeout=timeout)
+            return [] if message is None else [message]
+        taken: list[Any] = stream.take(chance.randrange(1, 30), timeout=timeout)
+        return taken
+
+    def _sometimes(self, held: list[Any]) -> None:
+        world, observer = self.scenario.world, self.scenario.observer
+        chance, message = world.random.random(), held[-1]
+        tp, patience = TopicPartition(message.topic, message.partition), world.random.choice([CALL, CALL, 0.05, 0.0])
+        if chance < 0.04:
+            for one in held:  # what its own thread holds counts as finished in a commit
+                observer.finished(TopicPartition(one.topic, one.partition), one.offset)
         if chance < 0.03:
-            self.scenario.observer.finished(tp, held.offset)  # its own message counts as finished in a commit
-            self._call("commit", lambda: self.connector.commit_offsets(timeout=CALL))
+            self._call("commit", lambda: self.connector.commit_offsets(timeout=patience), patience)
         elif chance < 0.04:
-            offset = max(0, held.offset - 3)
-            self.scenario.observer.finished(tp, held.offset)
-            self.scenario.observer.sought(self.consumer, tp, offset)
-            self._call("seek", lambda: self.connector.seek(tp, offset, timeout=CALL))
+            offset = max(0, message.offset - 3)
+            observer.sought(self.consumer, tp, offset)
+            self._call("seek", lambda: self.connector.seek(tp, offset, timeout=patience), patience)
         elif chance < 0.05:
-            self._call("pause", lambda: self.connector.pause([tp]))
+            self._call("pause", lambda: self.connector.pause([tp]), CALL)
             world.sleep(0.5)
-            self._call("resume", lambda: self.connector.resume([tp]))
+            self._call("resume", lambda: self.connector.resume([tp]), CALL)
 
-    def _call(self, what: str, call: Callable[[], object]) -> None:
+    def _call(self, what: str, call: Callable[[], object], patience: float) -> None:
         world, began, frozen = self.scenario.world, self.scenario.world.now, self.process.frozen_until
         try:
             call()
-        except (ZkConsumerError, ValueError, KeyError) as e:
+        except (ZkConsumerError, ValueError, KeyError, TimeoutError) as e:
             world.note(f"{what}: {type(e).__name__}")
-        if world.now - began > CALL + LATE and frozen == self.process.frozen_until:
-            self.scenario.broken(f"{what} with a time limit of {CALL:g} s took {world.now - began:.1f} s")
+        if world.now - began > patience + LATE and frozen == self.process.frozen_until:
+            self.scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")
 
 
 class GroupScenario:
@@ -184,13 +195,12 @@ class GroupScenario:
         self.fetch_wait = chance.choice([100, 500, 1000])
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.changed = lambda: None
-        self.cluster = FakeCluster(BROKERS)
-        self.cluster._registration = BrokerRegistration(self.zookeeper, modern=True)
+        self.cluster = FakeCluster(BROKERS, zookeeper=self.zookeeper)
         self.observer: Observer
         outside = Outside(
             session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
         )
-        zkconsumer.connector.build_member = lambda *args, **options: build_member(*args, **options, outside=outside)
+        vars(zkconsumer.connector)["build_member"] = partial(build_member, outside=outside)
 
     def broken(self, promise: str) -> None:
         """A promise is broken that the scenario itself checks."""
@@ -200,14 +210,15 @@ class GroupScenario:
     def run(self) -> World:
         """Run it. Raises BrokenPromise, Stuck, and whatever left a thread."""
         self.world.spawn("director", self._direct)
-        self.world.go(lambda: self._over or bool(self._violation) or (hasattr(self, "observer") and self.observer.broken))
+        self.world.go(
+            lambda: self._over or bool(self._violation) or (hasattr(self, "observer") and self.observer.broken)
+        )
         self.observer.check()
         if self._violation:
             raise BrokenPromise(self._violation)
         return self.world
 
     def _direct(self) -> None:
-        self.cluster._registration.prepare()
         self.cluster.start()
         self.cluster.create_topic(TOPIC, PARTITIONS)
         self.observer = Observer(self.zookeeper, GROUP, [TopicPartition(TOPIC, each) for each in range(PARTITIONS)])
@@ -264,18 +275,11 @@ class GroupScenario:
             member.process.alive = False
             self.network.cut(member.process)
             if session is not None:
-                self.zookeeper._drop_watches(session)
+                session.lose_watches()
         elif fault == "freeze":
             member.process.frozen_until = self.world.now + chance.choice([0.5, 3.0, 2 * SESSION, 20.0])
-        elif fault == "expire" and session is not None and session.session_id:
-            self.observer.session_closed(member.consumer, session.lease.ends_at)
-            session.expire_unnoticed()
-        elif fault == "lose answer" and session is not None:
-            session.lose_next = True
-        elif fault == "cut zookeeper" and session is not None:
-            session.cut(chance.choice([0.2, 2.0, 2 * SESSION]))
-        elif fault == "slow zookeeper" and session is not None:
-            session.slow_until = self.world.now + 5.0
+        elif session is not None and fault in _OF_A_SESSION:
+            self._session_fault(fault, member, session)
         elif fault == "cut brokers":
             self.network.cut(member.process)
         elif fault == "slow network":
@@ -286,6 +290,17 @@ class GroupScenario:
             self.zookeeper.reachable = False
             self.world.sleep(chance.choice([0.5, 3.0, 10.0]))
             self.zookeeper.reachable = True
+
+    def _session_fault(self, fault: str, member: Member, session: SimulatedSession) -> None:
+        if fault == "expire" and session.session_id:
+            self.observer.session_closed(member.consumer, session.lease.ends_at)
+            session.expire_unnoticed()
+        elif fault == "lose answer":
+            session.lose_next = True
+        elif fault == "cut zookeeper":
+            session.cut(self.world.random.choice([0.2, 2.0, 2 * SESSION]))
+        elif fault == "slow zookeeper":
+            session.slow_until = self.world.now + 5.0
 
     # ---- the end
 
@@ -320,6 +335,7 @@ class GroupScenario:
                 self.broken(f"{task} is still there after the shutdown, and waits for {task.waits_for}")
 
 
+_OF_A_SESSION = ("expire", "lose answer", "cut zookeeper", "slow zookeeper")
 _FAULTS = [
     "join", "join", "join", "leave", "kill", "freeze", "expire", "lose answer", "lose answer", "cut zookeeper",
     "slow zookeeper", "cut brokers", "slow network", "move leader", "no quorum",

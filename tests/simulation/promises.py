@@ -63,10 +63,10 @@ class Observer:
     def look(self) -> None:
         """Compare the nodes with those of the last look. Called at each change, before any other task runs."""
         for tp, seen in self.partitions.items():
-            node = self._zookeeper._nodes.get(paths.offset(self._group, tp))
+            node = self._zookeeper.node(paths.offset(self._group, tp))
             if node is not None and int(node.data) != seen.committed:
                 self._committed(tp, seen, int(node.data))
-            owner = self._zookeeper._nodes.get(paths.owner(self._group, tp))
+            owner = self._zookeeper.node(paths.owner(self._group, tp))
             name = None if owner is None else owner.data.decode().rpartition("-")[0]
             if name != seen.owner:
                 self._owned(tp, seen, name)

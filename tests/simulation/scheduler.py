@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
-import greenlet
+import greenlet  # type: ignore[import-untyped]
 
 EPOCH = 1_700_000_000.0
 """The wall clock at the start of each world, in seconds."""

@@ -50,15 +50,15 @@ class Socket:
     """One end of a connection, of the standard library's form as far as the package and the kit use it."""
 
     def __init__(self, family: int = -1, kind: int = -1, proto: int = -1, fileno: int | None = None) -> None:
-        self._incoming: list[tuple[float, bytes]] = []
+        self.incoming: list[tuple[float, bytes]] = []
         self._peer: Socket | None = None
-        self._ended = False  # no more bytes come after those that are there
-        self._reset = False
-        self._closed = False
+        self.ended = False  # no more bytes come after those that are there
+        self.reset = False
+        self.closed = False
         self._readers: list[Task] = []
         self._timeout: float | None = None
-        self._last = 0.0
-        self._names = (("127.0.0.1", 0), ("127.0.0.1", 0))
+        self.last = 0.0
+        self.names = (("127.0.0.1", 0), ("127.0.0.1", 0))
         here = world()
         self.process = here.system if here.current is None else here.current.process
 
@@ -68,14 +68,14 @@ class Socket:
         """Connect at once. Return an error number."""
         world().sleep(0.0005)
         listener = network().listeners.get(target[1])
-        if listener is None or self._closed:
+        if listener is None or self.closed:
             return errno.ECONNREFUSED
         other = Socket()
         other.process = listener.process
         net = network()
         net.next_port += 1
-        self._names = (("127.0.0.1", net.next_port), ("127.0.0.1", target[1]))
-        other._names = self._names[::-1]
+        self.names = (("127.0.0.1", net.next_port), ("127.0.0.1", target[1]))
+        other.names = self.names[::-1]
         self._peer, other._peer = other, self
         net.connections.extend((self, other))
         listener.arrived(other)
@@ -83,11 +83,11 @@ class Socket:
 
     def getsockname(self) -> tuple[str, int]:
         """The address of this end."""
-        return self._names[0]
+        return self.names[0]
 
     def getpeername(self) -> tuple[str, int]:
         """The address of the other end."""
-        return self._names[1]
+        return self.names[1]
 
     def setblocking(self, _: bool) -> None:
         """Nothing: a connect is done at once."""
@@ -112,13 +112,13 @@ class Socket:
         """Send all bytes; they arrive after a delay. Raises OSError if the connection ended."""
         self._usable()
         peer = self._peer
-        if self._reset or peer is None or peer._closed:
+        if self.reset or peer is None or peer.closed:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         here = world()
         late = here.random.random() * (2.0 if here.random.random() < network().slow else 0.002)
-        peer._last = max(peer._last, here.now + late)
-        peer._incoming.append((peer._last, bytes(data)))
-        peer._wake()
+        peer.last = max(peer.last, here.now + late)
+        peer.incoming.append((peer.last, bytes(data)))
+        peer.wake()
         here.pause()
         return len(data)
 
@@ -143,12 +143,12 @@ class Socket:
         end = None if self._timeout is None else here.now + self._timeout
         while True:
             self._usable()
-            if self._reset:
+            if self.reset:
                 raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-            due = self._incoming[0][0] if self._incoming else None
+            due = self.incoming[0][0] if self.incoming else None
             if due is not None and due <= here.now:
                 return self._take(size, bool(flags & socket.MSG_PEEK))
-            if self._ended and due is None:
+            if self.ended and due is None:
                 return b""
             left = None if end is None else end - here.now
             if flags & socket.MSG_DONTWAIT or (left is not None and left <= 0):
@@ -162,44 +162,45 @@ class Socket:
                 self._readers.remove(task)
 
     def _take(self, size: int, peek: bool) -> bytes:
-        due, data = self._incoming[0]
+        due, data = self.incoming[0]
         if peek:
             return data[:size]
         if len(data) > size:
-            self._incoming[0] = (due, data[size:])
+            self.incoming[0] = (due, data[size:])
         else:
-            self._incoming.pop(0)
+            self.incoming.pop(0)
         return data[:size]
 
     # ---- the end
 
     def _usable(self) -> None:
-        if self._closed:
+        if self.closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake the tasks that read here."""
         for task in self._readers:
             world().wake(task)
         self._readers.clear()
 
     def shutdown(self, _: int) -> None:
         """End both directions. Raises OSError if there is no connection."""
-        if self._peer is None or self._closed:
+        if self._peer is None or self.closed:
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-        self._incoming.clear()
+        self.incoming.clear()
         for end in (self, self._peer):
-            end._ended = True
-            end._wake()
+            end.ended = True
+            end.wake()
 
     def close(self) -> None:
         """Close this end."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         if self._peer is not None:
-            self._peer._ended = True
-            self._peer._wake()
-        self._wake()
+            self._peer.ended = True
+            self._peer.wake()
+        self.wake()
         if self in network().connections:
             network().connections.remove(self)
 
@@ -207,9 +208,9 @@ class Socket:
         """Reset both ends, as a cable or a firewall does. Bytes under way are lost."""
         for end in (self, self._peer):
             if end is not None:
-                end._reset = True
-                end._incoming.clear()
-                end._wake()
+                end.reset = True
+                end.incoming.clear()
+                end.wake()
 
     def __enter__(self) -> Self:
         return self

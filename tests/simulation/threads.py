@@ -294,7 +294,8 @@ def install(*, sockets: type, create_server: Callable[..., Any]) -> None:
     for module, names in modules.items():
         for name, value in names.items():
             setattr(module, name, value)
-    threading._active[0] = threading._active.pop(next(iter(threading._active)))  # type: ignore[attr-defined]
+    active: dict[int, Any] = vars(threading)["_active"]
+    active[0] = active.pop(next(iter(active)))
     # the package's lock derives from this class; the interpreter's import system must keep its own
     kept, _thread.RLock = _thread.RLock, RLock  # type: ignore[misc,assignment]
     importlib.import_module("zkconsumer.interruptible_wait")

@@ -41,9 +41,9 @@ class SimulatedZooKeeper(FakeZooKeeper):
         return made
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def at_once(self) -> Iterator[None]:
         before = self._zxid
-        with super()._changing():
+        with super().at_once():
             yield
             if self._depth == 1 and self._zxid != before:
                 self.changed()
@@ -128,7 +128,7 @@ class SimulatedSession(FakeSession):
             self.suspend()
 
     @contextmanager
-    def _request(self, kind: str, count: int = 1) -> Iterator[FakeZooKeeper]:
+    def request(self, kind: str, count: int = 1) -> Iterator[FakeZooKeeper]:
         here = world()
         here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else 0.003))
         if not self._closed and self._up and not self._reaches():
@@ -138,7 +138,7 @@ class SimulatedSession(FakeSession):
             self.suspend()
             raise SessionLostError("the session ended during the request")
         lost, self.lose_next = self.lose_next, False
-        with super()._request(kind, count) as server:
+        with super().request(kind, count) as server:
             self.heard = here.now
             yield server
         if lost:
