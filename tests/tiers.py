@@ -37,6 +37,7 @@ TIERS = {
     "tests/faults": _STANDARD,
     "tests/faults/test_rows.py": _ALL,
     "tests/contract": _STANDARD,
+    "tests/simulation": _STANDARD,
     "tests/typing": _STANDARD,
     "tests/interrupts": _ALL,
     "tests/scale": _ALL,

@@ -232,7 +232,7 @@ class Fetcher:
         if len(served) == 1:
             served[0].sink.wake_reader()
         else:
-            for sink in {fetch.sink for fetch in served}:
+            for sink in dict.fromkeys(fetch.sink for fetch in served):
                 sink.wake_reader()
 
     def _connect(self) -> None:

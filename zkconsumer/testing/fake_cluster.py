@@ -47,7 +47,8 @@ class FakeCluster(Faults):
     - ``version``: "3.9" or "1.1", for the versions of requests and the rules of groups.
     - ``clock``: a ManualClock for the timeouts of groups, None for real time. Sockets and waiting fetches always use
       real time.
-    - ``zookeeper``: whether to add a ZooKeeper in memory, for a ZookeeperConsumerConnector.
+    - ``zookeeper``: whether to add a ZooKeeper in memory with a port, for a ZookeeperConsumerConnector; or one that is
+      there, in which the brokers register.
     - ``initial_delay``: as ``group.initial.rebalance.delay.ms``.
     - ``min_session_timeout``, ``max_session_timeout``: the limits of members' session timeouts.
     - ``offsets_retention``: the life of offsets, 7 days unless given (one day in 1.1).
@@ -61,7 +62,7 @@ class FakeCluster(Faults):
         *,
         version: str = "3.9",
         clock: Clock | None = None,
-        zookeeper: bool = False,
+        zookeeper: bool | FakeZooKeeper = False,
         initial_delay: float = 0.0,
         min_session_timeout: float = 0.01,
         max_session_timeout: float = 1800.0,
@@ -92,10 +93,9 @@ class FakeCluster(Faults):
             number: FakeBroker(number, self, GroupCoordinator(self.rules, self.clock, self.journal_of_all, self._wake))
             for number in range(brokers)
         }
-        self.zookeeper_server = FakeZooKeeperServer() if zookeeper else None
-        self._registration = None
-        if self.zookeeper_server is not None:
-            self._registration = BrokerRegistration(self.zookeeper_server.zookeeper, self.modern)
+        self.zookeeper_server = FakeZooKeeperServer() if zookeeper is True else None
+        registry = self.zookeeper_server.zookeeper if self.zookeeper_server is not None else zookeeper
+        self._registration = BrokerRegistration(registry, self.modern) if isinstance(registry, FakeZooKeeper) else None
         self._lock = RLock()
         self._topics: dict[str, list[PartitionLog]] = {}
         self._coordinators: dict[str, int] = {}
@@ -112,8 +112,9 @@ class FakeCluster(Faults):
     def start(self) -> Self:
         """Start all brokers."""
         self._stopping.clear()
-        if self.zookeeper_server is not None and self._registration is not None:
+        if self.zookeeper_server is not None:
             self.zookeeper_server.start()
+        if self._registration is not None:
             self._registration.prepare()
         if isinstance(self.clock, ManualClock):
             self.clock.listen(self._tick)

@@ -8,7 +8,7 @@ expire it. The contract tests run the same suite on this and on a real server.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
 from time import monotonic, time_ns
@@ -73,7 +73,7 @@ class FakeZooKeeper:
 
     def put(self, path: str, data: bytes = b"", *, ephemeral_owner: int = 0) -> None:
         """Make or change a node and its parents, as an operator or another program does."""
-        with self._changing():
+        with self.at_once():
             parent = path.rsplit("/", 1)[0]
             if parent and parent not in self._nodes:
                 self.put(parent)
@@ -84,13 +84,9 @@ class FakeZooKeeper:
 
     def remove(self, path: str) -> None:
         """Delete a node and all nodes below it, as an operator or another program does."""
-        with self._changing():
+        with self.at_once():
             for below in sorted((p for p in self._nodes if p == path or p.startswith(path + "/")), reverse=True):
                 self._delete(below, -1)
-
-    def at_once(self) -> AbstractContextManager[None]:
-        """Hide the changes of a block, and delay their events, until the block ends."""
-        return self._changing()
 
     def refuse(self, path: str, *operations: str) -> None:
         """Refuse these operations on ``path`` to all sessions from now on, or none if none is given.
@@ -113,7 +109,8 @@ class FakeZooKeeper:
         return FORBIDDEN if hidden else node
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def at_once(self) -> Iterator[None]:
+        """Hide the changes of a block, and delay their events, until the block ends."""
         with self._lock:
             self._depth += 1
             try:
@@ -203,7 +200,7 @@ class FakeZooKeeper:
         return node
 
     def _end_session(self, session_id: int) -> None:
-        with self._changing():
+        with self.at_once():
             for path in sorted(p for p, node in self._nodes.items() if node.ephemeral_owner == session_id):
                 self._delete(path, -1)
 
@@ -334,7 +331,8 @@ class FakeSession(Session):
             self.lease.renew(monotonic(), self._server.session_timeout)
 
     @contextmanager
-    def _request(self, kind: str, count: int = 1) -> Iterator[FakeZooKeeper]:
+    def request(self, kind: str, count: int = 1) -> Iterator[FakeZooKeeper]:
+        """Do one request to the server, in a block; a subclass may add faults. Raises as the connection is."""
         if self._closed:
             raise SessionLostError("the session is closed")
         if not self._up:
@@ -342,7 +340,7 @@ class FakeSession(Session):
         if not self._id:
             raise SessionLostError("the session has expired")
         server = self._server
-        with server._changing():
+        with server.at_once():
             server.operations[kind] = server.operations.get(kind, 0) + count
             yield server
 
@@ -350,7 +348,7 @@ class FakeSession(Session):
         self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
     ) -> list[Node | None]:
         """Return the nodes at ``paths``."""
-        with self._request("read", len(paths)) as server:
+        with self.request("read", len(paths)) as server:
             for path in paths:
                 if watch_missing or path in server._nodes:
                     server._watch(_DATA, path, watch, self)
@@ -358,7 +356,7 @@ class FakeSession(Session):
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
         """Return the names of a node's children."""
-        with self._request("children") as server:
+        with self.request("children") as server:
             if server.node(path) is None:
                 server._watch(_DATA, path, watch, self)
                 return None
@@ -408,7 +406,7 @@ class FakeSession(Session):
     def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
         """Make missing persistent nodes with their parents. Return the refused ones."""
         refused: dict[str, NotPermittedError] = {}
-        with self._request("create", len(paths)) as server:
+        with self.request("create", len(paths)) as server:
             for path in paths:
                 names = path.strip("/").split("/")
                 for made in ("/" + "/".join(names[: depth + 1]) for depth in range(len(names))):
@@ -430,7 +428,7 @@ class FakeSession(Session):
         return self._change("delete", path, lambda: self._server._delete(path, version))
 
     def _change(self, kind: str, path: str, change: Callable[[], object]) -> bool:
-        with self._request(kind) as server:
+        with self.request(kind) as server:
             try:
                 server._permit(kind, path)
                 change()
@@ -447,7 +445,7 @@ class FakeSession(Session):
         build(recorded)
         if not recorded.operations:
             return []
-        with self._request("transaction") as server:
+        with self.request("transaction") as server:
             before, fired, zxid = dict(server._nodes), list(server._fired), server._zxid
             watches = {key: dict(value) for key, value in server._watches.items()}
             results: list[NodeFailure | None] = [None] * len(recorded.operations)

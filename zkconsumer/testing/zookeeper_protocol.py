@@ -131,7 +131,7 @@ class ConnectionRequests:
         body = WireWriter()
         code = _OK
         try:
-            with self._zookeeper._changing():
+            with self._zookeeper.at_once():
                 self._kinds.get(kind, self._unknown)(reader, body)
         except (ZooKeeperError, _Refused) as error:
             code, body = _code(error), WireWriter()

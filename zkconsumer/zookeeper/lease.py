@@ -34,7 +34,7 @@ class Lease(LeaseEnd):
         self._stamped = CLOSED
         self._connected = False
         self._lock = InterruptibleLock()
-        self._waiting: set[WakeFlag] = set()
+        self._waiting: dict[WakeFlag, None] = {}  # in the order in which they began to wait
         self.epoch = 0
         self.safe_until = CLOSED
         """The end of the last lease that an answer in time gave. An answer later than the timeout gives none."""
@@ -103,12 +103,12 @@ class Lease(LeaseEnd):
     def wait(self, deadline: Deadline) -> bool:
         """Block until the lease is valid, its state changed, or the deadline passed; return whether it is valid."""
         flag = WakeFlag()
-        self._waiting.add(flag)  # before the look, or a change after it would wake nobody
+        self._waiting[flag] = None  # before the look, or a change after it would wake nobody
         try:
             if not self.valid:
                 flag.wait(deadline.remaining())
         finally:
-            self._waiting.discard(flag)
+            self._waiting.pop(flag, None)
         return self.valid
 
     def wake(self) -> None:

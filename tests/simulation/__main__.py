@@ -1,0 +1,25 @@
+"""The command ``scripts/simulate``.
+
+The process prepares itself before it imports the package: one hash seed, plain Python modules, exchanged threads. Each
+seed runs in a fork of it, so that no run sees what another one left behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+_FIXED_ADDRESSES = 0x0040000  # ADDR_NO_RANDOMIZE of Linux: sets of objects have the order of their addresses
+
+if os.environ.get("PYTHONHASHSEED") != "0" or os.environ.get("ZKCONSUMER_PURE") != "1":
+    os.environ.update(PYTHONHASHSEED="0", ZKCONSUMER_PURE="1")
+    if sys.platform == "linux":
+        ctypes.CDLL(None).personality(_FIXED_ADDRESSES)
+    os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+
+from tests.simulation.command import main  # noqa: E402 - after the hash seed is fixed
+
+code = main(sys.argv[1:])
+sys.stdout.flush()
+os._exit(code)  # an exit of the interpreter waits for the main thread's lock, which was exchanged

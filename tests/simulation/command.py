@@ -1,0 +1,160 @@
+"""Runs seeds of a scenario in forks, prints what broke, and the line that runs it again."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio  # noqa: F401 - imported before the exchange of threads, whose classes ssl and asyncio derive from
+import concurrent.futures.thread  # noqa: F401
+import gc
+import json
+import logging
+import os
+import secrets
+import shlex
+import signal
+import ssl  # noqa: F401
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+STEPS = 60
+SCENARIOS = ("group",)
+_SHOWN = 100
+_LONGEST = 20.0
+"""Seconds of computing that a run may take, and one for each step."""
+_clock = time.monotonic
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command. Returns its exit code: 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="scripts/simulate", description="Runs whole members in virtual time.")
+    parser.add_argument("--seed", type=int, help="run this seed")
+    parser.add_argument("--scenario", choices=SCENARIOS, default="group")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"virtual seconds with faults (default {STEPS})")
+    parser.add_argument("--seeds", type=int, default=1, help="run so many seeds, from --seed on")
+    parser.add_argument("--seconds", type=float, help="run fresh seeds for so many seconds on all cores")
+    parser.add_argument("--replay", metavar="LINE", help="run the line that a failure printed")
+    parser.add_argument("--twice", action="store_true", help="run each seed twice, and compare the traces")
+    parser.add_argument("--trace", action="store_true", help="print the last events of a run that broke nothing, too")
+    options = parser.parse_args(arguments)
+    if options.replay is not None:
+        options = parser.parse_args([word for word in shlex.split(options.replay) if word != "scripts/simulate"])
+    _prepare()
+    if options.seconds is None:
+        first = 1 if options.seed is None else options.seed
+        results = [_forked(first + each, options) for each in range(options.seeds)]
+    else:
+        results = _campaign(options)
+    return _report(results, options)
+
+
+def _prepare() -> None:
+    from tests.simulation import sockets, threads
+
+    threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
+    logging.disable(logging.CRITICAL)
+    import tests.simulation.group_scenario  # noqa: F401 - before the forks
+
+
+def _start(seed: int, options: argparse.Namespace) -> tuple[int, Any]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        with os.fdopen(writer, "w") as out:
+            json.dump(_run(seed, options), out)
+        os._exit(0)
+    os.close(writer)
+    return child, reader
+
+
+def _finish(started: tuple[int, Any], seed: int) -> dict[str, Any]:
+    with os.fdopen(started[1]) as answer:
+        text = answer.read()
+    os.waitpid(started[0], 0)
+    if not text:
+        text = json.dumps({"seed": seed, "broken": "the process of the run died", "virtual": 0, "trace": []})
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _forked(seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    found = _finish(_start(seed, options), seed)
+    if options.twice:
+        # What lies in memory differs from run to run. A trace that depends on it shows when it is made to differ.
+        kept = [bytearray(secrets.randbelow(200)) for _ in range(secrets.randbelow(20_000))]
+        del kept[::3]
+        again = _finish(_start(seed, options), seed)
+        if found["digest"] != again["digest"]:
+            found["broken"] = found["broken"] or f"two runs differ: {again['digest']} is the other digest"
+    return found
+
+
+def _campaign(options: argparse.Namespace) -> list[dict[str, Any]]:
+    end = _clock() + options.seconds
+    results: list[dict[str, Any]] = []
+    running: list[tuple[int, tuple[int, Any]]] = []
+    while _clock() < end or running:
+        while _clock() < end and len(running) < (os.cpu_count() or 1):
+            seed = secrets.randbits(32)
+            running.append((seed, _start(seed, options)))
+        seed, started = running.pop(0)
+        results.append(_finish(started, seed))
+    return results
+
+
+def _too_long(*_: object) -> None:
+    """End a run whose tasks go on and on, also if its command is gone. The error shows the loop."""
+    raise TimeoutError("the run does not end")
+
+
+def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    from tests.simulation.group_scenario import GroupScenario
+
+    gc.disable()
+    signal.signal(signal.SIGPROF, _too_long)
+    signal.setitimer(signal.ITIMER_PROF, _LONGEST + options.steps)
+    began = time.process_time()
+    scenario = GroupScenario(seed, options.steps)
+    broken = ""
+    try:
+        scenario.run()
+    except BaseException as e:
+        broken = f"{type(e).__name__}: {e}"
+        if not isinstance(e, AssertionError) or "-v" in sys.argv:
+            broken += "\n" + "".join(traceback.format_tb(e.__traceback__)[-8:])
+    world = scenario.world
+    observer = getattr(scenario, "observer", None)
+    return {
+        "seed": seed,
+        "broken": broken,
+        "virtual": world.now - 1000,
+        "cpu": time.process_time() - began,
+        "faults": scenario.faults,
+        "commits": 0 if observer is None else observer.commits,
+        "messages": 0 if observer is None else sum(one.handed for one in observer.partitions.values()),
+        "turns": world.turns,
+        "digest": f"{world.digest:08x}",
+        "trace": list(world.trace)[-_SHOWN:] if broken or options.trace else [],
+    }
+
+
+def _report(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
+    broken = [one for one in results if one["broken"]]
+    for one in results if options.seconds is None else broken:
+        print("\n".join(one["trace"]))
+        print(f"seed {one['seed']}: {one['broken'] or 'nothing broken'}; digest {one.get('digest', '-')}")
+        if one["broken"]:
+            print(f"scripts/simulate --seed {one['seed']} --scenario {options.scenario} --steps {options.steps}")
+    total = {
+        key: sum(one.get(key, 0) for one in results) for key in ("virtual", "cpu", "faults", "commits", "messages")
+    }
+    speed = total["virtual"] / max(total["cpu"], 1e-9)
+    print(
+        f"{len(results)} runs, {total['virtual'] / 3600:.2f} virtual hours, {speed:.0f} virtual seconds a second,"
+        f" {total['messages']} messages, {total['commits']} commits, {total['faults']} faults,"
+        f" {len(broken)} broken promises"
+    )
+    return 1 if broken else 0

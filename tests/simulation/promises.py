@@ -1,0 +1,134 @@
+"""The observer of a simulated group: it sees all members, and checks each hand-out and each write of an offset.
+
+- A committed offset never passes a message that nobody finished, unless somebody skipped it by name.
+- A message is handed out only in a call during which its member owned the partition.
+- No message below the offset that was committed when its member became the owner, or where it sought to, is handed out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.simulation.scheduler import world
+from tests.simulation.zookeeper import SimulatedZooKeeper
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import paths
+
+
+class BrokenPromise(AssertionError):
+    """A promise of the package does not hold."""
+
+
+@dataclass
+class Watched:
+    """One partition, as the observer saw it. Times are the world's."""
+
+    finished: set[int] = field(default_factory=set)
+    below: int = 0
+    committed: int | None = None
+    owner: str | None = None
+    owned: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    """By member: the time at which its last ownership began and ended, and the lowest offset that it may hand out."""
+    back_to: int | None = None
+    """The lowest offset to which a seek may take the commits back, once."""
+    handed: int = 0
+
+
+class Observer:
+    """What all members of one group did. ``group`` names the nodes, ``where`` the partitions."""
+
+    def __init__(self, zookeeper: SimulatedZooKeeper, group: str, where: list[TopicPartition]) -> None:
+        self._zookeeper = zookeeper
+        self._group = group
+        self.partitions = {tp: Watched() for tp in where}
+        self.commits = 0
+        self._broken: str = ""
+        self._leases: dict[str, float] = {}
+        zookeeper.changed = self.look
+
+    def _break(self, promise: str) -> None:
+        world().note(f"BROKEN {promise}")
+        self._broken = self._broken or promise
+
+    def check(self) -> None:
+        """Raise BrokenPromise if a promise was broken, in whichever task that was."""
+        if self._broken:
+            raise BrokenPromise(self._broken)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a promise was broken."""
+        return bool(self._broken)
+
+    def look(self) -> None:
+        """Compare the nodes with those of the last look. Called at each change, before any other task runs."""
+        for tp, seen in self.partitions.items():
+            node = self._zookeeper.node(paths.offset(self._group, tp))
+            if node is not None and int(node.data) != seen.committed:
+                self._committed(tp, seen, int(node.data))
+            owner = self._zookeeper.node(paths.owner(self._group, tp))
+            name = None if owner is None else owner.data.decode().rpartition("-")[0]
+            if name != seen.owner:
+                self._owned(tp, seen, name)
+
+    def _owned(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
+        now = world().now
+        world().note(f"owner of {tp}: {name}")
+        if seen.owner is not None:
+            began, _, lowest = seen.owned[seen.owner]
+            seen.owned[seen.owner] = (began, max(now, self._leases.get(seen.owner, now)), lowest)
+        seen.owner = name
+        if name is not None:
+            seen.owned[name] = (now, float("inf"), seen.committed or 0)
+
+    def _committed(self, tp: TopicPartition, seen: Watched, offset: int) -> None:
+        world().note(f"committed {tp} {offset}, was {seen.committed}")
+        self.commits += 1
+        before, seen.committed = seen.committed, offset
+        while seen.below in seen.finished:
+            seen.finished.discard(seen.below)
+            seen.below += 1
+        missing = next((each for each in range(seen.below, offset) if each not in seen.finished), None)
+        if missing is not None:
+            self._break(f"{tp}: offset {offset} was committed, but nobody finished message {missing}")
+        elif before is not None and offset < before:
+            if seen.back_to is None or offset < seen.back_to:
+                self._break(f"{tp}: the committed offset went back from {before} to {offset}")
+            seen.back_to = None
+
+    def session_closed(self, member: str, lease: float) -> None:
+        """Somebody is about to close a member's session. Until its lease ends, the member cannot know that."""
+        self._leases[member] = lease
+
+    def session_noticed(self, member: str) -> None:
+        """A member knows from now on that its former session has ended."""
+        if self._leases.pop(member, 0.0) > (now := world().now):
+            for seen in self.partitions.values():
+                if member in seen.owned and seen.owner != member:
+                    began, _, lowest = seen.owned[member]
+                    seen.owned[member] = (began, now, lowest)
+
+    def handed(self, member: str, tp: TopicPartition, offset: int, asked: float) -> None:
+        """A member's call, which began at ``asked``, returned a message."""
+        seen = self.partitions[tp]
+        seen.handed += 1
+        world().note(f"handed {tp} {offset}")
+        began, ended, lowest = seen.owned.get(member, (float("inf"), 0.0, 0))
+        if began > world().now or ended < asked:
+            self._break(f"{tp}: {member} handed out {offset}, and did not own the partition during the call")
+        elif offset < lowest:
+            self._break(f"{tp}: {member} handed out {offset}, below {lowest}, where it began")
+
+    def finished(self, tp: TopicPartition, offset: int) -> None:
+        """A message is finished from now on."""
+        seen = self.partitions[tp]
+        if offset >= seen.below:
+            seen.finished.add(offset)
+
+    def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
+        """A member is about to read from an earlier offset again."""
+        seen = self.partitions[tp]
+        seen.back_to = offset if seen.back_to is None else min(seen.back_to, offset)
+        if member in seen.owned:
+            began, ended, lowest = seen.owned[member]
+            seen.owned[member] = (began, ended, min(lowest, offset))

@@ -1,0 +1,212 @@
+"""The scheduler of a simulated world: one task runs at a time, in virtual time, and a seed chooses the next one.
+
+A task is a greenlet that stands for a thread. A process is the set of tasks of one member: it can be killed or frozen.
+The clock moves when all tasks wait, and by a microsecond at each look, so that a loop that waits for a time ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32
+
+import greenlet  # type: ignore[import-untyped]
+
+EPOCH = 1_700_000_000.0
+"""The wall clock at the start of each world, in seconds."""
+LOOK = 1e-6
+"""Seconds that a look at the clock takes."""
+SWITCHES = 0.1
+"""The probability that a task which could go on gives its turn away."""
+_SLICES = 2_000_000
+"""Turns without any progress of the clock to the next timer, after which the world is called stuck."""
+
+
+class Stuck(AssertionError):
+    """No task can go on, and no time is waited for; or the tasks go on for ever without waiting."""
+
+
+class Process:
+    """The tasks of one member. ``frozen_until`` is on the world's clock."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.frozen_until = 0.0
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Task:
+    """One simulated thread."""
+
+    def __init__(self, number: int, name: str, process: Process, body: Callable[[], object]) -> None:
+        self.number = number
+        self.name = name
+        self.process = process
+        self.body = body
+        self.done = False
+        self.ready = True
+        self.ticket = 0
+        self.timed_out = False
+        self.waits_for = ""
+        self.thread: Any = None
+        self.greenlet: Any = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class World:
+    """The tasks, the clock, the source of all chance, and the trace of one run."""
+
+    def __init__(self, seed: int, *, switches: float = SWITCHES) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.now = 1000.0
+        self.switches = switches
+        self.tasks: list[Task] = []
+        self.turns = 0
+        self.trace: deque[str] = deque(maxlen=400)
+        self.digest = 0
+        self.failures: list[BaseException] = []
+        self.system = Process("world")
+        self._numbers = itertools.count(1)
+        self._ready: list[Task] = []
+        self._timers: list[tuple[float, int, Task, int]] = []
+        self._main = greenlet.getcurrent()
+        self.current: Task | None = None
+        self._ended = False
+
+    # ---- what happened
+
+    def note(self, event: str) -> None:
+        """Add an event to the trace, and to the digest that two equal runs share."""
+        line = f"{self.now - 1000:12.6f} {self.current or 'world'}: {event}"
+        self.digest = crc32(line.encode(), self.digest)
+        self.trace.append(line)
+
+    # ---- tasks
+
+    def spawn(self, name: str, body: Callable[[], object], process: Process | None = None) -> Task:
+        """Make a task that is ready to run. Its process is by default the one of the present task."""
+        if process is None:
+            process = self.system if self.current is None else self.current.process
+        task = Task(next(self._numbers), name, process, body)
+        task.greenlet = greenlet.greenlet(lambda: self._run(task), self._main)
+        self.tasks.append(task)
+        self._ready.append(task)
+        return task
+
+    def _run(self, task: Task) -> None:
+        try:
+            task.body()
+        except BaseException as e:  # a task's failure is the world's: it is shown with the run
+            self.failures.append(e)
+            self._ended = True
+        task.done = True
+        self.tasks.remove(task)
+
+    def go(self, until: Callable[[], bool]) -> None:
+        """Run until the condition holds between two turns. Raises Stuck, and the first failure of a task."""
+        while not self._ended and not until():
+            self.turns += 1
+            task = self._next()
+            self.digest = crc32(b"%d" % task.number, self.digest)
+            self.current = task
+            task.greenlet.switch()
+            self.current = None
+        if self.failures:
+            raise self.failures[0]
+
+    def _next(self) -> Task:
+        for _ in range(_SLICES):
+            ready = self._ready
+            while ready:
+                index = int(self.random.random() * len(ready)) if len(ready) > 1 else 0
+                task = ready[index]
+                ready[index] = ready[-1]
+                ready.pop()
+                if task.done or not task.process.alive:
+                    continue
+                if task.process.frozen_until > self.now:
+                    self._at(task.process.frozen_until, task)
+                    continue
+                return task
+            if not self._timers:
+                break
+            due, _, task, ticket = heapq.heappop(self._timers)
+            if ticket != task.ticket or task.ready or task.done or not task.process.alive:
+                continue
+            self.now = max(self.now, due)
+            task.timed_out = task.ready = True
+            ready.append(task)
+        raise Stuck("; ".join(f"{task} waits for {task.waits_for}" for task in self.tasks if task.process.alive))
+
+    def _at(self, due: float, task: Task) -> None:
+        """Put a frozen task that is ready back until it thaws."""
+        task.ready = False
+        task.ticket += 1
+        heapq.heappush(self._timers, (due, next(self._numbers), task, task.ticket))
+
+    def pause(self) -> None:
+        """Give the turn away, with a small probability."""
+        if self.current is not None and self.random.random() < self.switches:
+            self.give_way()
+
+    def give_way(self) -> None:
+        """Give the turn away; the present task may be the next one, too."""
+        task = self.current
+        assert task is not None
+        self._ready.append(task)
+        self._main.switch()
+
+    def wait(self, why: str, seconds: float | None) -> bool:
+        """Wait until :meth:`wake`, or for some seconds. Return whether the task was woken before its time."""
+        task = self.current
+        assert task is not None, f"the world itself waits for {why}"
+        task.ready, task.timed_out, task.waits_for = False, False, why
+        task.ticket += 1
+        if seconds is not None:
+            heapq.heappush(self._timers, (self.now + max(0.0, seconds), next(self._numbers), task, task.ticket))
+        self._main.switch()
+        task.waits_for = ""
+        return not task.timed_out
+
+    def wake(self, task: Task) -> None:
+        """Make a waiting task ready."""
+        if not task.ready:
+            task.ready = True
+            task.ticket += 1
+            self._ready.append(task)
+
+    # ---- time
+
+    def monotonic(self) -> float:
+        """The clock, in seconds."""
+        self.now += LOOK
+        self.pause()
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for some seconds of virtual time."""
+        self.wait("a time", seconds)
+
+
+_worlds = [World(0)]  # until a run begins, modules are imported in this one
+
+
+def world() -> World:
+    """The world that runs in this operating system process."""
+    return _worlds[-1]
+
+
+def enter(made: World) -> None:
+    """Make a world the one that runs. The package's own choices by chance follow its seed, too."""
+    random.seed(made.seed)
+    _worlds.append(made)

@@ -1,0 +1,168 @@
+"""The kit's ZooKeeper in a simulated world: sessions that ping, expire and lose answers, and events on a thread.
+
+A session of the kit calls watches on the thread of the change. A real client calls them on a thread of its own process,
+which may be frozen or dead. So each session here has a task for events and one for pings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from tests.simulation.scheduler import Process, world
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryUnavailableError, SessionLostError
+from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
+from zkconsumer.zookeeper.node_values import Node, Watch
+from zkconsumer.zookeeper.session import SessionChanged
+
+_PATIENCE = 0.5
+"""Seconds in which a client gives an unanswered request up, at most."""
+
+
+class SimulatedZooKeeper(FakeZooKeeper):
+    """The server. ``changed`` is called after each change of the tree, before any other task runs."""
+
+    def __init__(self, *, session_timeout: float) -> None:
+        super().__init__(session_timeout=session_timeout)
+        self.sessions: list[SimulatedSession] = []
+        self.changed: Callable[[], None] = lambda: None
+        self.renewed: Callable[[Process], None] = lambda _: None
+        """Called with a process that has a session again after a former one has ended."""
+        self.reachable = True
+
+    def session(self, on_change: Callable[[SessionChanged], None] = lambda _: None) -> SimulatedSession:
+        """Return a session of the present task's process."""
+        made = SimulatedSession(self, on_change)
+        self.sessions.append(made)
+        return made
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        before = self._zxid
+        with super().at_once():
+            yield
+            if self._depth == 1 and self._zxid != before:
+                self.changed()
+
+    def expire_silent(self) -> None:
+        """End the sessions that the server has not heard of for the session timeout."""
+        if not self.reachable:
+            for session in self.sessions:
+                session.heard = world().now  # a new leader gives every session its whole timeout
+            return
+        for session in self.sessions:
+            if session.session_id and world().now - session.heard > self.session_timeout:
+                world().note(f"server expires session {session.session_id} of {session.process}")
+                session.expire_unnoticed()
+
+
+class SimulatedSession(FakeSession):
+    """A member's session."""
+
+    def __init__(self, server: SimulatedZooKeeper, on_change: Callable[[SessionChanged], None]) -> None:
+        self._events: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        super().__init__(server, lambda change: self._events.put(lambda: on_change(change)))
+        here = world()
+        self.process: Process = here.system if here.current is None else here.current.process
+        self.heard = here.now
+        self.cut_until = 0.0
+        self.lose_next = False
+        """Whether the answer to the next request gets lost, with the connection."""
+        self.slow_until = 0.0
+        self._wrapped: dict[Watch, Watch] = {}
+
+    def open(self, deadline: Deadline) -> None:
+        """Connect, and start the client's two threads. Raises RegistryUnavailableError."""
+        if not self._reaches():
+            raise RegistryUnavailableError("no ZooKeeper server answered within the connection timeout")
+        super().open(deadline)
+        self.heard = world().now
+        for role, body in (("events", self._deliver), ("pings", self._ping)):
+            Thread(target=body, name=f"{self.process}-zookeeper-{role}", daemon=True).start()
+
+    def close(self, deadline: Deadline) -> None:
+        """End the session and its threads."""
+        super().close(deadline)
+        self._events.put(lambda: None)
+
+    def _deliver(self) -> None:
+        while not self._closed:
+            self._events.get()()
+
+    def _reaches(self) -> bool:
+        server: Any = self._server
+        return server.reachable and world().now >= self.cut_until
+
+    def _ping(self) -> None:
+        """Renew the lease as answers to pings do, and reconnect after a cut."""
+        while not self._closed:
+            sent = world().now
+            world().sleep(world().random.random() * 0.01)
+            if self._closed:
+                return
+            if self._reaches():
+                if self.session_id:
+                    self.heard = world().now
+                if not self._up or not self.session_id:
+                    if self._up:
+                        self.suspend()
+                    self.resume()
+                    self.heard = world().now
+                    world().note(f"{self.process} has session {self.session_id}")
+                    server: Any = self._server
+                    server.renewed(self.process)
+                else:
+                    self.lease.renew(sent, self.timeout)
+            elif self._up and sent - self.heard > self.timeout * 2 / 3:
+                self.suspend()
+            world().sleep(self.timeout / 3 if self._up else 0.2)
+
+    def cut(self, seconds: float) -> None:
+        """Keep this client from the server for some seconds; it notices by a reset."""
+        self.cut_until = world().now + seconds
+        if self._up:
+            self.suspend()
+
+    @contextmanager
+    def request(self, kind: str, count: int = 1) -> Iterator[FakeZooKeeper]:
+        here = world()
+        here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else 0.003))
+        if not self._closed and self._up and not self._reaches():
+            here.sleep(_PATIENCE)
+            raise RegistryUnavailableError("ZooKeeper did not answer in time")
+        if self._up and not self._closed and not self._id:
+            self.suspend()
+            raise SessionLostError("the session ended during the request")
+        lost, self.lose_next = self.lose_next, False
+        with super().request(kind, count) as server:
+            self.heard = here.now
+            yield server
+        if lost:
+            here.note(f"{self.process}: the answer to a {kind} is lost")
+            self.cut(0.1)
+            raise RegistryUnavailableError(f"{kind}: the connection was lost")
+        here.sleep(here.random.random() * 0.002)
+
+    # ---- watches, each by one wrapper that puts its event on the client's queue
+
+    def _on_own_thread(self, watch: Watch | None) -> Watch | None:
+        if watch is None:
+            return None
+        found = self._wrapped.get(watch)
+        if found is None:
+            found = self._wrapped[watch] = lambda event: self._events.put(lambda: watch(event))
+        return found
+
+    def read(
+        self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
+    ) -> list[Node | None]:
+        """Return the nodes at ``paths``."""
+        return super().read(paths, deadline, self._on_own_thread(watch), watch_missing=watch_missing)
+
+    def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
+        """Return the names of a node's children."""
+        return super().children(path, deadline, self._on_own_thread(watch))
