@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from typing import Any
 
 STEPS = 60
-SCENARIOS = ("group",)
+SCENARIOS = {"group": 0.0, "mixed": 0.5}
+"""The scenarios, with the part of Scala members in each."""
 _SHOWN = 100
 _LONGEST = 20.0
 """Seconds of computing that a run may take, and one for each step."""
@@ -117,7 +118,7 @@ def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, _LONGEST + options.steps)
     began = time.process_time()
-    scenario = GroupScenario(seed, options.steps)
+    scenario = GroupScenario(seed, options.steps, SCENARIOS[options.scenario])
     broken = ""
     try:
         scenario.run()

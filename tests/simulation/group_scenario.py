@@ -1,5 +1,6 @@
-"""The scenario ``group``: members of ours in one ZooKeeper group, with applications that read, commit, seek and leave.
+"""The scenarios ``group`` and ``mixed``: members of one ZooKeeper group, whose applications read, commit and seek.
 
+In ``mixed`` a part of the members are models of the Scala connector.
 A step is a virtual second of faults. Afterwards the faults end, and the group must have consumed and committed all.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 import zkconsumer.connector
 from tests.simulation import sockets
 from tests.simulation.promises import BrokenPromise, Observer
+from tests.simulation.scala_member import ScalaMember
 from tests.simulation.scheduler import Process, World, enter
 from tests.simulation.zookeeper import SimulatedSession, SimulatedZooKeeper
 from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
@@ -177,21 +179,22 @@ class Member:
 
 
 class GroupScenario:
-    """One run. Arguments: ``seed``; ``steps`` are virtual seconds with faults."""
+    """One run. Arguments: ``seed``; ``steps`` are virtual seconds with faults; ``scala``, the part of Scala members."""
 
-    def __init__(self, seed: int, steps: int) -> None:
+    def __init__(self, seed: int, steps: int, scala: float = 0.0) -> None:
         self.world = World(seed)
         enter(self.world)
         self.network = sockets.Network()
         sockets.enter(self.network)
         self.steps = steps
         self.faults = 0
-        self.members: list[Member] = []
+        self.members: list[Member | ScalaMember] = []
+        self.scala = scala
         self.produced = dict.fromkeys(range(PARTITIONS), 0)
         self._violation = ""
         self._over = False
         chance = self.world.random
-        self.strategy = chance.choice(["range", "roundrobin", "sticky"])
+        self.strategy = "range" if scala else chance.choice(["range", "roundrobin", "sticky"])
         self.fetch_wait = chance.choice([100, 500, 1000])
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.changed = lambda: None
@@ -252,10 +255,12 @@ class GroupScenario:
 
     # ---- faults
 
-    def _join(self) -> None:
-        member = Member(self, len(self.members))
-        self.members.append(member)
-        member.start()
+    def _join(self, *, ours: bool = False) -> None:
+        number, member = len(self.members), None
+        if self.scala and not ours and self.world.random.random() < self.scala:
+            member = ScalaMember(self, number, GROUP, TOPIC, PARTITIONS)
+        self.members.append(member or Member(self, number))
+        self.members[-1].start()
 
     def _fault(self) -> None:
         chance, live = self.world.random, [member for member in self.members if member.usable]
@@ -291,7 +296,7 @@ class GroupScenario:
             self.world.sleep(chance.choice([0.5, 3.0, 10.0]))
             self.zookeeper.reachable = True
 
-    def _session_fault(self, fault: str, member: Member, session: SimulatedSession) -> None:
+    def _session_fault(self, fault: str, member: Member | ScalaMember, session: SimulatedSession) -> None:
         if fault == "expire" and session.session_id:
             self.observer.session_closed(member.consumer, session.lease.ends_at)
             session.expire_unnoticed()
@@ -306,16 +311,19 @@ class GroupScenario:
 
     def _settle(self) -> None:
         self.network.slow = 0.0
-        if not any(member.usable for member in self.members):
-            self._join()
+        self._join_if_needed()
         self.world.note("the faults have ended")
         end = self.world.now + SETTLES
         while (left := self._not_done()) and self.world.now < end:
             self.world.sleep(1.0)
-            if not any(member.usable for member in self.members):
-                self._join()
+            self._join_if_needed()
         if left:
             self.broken(f"{SETTLES:g} s after the last fault: {left}")
+
+    def _join_if_needed(self) -> None:
+        """Have a member of ours at least: a group of Scala members that have given up stays as it is."""
+        if not any(isinstance(member, Member) and member.usable for member in self.members):
+            self._join(ours=True)
 
     def _not_done(self) -> str:
         for tp, seen in self.observer.partitions.items():

@@ -125,6 +125,16 @@ class Observer:
         if offset >= seen.below:
             seen.finished.add(offset)
 
+    def unfenced(self, tp: TopicPartition, offset: int) -> None:
+        """A Scala member is about to write an offset, which may be older than what is there. Owners adopt it."""
+        seen = self.partitions[tp]
+        if seen.committed is None or offset >= seen.committed:
+            return
+        seen.back_to = offset if seen.back_to is None else min(seen.back_to, offset)
+        if seen.owner is not None:
+            began, ended, lowest = seen.owned[seen.owner]
+            seen.owned[seen.owner] = (began, ended, min(lowest, offset))
+
     def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
         """A member is about to read from an earlier offset again."""
         seen = self.partitions[tp]

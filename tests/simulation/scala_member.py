@@ -1,0 +1,233 @@
+"""A model of the Scala connector 1.1.1 as a member of a simulated group, with what is known of its habits.
+
+Where another member still owns what it wants, it releases all and tries again. After its retries it gives up until the
+group changes. It commits without a fence, and counts a message as consumed when it is handed out. It repeats a request
+whose answer was lost, also in its next session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from tests.simulation.scheduler import Process, world
+from tests.simulation.zookeeper import SimulatedSession
+from zkconsumer.assignors.assignor import Member
+from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.core.registration import Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryUnavailableError
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.zookeeper import node_codecs, paths
+
+if TYPE_CHECKING:
+    from tests.simulation.group_scenario import GroupScenario
+
+T = TypeVar("T")
+
+RETRIES = 4
+BACKOFF = 2.0
+COMMITS = 2.0
+"""Seconds: ``auto.commit.interval.ms``."""
+STREAMS = 2
+
+
+class ScalaMember:
+    """One process. It is used by the scenario as a member of ours is. ``topic`` has ``partitions``."""
+
+    def __init__(self, scenario: GroupScenario, number: int, group: str, topic: str, partitions: int) -> None:
+        self.name = f"s{number}"
+        self.process = Process(self.name)
+        self.group, self.topic, self.partitions = group, topic, partitions
+        self.consumer = f"{group}_{self.name}"
+        self.left = False
+        self.session: SimulatedSession | None = None
+        self._scenario = scenario
+        self._server = scenario.zookeeper
+        self._stopped = False
+        self._renewed = False
+        self._seen = -1
+        self._owned: dict[TopicPartition, int] = {}
+        """Where it reads on, by partition: the original's ``topicRegistry``."""
+        self._committed: dict[TopicPartition, int] = {}
+
+    @property
+    def usable(self) -> bool:
+        """Whether the process lives and has not been asked to leave."""
+        return self.process.alive and not self.left
+
+    def start(self) -> None:
+        """Begin the process."""
+        world().spawn(f"{self.name}-main", self._main, self.process)
+
+    def _main(self) -> None:
+        self.session = self._server.session(lambda _: None)
+        while not self.left:
+            try:
+                self.session.open(Deadline(5.0))
+            except RegistryUnavailableError:
+                world().sleep(0.5)
+            else:
+                break
+        here = world()
+        number = self.session.session_id
+        for role, body in (("watcher", self._watch), ("app", self._apply), ("committer", self._commit_on_time)):
+            here.spawn(f"{self.name}-{role}", body)
+        here.note(f"{self.name} is in session {number}")
+
+    def leave(self) -> None:
+        """Shut down: commit, release, and close the session."""
+        if self.left:
+            return
+        self.left = True
+        while self.session is None:
+            world().sleep(0.1)
+        world().sleep(0.5)  # its threads end what they do
+        self._commit()
+        self._release()
+        self._stopped = True
+        self.session.close(Deadline(5.0))
+        world().note("has left")
+
+    # ---- requests
+
+    def _ask(self, act: Callable[[int], T]) -> T:
+        """Do a request until it is answered, in whatever session there is then, as its client library does."""
+        here, session = world(), self.session
+        assert session is not None
+        while True:
+            here.sleep(here.random.random() * 0.003)
+            number = session.session_id
+            if self._stopped or not session.connected or not number:
+                if self._stopped:
+                    raise RegistryUnavailableError("the process ends")
+                here.sleep(0.1)
+                continue
+            answer = act(number)
+            if not session.lose_next:
+                return answer
+            session.lose_next = False
+            here.note(f"{self.name}: an answer is lost")
+            session.cut(0.1)
+
+    # ---- rebalances
+
+    def _watch(self) -> None:
+        """The thread of the rebalances: a change of the members, or a new session, begins one."""
+        number = 0
+        while not self.left:
+            session = self.session
+            assert session is not None
+            if session.session_id and session.session_id != number:
+                number = session.session_id
+                self._owned = {}
+                self._register()
+                self._seen = -1
+            seen = self._ask(lambda _: self._version())
+            if seen != self._seen:
+                self._seen = seen
+                self._rebalance_until_done()
+            world().sleep(world().random.random() * 0.1)
+
+    def _version(self) -> int:
+        node = self._server.node(paths.ids(self.group))
+        return -1 if node is None else node.cversion
+
+    def _register(self) -> None:
+        data = node_codecs.encode_registration(Registration("static", {self.topic: STREAMS}, "1700000000000"))
+        path = paths.member(self.group, self.consumer)
+
+        def register(number: int) -> bool:
+            node = self._server.node(path)
+            if node is not None:
+                return node.ephemeral_owner == number
+            self._server.put(path, data, ephemeral_owner=number)
+            return True
+
+        while not self.left and not self._ask(register):
+            world().sleep(1.0)  # the node of its former session is there until that ends
+
+    def _rebalance_until_done(self) -> None:
+        for _ in range(RETRIES):
+            if self.left or self._rebalance():
+                return
+            world().sleep(BACKOFF)
+        world().note(f"{self.name} can't rebalance after {RETRIES} retries")
+
+    def _rebalance(self) -> bool:
+        self._seen = self._ask(lambda _: self._version())
+        registered = self._ask(lambda _: self._server.tree(paths.ids(self.group)))
+        self._commit()
+        self._release()
+        members = {}
+        for path, data in registered.items():
+            consumer = ConsumerId(path.rpartition("/")[2])
+            streams = node_codecs.decode_registration(data, path).subscription.get(self.topic, 0)
+            members[consumer] = Member({self.topic: [ThreadId(f"{consumer}-{n}") for n in range(streams)]})
+        wanted = RangeAssignor().assign(members, {self.topic: range(self.partitions)})
+        mine = {tp: thread for tp, thread in wanted.items() if thread.rpartition("-")[0] == self.consumer}
+        starts = self._ask(lambda _: {tp: self._server.node(paths.offset(self.group, tp)) for tp in mine})
+        claimed = [tp for tp, thread in mine.items() if self._claim(tp, thread)]
+        if len(claimed) < len(mine):
+            for tp in claimed:
+                self._delete(paths.owner(self.group, tp))
+            return False
+        self._committed = {tp: int(node.data) for tp, node in starts.items() if node is not None}
+        self._owned = {tp: self._committed.get(tp, 0) for tp in mine}
+        return True
+
+    def _claim(self, tp: TopicPartition, thread: ThreadId) -> bool:
+        path = paths.owner(self.group, tp)
+
+        def claim(number: int) -> bool:
+            node = self._server.node(path)
+            if node is not None:
+                return node.data == thread.encode()  # it takes its own node for an answer that was lost
+            self._server.put(path, thread.encode(), ephemeral_owner=number)
+            return True
+
+        return self._ask(claim)
+
+    def _release(self) -> None:
+        owned, self._owned = self._owned, {}
+        for tp in owned:
+            self._delete(paths.owner(self.group, tp))
+
+    def _delete(self, path: str) -> None:
+        def delete(_: int) -> None:
+            if self._server.node(path) is not None:
+                self._server.remove(path)
+
+        self._ask(delete)
+
+    # ---- messages and offsets
+
+    def _apply(self) -> None:
+        here = world()
+        while not self.left:
+            owned = self._owned
+            ready = [tp for tp, offset in owned.items() if offset < self._scenario.produced[tp.partition]]
+            if ready:
+                tp = here.random.choice(ready)
+                here.note(f"handed {tp} {owned[tp]}")
+                self._scenario.observer.finished(tp, owned[tp])
+                owned[tp] += 1
+            here.sleep(here.random.random() ** 4 * 0.3 if ready else 0.1)
+
+    def _commit_on_time(self) -> None:
+        while not self.left:
+            world().sleep(COMMITS)
+            if not self.left:
+                self._commit()
+
+    def _commit(self) -> None:
+        """Write its places, also to partitions that others own by now: nothing fences it."""
+        for tp, offset in list(self._owned.items()):
+            if self._committed.get(tp) != offset:
+
+                def write(_: int, tp: TopicPartition = tp, offset: int = offset) -> None:
+                    self._scenario.observer.unfenced(tp, offset)
+                    self._server.put(paths.offset(self.group, tp), b"%d" % offset)
+
+                self._ask(write)
+                self._committed[tp] = offset

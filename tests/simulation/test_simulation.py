@@ -1,0 +1,42 @@
+"""A sample of seeds: each runs twice, with the same trace and without a broken promise."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.timing import scaled
+
+SCENARIOS = ("group", "mixed")
+SEEDS = 8
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command ``scripts/simulate`` in a process of its own: it exchanges the threads and the clock."""
+    command = [sys.executable, "-m", "tests.simulation", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=scaled(200), check=False)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_seeds_break_no_promise_and_run_alike_twice(scenario: str) -> None:
+    done = simulate("--scenario", scenario, "--seed", "1", "--seeds", str(SEEDS), "--twice")
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    closing = done.stdout.splitlines()[-1]
+    assert closing.startswith(f"{SEEDS} runs, "), closing
+    assert closing.endswith("0 broken promises"), closing
+    messages, commits, faults = map(int, re.findall(r"(\d+) (?:messages|commits|faults)", closing))
+    assert messages > 100 * SEEDS, closing
+    assert commits > 10 * SEEDS, closing
+    assert faults > SEEDS, closing
+
+
+def test_the_line_of_a_run_replays_it() -> None:
+    first = simulate("--seed", "7", "--steps", "20", "--trace")
+    again = simulate("--replay", "scripts/simulate --seed 7 --scenario group --steps 20 --trace")
+    assert first.returncode == 0, first.stdout[-8000:] + first.stderr[-2000:]
+    traces = [re.sub(r"\d+ virtual seconds a second", "", one.stdout) for one in (first, again)]
+    assert traces[0] == traces[1]
+    assert "handed t-" in traces[0]
