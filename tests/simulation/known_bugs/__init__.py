@@ -1,7 +1,8 @@
 """Bugs of REGRESSIONS.md, each as a patch that puts it back, and the command that has the simulation find them again.
 
-``NAME.patch`` begins with comments: which bug it is, and which promise it breaks. It is applied to a copy of the package,
-so the checkout never changes. A patch that no longer applies, or a bug that no seed finds, is a failure of the command.
+``NAME.patch`` begins with comments: which bug it is, and which promise it breaks. It is applied to a copy of the
+package, so the checkout never changes. A patch that no longer applies, or a bug that no seed finds, is a failure of the
+command.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 MOST = 200
 """Seeds in which a bug has to be found."""
-_FOUND = ("BrokenPromise", "Stuck", "TimeoutError")
-"""How the result of a seed begins that found a bug. Any other error is a mistake of the patch."""
+_MISTAKES = ("AttributeError", "ImportError", "NameError", "SyntaxError", "TypeError", "UnboundLocalError")
+"""How the result of a seed begins that shows a mistake of the patch. Any other error is a thread's end, and counts."""
 _RESULT = re.compile(r"^seed (\d+): (.*?)(?:; digest .*)?$", re.MULTILINE)
 
 
@@ -42,7 +43,7 @@ class Search:
     @property
     def found(self) -> bool:
         """Whether a seed broke a promise."""
-        return not self.trouble and self.promise.startswith(_FOUND)
+        return bool(self.promise) and not self.promise.startswith(_MISTAKES)
 
     def __str__(self) -> str:
         if self.trouble:
