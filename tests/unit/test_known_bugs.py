@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def test_every_known_bug_names_its_promise() -> None:
         head = patch.read_text().partition("--- a/")[0].splitlines()
         assert all(line.startswith("# ") for line in head), patch.stem
         assert any(line.startswith("# Promise: ") for line in head[1:]), patch.stem
+
+
+def test_every_known_bug_has_its_row_in_regressions() -> None:
+    rows = (ROOT / "zkconsumer/REGRESSIONS.md").read_text().replace("\n", " ").replace("`", "")
+    for patch in PATCHES:
+        head = " ".join(line[2:] for line in patch.read_text().partition("--- a/")[0].splitlines())
+        named = re.findall(r'KAFKA-\d+|"[^"]+"', head)
+        assert named, patch.stem
+        assert [name for name in named if name.strip('"') not in rows] == [], patch.stem
 
 
 def test_a_patch_that_does_not_apply_cannot_run(tmp_path: Path) -> None:
