@@ -19,6 +19,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from tests.simulation import known_bugs
+
 STEPS = 60
 SCENARIOS = {"group": 0.0, "mixed": 0.5}
 """The scenarios, with the part of Scala members in each."""
@@ -39,13 +41,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--replay", metavar="LINE", help="run the line that a failure printed")
     parser.add_argument("--twice", action="store_true", help="run each seed twice, and compare the traces")
     parser.add_argument("--trace", action="store_true", help="print the last events of a run that broke nothing, too")
+    parser.add_argument("--stop", action="store_true", help="run no more seeds after a promise was broken")
+    parser.add_argument("--known-bugs", nargs="*", metavar="NAME", help="look for these known bugs, or for all")
+    parser.add_argument("--most", type=int, default=known_bugs.MOST, metavar="SEEDS", help="seeds for a known bug")
     options = parser.parse_args(arguments)
+    if options.known_bugs is not None:
+        return known_bugs.main(options.known_bugs, options.most)
     if options.replay is not None:
         options = parser.parse_args([word for word in shlex.split(options.replay) if word != "scripts/simulate"])
     _prepare()
     if options.seconds is None:
         first = 1 if options.seed is None else options.seed
-        results = [_forked(first + each, options) for each in range(options.seeds)]
+        results = []
+        for seed in range(first, first + options.seeds):
+            results.append(_forked(seed, options))
+            if options.stop and results[-1]["broken"]:
+                break
     else:
         results = _campaign(options)
     return _report(results, options)

@@ -334,6 +334,8 @@ class GroupScenario:
         return ""
 
     def _end(self) -> None:
+        # threads of a frozen member cannot end
+        self.world.sleep(max(0.0, *(member.process.frozen_until - self.world.now for member in self.members)))
         for member in self.members:
             if member.usable:
                 member.leave()
