@@ -75,6 +75,7 @@ class Member:
                 "zookeeper.session.timeout.ms": int(SESSION * 1000),
                 "consumer.timeout.ms": 1000,
                 "rebalance.backoff.ms": 2000,
+                "rebalance.interval.ms": scenario.interval,
                 "partition.assignment.strategy": scenario.strategy,
             }
         )
@@ -135,7 +136,7 @@ class Member:
                 tp = TopicPartition(message.topic, message.partition)
                 observer.handed(self.consumer, tp, message.offset, asked)
             world.sleep(world.random.random() ** 4 * 0.3)
-            self._sometimes(held)
+            self._sometimes(held, asked)
 
     def _read(self, stream: Any) -> list[Any]:
         """Return one message, some, or none, by one of the ways to read."""
@@ -150,7 +151,7 @@ class Member:
         taken: list[Any] = stream.take(chance.randrange(1, 30), timeout=timeout)
         return taken
 
-    def _sometimes(self, held: list[Any]) -> None:
+    def _sometimes(self, held: list[Any], asked: float) -> None:
         world, observer = self.scenario.world, self.scenario.observer
         chance, message = world.random.random(), held[-1]
         tp, patience = TopicPartition(message.topic, message.partition), world.random.choice([CALL, CALL, 0.05, 0.0])
@@ -158,24 +159,39 @@ class Member:
             for one in held:  # what its own thread holds counts as finished in a commit
                 observer.finished(TopicPartition(one.topic, one.partition), one.offset)
         if chance < 0.03:
-            self._call("commit", lambda: self.connector.commit_offsets(timeout=patience), patience)
+            if self._call("commit", lambda: self.connector.commit_offsets(timeout=patience), patience):
+                self._look_at_commit(tp, message.offset, asked)
         elif chance < 0.04:
             offset = max(0, message.offset - 3)
             observer.sought(self.consumer, tp, offset)
             self._call("seek", lambda: self.connector.seek(tp, offset, timeout=patience), patience)
         elif chance < 0.05:
+            tp = world.random.choice(sorted(self.connector.assignment()) or [tp])
             self._call("pause", lambda: self.connector.pause([tp]), CALL)
             world.sleep(0.5)
             self._call("resume", lambda: self.connector.resume([tp]), CALL)
 
-    def _call(self, what: str, call: Callable[[], object], patience: float) -> None:
+    def _look_at_commit(self, tp: TopicPartition, offset: int, asked: float) -> None:
+        """A commit that returned is there, unless the partition was lost since it was read, or sought."""
+        seen, session = self.scenario.observer.partitions[tp], self.session
+        mine = seen.owner == self.consumer and seen.owned[self.consumer][0] < asked and seen.back_to is None
+        if mine and session is not None and session.connected and (seen.committed or 0) <= offset:
+            self.scenario.broken(
+                f"commit_offsets returned, and {tp} is committed up to {seen.committed}, not {offset + 1}"
+            )
+
+    def _call(self, what: str, call: Callable[[], object], patience: float) -> bool:
+        """Do a call of the application. Return whether it raised nothing."""
         world, began, frozen = self.scenario.world, self.scenario.world.now, self.process.frozen_until
+        done = False
         try:
             call()
+            done = True
         except (ZkConsumerError, ValueError, KeyError, TimeoutError) as e:
             world.note(f"{what}: {type(e).__name__}")
         if world.now - began > patience + LATE and frozen == self.process.frozen_until:
             self.scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")
+        return done
 
 
 class GroupScenario:
@@ -195,6 +211,7 @@ class GroupScenario:
         self._over = False
         chance = self.world.random
         self.strategy = "range" if scala else chance.choice(["range", "roundrobin", "sticky"])
+        self.interval = chance.choice([20_000, 600_000])  # the shorter one heals what the events should have done
         self.fetch_wait = chance.choice([100, 500, 1000])
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.changed = lambda: None
@@ -301,7 +318,7 @@ class GroupScenario:
             self.observer.session_closed(member.consumer, session.lease.ends_at)
             session.expire_unnoticed()
         elif fault == "lose answer":
-            session.lose_next = True
+            session.lose_next = self.world.random.choice(["any", "claim"])
         elif fault == "cut zookeeper":
             session.cut(self.world.random.choice([0.2, 2.0, 2 * SESSION]))
         elif fault == "slow zookeeper":
@@ -331,6 +348,10 @@ class GroupScenario:
                 return f"{tp} has no owner"
             if (seen.committed or 0) < self.produced[tp.partition]:
                 return f"{tp} is committed up to {seen.committed} of {self.produced[tp.partition]}"
+        owners = {seen.owner for seen in self.observer.partitions.values()}
+        live = [member for member in self.members if member.usable and member.consumer]
+        if len(live) <= PARTITIONS // 2:  # each has two threads
+            return next((f"{member.name} owns nothing" for member in live if member.consumer not in owners), "")
         return ""
 
     def _end(self) -> None:

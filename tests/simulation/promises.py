@@ -14,6 +14,9 @@ from tests.simulation.zookeeper import SimulatedZooKeeper
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
 
+_NOTICES = 1.0
+"""Seconds after which a member has seen the event of a node that was deleted."""
+
 
 class BrokenPromise(AssertionError):
     """A promise of the package does not hold."""
@@ -76,10 +79,21 @@ class Observer:
         world().note(f"owner of {tp}: {name}")
         if seen.owner is not None:
             began, _, lowest = seen.owned[seen.owner]
-            seen.owned[seen.owner] = (began, max(now, self._leases.get(seen.owner, now)), lowest)
+            seen.owned[seen.owner] = (
+                began,
+                max(now + self._until_seen(seen.owner), self._leases.get(seen.owner, now)),
+                lowest,
+            )
         seen.owner = name
         if name is not None:
             seen.owned[name] = (now, float("inf"), seen.committed or 0)
+
+    @staticmethod
+    def _until_seen(owner: str) -> float:
+        """The seconds in which an owner may hand out after another member has deleted its node, as Scala members do."""
+        task = world().current
+        process = "" if task is None else task.process.name
+        return 0.0 if process == "world" or owner.endswith(f"_{process}") else _NOTICES
 
     def _committed(self, tp: TopicPartition, seen: Watched, offset: int) -> None:
         world().note(f"committed {tp} {offset}, was {seen.committed}")

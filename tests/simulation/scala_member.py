@@ -8,6 +8,8 @@ whose answer was lost, also in its next session.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from tests.simulation.scheduler import Process, world
@@ -72,8 +74,12 @@ class ScalaMember:
         here = world()
         number = self.session.session_id
         for role, body in (("watcher", self._watch), ("app", self._apply), ("committer", self._commit_on_time)):
-            here.spawn(f"{self.name}-{role}", body)
+            here.spawn(f"{self.name}-{role}", partial(self._until_it_ends, body))
         here.note(f"{self.name} is in session {number}")
+
+    def _until_it_ends(self, body: Callable[[], None]) -> None:
+        with suppress(RegistryUnavailableError):  # a thread that asks after the end
+            body()
 
     def leave(self) -> None:
         """Shut down: commit, release, and close the session."""
@@ -106,7 +112,7 @@ class ScalaMember:
             answer = act(number)
             if not session.lose_next:
                 return answer
-            session.lose_next = False
+            session.lose_next = ""
             here.note(f"{self.name}: an answer is lost")
             session.cut(0.1)
 

@@ -70,8 +70,8 @@ class SimulatedSession(FakeSession):
         self.process: Process = here.system if here.current is None else here.current.process
         self.heard = here.now
         self.cut_until = 0.0
-        self.lose_next = False
-        """Whether the answer to the next request gets lost, with the connection."""
+        self.lose_next = ""
+        """Which answer gets lost next, with the connection: ``any``, or a ``claim``, a transaction but a commit's."""
         self.slow_until = 0.0
         self._wrapped: dict[Watch, Watch] = {}
 
@@ -92,6 +92,7 @@ class SimulatedSession(FakeSession):
     def _deliver(self) -> None:
         while not self._closed:
             self._events.get()()
+        self._events.put(lambda: None)  # a second thread of events, of a session that was opened again, ends too
 
     def _reaches(self) -> bool:
         server: Any = self._server
@@ -137,7 +138,10 @@ class SimulatedSession(FakeSession):
         if self._up and not self._closed and not self._id:
             self.suspend()
             raise SessionLostError("the session ended during the request")
-        lost, self.lose_next = self.lose_next, False
+        commits = here.current is None or "committer" in here.current.name
+        lost = self.lose_next == "any" or (self.lose_next == "claim" and kind == "transaction" and not commits)
+        if lost:
+            self.lose_next = ""
         with super().request(kind, count) as server:
             self.heard = here.now
             yield server
