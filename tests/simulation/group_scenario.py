@@ -95,6 +95,8 @@ class Member:
         if self.left:
             return
         self.left = True
+        while self.connector is None:
+            self.scenario.world.sleep(0.05)
         world, began = self.scenario.world, self.scenario.world.now
         frozen = self.process.frozen_until
         try:
@@ -211,7 +213,8 @@ class GroupScenario:
         self._over = False
         chance = self.world.random
         self.strategy = "range" if scala else chance.choice(["range", "roundrobin", "sticky"])
-        self.interval = chance.choice([20_000, 600_000])  # the shorter one heals what the events should have done
+        # the shorter one heals what the events should have done, and what Scala members do to each other
+        self.interval = 20_000 if scala else chance.choice([20_000, 600_000])
         self.fetch_wait = chance.choice([100, 500, 1000])
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.changed = lambda: None

@@ -90,10 +90,10 @@ class Observer:
 
     @staticmethod
     def _until_seen(owner: str) -> float:
-        """The seconds in which an owner may hand out after another member has deleted its node, as Scala members do."""
+        """Return the seconds in which an owner may hand out after a Scala member has deleted its node."""
         task = world().current
         process = "" if task is None else task.process.name
-        return 0.0 if process == "world" or owner.endswith(f"_{process}") else _NOTICES
+        return _NOTICES if process.startswith("s") and not owner.endswith(f"_{process}") else 0.0
 
     def _committed(self, tp: TopicPartition, seen: Watched, offset: int) -> None:
         world().note(f"committed {tp} {offset}, was {seen.committed}")
