@@ -30,6 +30,8 @@ CALL = 5.0
 """Seconds that an application gives a call."""
 LATE = 1.5
 """Seconds by which a call may be late: the margin of its last request."""
+SLOWEST = 15.0
+"""Seconds that an application may have a message in hand."""
 _PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0)
 """Time limits of reads, in seconds."""
 SETTLES = 120.0
@@ -137,7 +139,8 @@ class Member:
             for message in held:
                 tp = TopicPartition(message.topic, message.partition)
                 observer.handed(self.consumer, tp, message.offset, asked)
-            world.sleep(world.random.random() ** 4 * 0.3)
+            slow = world.random.random() < 0.005  # longer than a rebalance waits for it, now and then
+            world.sleep(world.random.random() * SLOWEST if slow else world.random.random() ** 4 * 0.3)
             self._sometimes(held, asked)
 
     def _read(self, stream: Any) -> list[Any]:
@@ -157,7 +160,7 @@ class Member:
         world, observer = self.scenario.world, self.scenario.observer
         chance, message = world.random.random(), held[-1]
         tp, patience = TopicPartition(message.topic, message.partition), world.random.choice([CALL, CALL, 0.05, 0.0])
-        if chance < 0.04:
+        if chance < 0.04 or chance > 0.98:
             for one in held:  # what its own thread holds counts as finished in a commit
                 observer.finished(TopicPartition(one.topic, one.partition), one.offset)
         if chance < 0.03:
@@ -172,6 +175,8 @@ class Member:
             self._call("pause", lambda: self.connector.pause([tp]), CALL)
             world.sleep(0.5)
             self._call("resume", lambda: self.connector.resume([tp]), CALL)
+        elif chance > 0.98:  # what is read while it waits counts as before
+            self._call("commit_async", lambda: self.connector.commit_offsets_async(timeout=patience), 0.0)
 
     def _look_at_commit(self, tp: TopicPartition, offset: int, asked: float) -> None:
         """A commit that returned is there, unless the partition was lost since it was read, or sought."""
@@ -363,7 +368,7 @@ class GroupScenario:
         for member in self.members:
             if member.usable:
                 member.leave()
-        self.world.sleep(5.0)
+        self.world.sleep(5.0 + SLOWEST)
         for task in self.world.tasks:
             if task.process is not self.world.system and task.process.alive:
                 self.broken(f"{task} is still there after the shutdown, and waits for {task.waits_for}")

@@ -149,7 +149,7 @@ class SimulatedSession(FakeSession):
             here.note(f"{self.process}: the answer to a {kind} is lost")
             self.cut(0.1)
             raise RegistryUnavailableError(f"{kind}: the connection was lost")
-        here.sleep(here.random.random() * 0.002)
+        here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else 0.002))
 
     # ---- watches, each by one wrapper that puts its event on the client's queue
 
