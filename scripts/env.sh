@@ -51,7 +51,7 @@ use_environment() {
     if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
         say "Installing zkconsumer[$extra] (the first time takes a minute or two) ..."
         rm -f "$stamp"
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]" || return 1
+        "$PYTHON" -m pip install --quiet --disable-pip-version-check --use-pep517 --editable ".[$extra]" || return 1
         # Spark lists the modules of its path, and an editable installation hides its own from such a listing.
         printf '%s\n' "$PWD/zkconsumer/spark/discovered" \
             >"$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zkconsumer-discovered.pth"

@@ -60,7 +60,6 @@ documentation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copyreg import __newobj__  # type: ignore[attr-defined]
 from typing import Any, ClassVar
 
 from zkconsumer.model import TopicPartition
@@ -71,7 +70,7 @@ class ZkConsumerError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # constructors take other arguments than the text: a pool of processes would end, or show another text
-        return __newobj__, (type(self), *self.args), self.__dict__
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 class ConfigException(ZkConsumerError, ValueError):

@@ -55,6 +55,7 @@ _DIRECTIVES = {
     "wraparound": False,
     "initializedcheck": True,
     "annotation_typing": True,
+    "warn.unreachable": False,  # what only plain Python runs
 }
 
 

@@ -76,6 +76,8 @@ def test_a_member_that_subscribes_to_nothing_is_named(
     assert f"{group}_idle subscribes to nothing" in found["idle-member"]["text"]
     commands("explain", group)
     assert f"{group}_idle subscribes to nothing" in commands.out.partition("Judged warn: 1 warning")[2], commands.out
+    commands("groups", "describe", group)
+    assert f"Warning: Consumer group '{group}': {group}_idle subscribes to nothing" in commands.err, commands.err
     idle.shutdown()
     misspelt = connector(group, consumer_id="misspelt")
     misspelt.create_message_streams({"evnets": 1})

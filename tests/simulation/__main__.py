@@ -1,7 +1,7 @@
 """The command ``scripts/simulate``.
 
-The process prepares itself before it imports the package: one hash seed, plain Python modules, exchanged threads. Each
-seed runs in a fork of it, so that no run sees what another one left behind.
+The process fixes the hash seed, chooses plain Python modules and exchanges the threads before it imports the package.
+Each seed runs in a fork of the process, so that no run sees another one's objects.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A model of the Scala connector 1.1.1 as a member of a simulated group, with what is known of its habits.
+"""A model of the Scala connector 1.1.1, as a member of a simulated group.
 
-Where another member still owns what it wants, it releases all and tries again. After its retries it gives up until the
-group changes. It commits without a fence, and counts a message as consumed when it is handed out. It repeats a request
-whose answer was lost, also in its next session.
+The member releases all and tries again where another one still owns a partition of its share. After its retries it
+gives up until the group changes. Its commits have no fence, and a message counts as consumed when it is handed out. A
+request whose answer was lost is repeated, also in the next session.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class ScalaMember:
         self._scenario = scenario
         self._server = scenario.zookeeper
         self._stopped = False
-        self._renewed = False
         self._seen = -1
         self._owned: dict[TopicPartition, int] = {}
         """Where it reads on, by partition: the original's ``topicRegistry``."""
@@ -72,10 +71,8 @@ class ScalaMember:
             else:
                 break
         here = world()
-        number = self.session.session_id
         for role, body in (("watcher", self._watch), ("app", self._apply), ("committer", self._commit_on_time)):
             here.spawn(f"{self.name}-{role}", partial(self._until_it_ends, body))
-        here.note(f"{self.name} is in session {number}")
 
     def _until_it_ends(self, body: Callable[[], None]) -> None:
         with suppress(RegistryUnavailableError):  # a thread that asks after the end
@@ -88,7 +85,7 @@ class ScalaMember:
         self.left = True
         while self.session is None:
             world().sleep(0.1)
-        world().sleep(0.5)  # its threads end what they do
+        world().sleep(0.5)  # the threads end what they have begun
         self._commit()
         self._release()
         self._stopped = True
@@ -227,7 +224,7 @@ class ScalaMember:
                 self._commit()
 
     def _commit(self) -> None:
-        """Write its places, also to partitions that others own by now: nothing fences it."""
+        """Write the offsets of what it owns or believes to own. Nothing fences the write."""
         for tp, offset in list(self._owned.items()):
             if self._committed.get(tp) != offset:
 

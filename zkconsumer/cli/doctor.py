@@ -166,10 +166,7 @@ def _text(group: str, findings: Sequence[Finding], *, verbose: bool) -> str:
             value = getattr(one, name)
             if value and (name != "link" or one.level > Level.NOTE):
                 lines.append(f"        {name + ':':9} {value}")
-    more = (
-        ""
-        if verbose or not asked
-        else f"; {len(asked)} need{'s' if len(asked) == 1 else ''} an option or a right, see --verbose"
-    )
+    need = "needs" if len(asked) == 1 else "need"
+    more = "" if verbose or not asked else f"; {len(asked)} {need} an option or a right, see --verbose"
     lines.append(f"  {len(fine)} of {len({one.check for one in findings})} checks found nothing{more}")
     return "\n".join(map(printable, lines))

@@ -8,6 +8,11 @@ from enum import Enum
 
 from zkconsumer.model import TopicPartition
 
+LISTENERS = "the listener's "
+"""Begins a trouble of the rebalance listener. The member goes on without it."""
+UNOWNED = "nobody owned "
+"""Begins the report on partitions that another member should own."""
+
 
 class Phase(Enum):
     """The main state of a member."""

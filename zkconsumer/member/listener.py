@@ -22,6 +22,7 @@ from typing import Any
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
+from zkconsumer.member.connector_state import LISTENERS
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -193,7 +194,7 @@ class ListenerCalls:
             if self._serve(limit.bounded(SERVE_EVERY)) and not hurried:
                 limit, hurried = Deadline(limit.bounded(CLOSING_LIMIT)), True
         if not future.done():
-            self.trouble = f"the listener's {method} does not return; going on without it"
+            self.trouble = f"{LISTENERS}{method} does not return, so the member goes on without it"
             log.error("%s. It stands at:\n%s", self.trouble, self._thread.stack())
             future.add_done_callback(lambda late: _report_late(method, late))
             return None
@@ -203,7 +204,8 @@ class ListenerCalls:
 
 
 def _raised(method: str, error: BaseException) -> str:
-    trouble = f"the listener's {method} raised {type(error).__name__}: {error}"
+    said = str(error).replace("; ", ", ")  # troubles in a state are separated so
+    trouble = f"{LISTENERS}{method} raised {type(error).__name__}: {said}"
     log.error("%s; going on", trouble, exc_info=error)
     return trouble
 

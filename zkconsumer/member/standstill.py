@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 
-from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.connector_state import LISTENERS, UNOWNED, ConnectorState, Phase
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,6 @@ MOST_REASONS = 8
 """Reasons of one standstill that are logged at most; a reason that comes again is not logged again."""
 _MOVING = re.compile(r"\d\d:\d\d:\d\d|\b\d+(\.\d+)? ?(s|ms|times)\b|owning \d+ of \d+ partitions")
 """The parts of a state's text that change while the reason stays."""
-_REMARK = re.compile(r"the listener's |going on without it|nobody owned ")
-"""Begins a trouble that hinders no reading: of a listener without which the member goes on, of another member."""
 
 
 def stands_still(state: ConnectorState, obstacle: str) -> bool:
@@ -34,7 +32,7 @@ def stands_still(state: ConnectorState, obstacle: str) -> bool:
     """
     if state.phase in (Phase.CLOSED, Phase.AWAY):  # the application's wish; a member logs itself that it goes away
         return False
-    troubles = [one for one in state.detail.split("; ") if one and not _REMARK.match(one)]
+    troubles = [one for one in state.detail.split("; ") if one and not one.startswith((LISTENERS, UNOWNED))]
     spare = state.phase is Phase.OWNING and not state.wanted and not troubles
     idle = not state.owned and not spare
     hindered = state.phase is Phase.SUSPENDED or (state.phase is Phase.OWNING and bool(troubles))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from threading import Event
 
 import pytest
 
-from zkconsumer.member.connector_state import ConnectorState, Phase
+from tests.timing import scaled
+from zkconsumer.deadline import Deadline
+from zkconsumer.member.connector_state import LISTENERS, UNOWNED, ConnectorState, Phase
+from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
 from zkconsumer.member.standstill import MOST_REASONS, StandstillLog, stands_still
+from zkconsumer.model import ConsumerId
 
 FLOWS = ConnectorState(Phase.OWNING, 4, 4)
 MISSING = ConnectorState(Phase.OWNING, 0, 0, detail="waiting for topic evnets to exist")
-RAISED = "the listener's before_starting_fetchers raised ValueError: no"
-HANGS = "the listener's before_starting_fetchers does not return; going on without it"
-ORPHAN = "nobody owned events-3 for 30 s, which g_b-0 should"
+RAISED = f"{LISTENERS}before_starting_fetchers raised ValueError: no"
+ORPHAN = f"{UNOWNED}events-3 for 30 s, which g_b-0 should"
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,7 @@ ORPHAN = "nobody owned events-3 for 30 s, which g_b-0 should"
         (ConnectorState(Phase.REJOINING, 4, 4), "", False),
         (ConnectorState(Phase.SUSPENDED, 4, 4), "", True),
         (ConnectorState(Phase.OWNING, 4, 4, detail="waiting for topic evnets to exist"), "", True),
-        (ConnectorState(Phase.OWNING, 4, 4, detail=f"{HANGS}; {ORPHAN}"), "", False),
+        (ConnectorState(Phase.OWNING, 4, 4, detail=f"{RAISED}; {ORPHAN}"), "", False),
         (ConnectorState(Phase.OWNING, 0, 0, detail=RAISED), "", False),
         (ConnectorState(Phase.OWNING, 4, 4, detail=f"{RAISED}; waiting for topic evnets to exist"), "", True),
         (ConnectorState(Phase.OWNING, 4, 4, detail=RAISED), "no leader for events-0", True),
@@ -41,6 +45,31 @@ ORPHAN = "nobody owned events-3 for 30 s, which g_b-0 should"
 )
 def test_what_stands_still(state: ConnectorState, obstacle: str, still: bool) -> None:
     assert stands_still(state, obstacle) is still
+
+
+@pytest.mark.parametrize("error", [ValueError("no; not at all"), None], ids=["raises", "hangs"])
+def test_a_listener_that_does_not_work_hinders_nothing(error: Exception | None) -> None:
+    """What the listener raised may hold any text, also that which separates troubles."""
+    goes_on = Event()
+
+    class Broken(ConsumerRebalanceListener):
+        def before_starting_fetchers(self, *_: object) -> None:
+            if error is not None:
+                raise error
+            goes_on.wait()
+
+    thread = ListenerThread(Broken(), "g_c", lambda: None)
+    calls = ListenerCalls(ConsumerId("g_c"), lambda seconds: goes_on.wait(min(seconds, 0.01)), thread, limit=0.05)
+    thread.open()
+    try:
+        calls.start_offsets({}, ())
+        assert calls.trouble.startswith(LISTENERS)
+        state = ConnectorState(Phase.OWNING, 4, 4).beside(calls.trouble)
+        assert not stands_still(state, "")
+        assert stands_still(state.beside("waiting for topic evnets to exist"), "")
+    finally:
+        goes_on.set()
+        thread.close(Deadline(scaled(10)))
 
 
 def lines(caplog: pytest.LogCaptureFixture, looks: Iterable[tuple[float, ConnectorState]]) -> list[str]:

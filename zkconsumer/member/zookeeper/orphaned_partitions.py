@@ -12,6 +12,7 @@ from time import monotonic
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError
+from zkconsumer.member.connector_state import UNOWNED
 from zkconsumer.member.zookeeper.pending_handovers import PendingHandovers
 from zkconsumer.member.zookeeper.planner import GroupView
 from zkconsumer.member.zookeeper.registration import GroupRegistration
@@ -145,9 +146,7 @@ class OrphanedPartitions:
         if not overdue:
             return ""
         threads = {tp: self._assignment[tp] for tp in overdue if tp in self._assignment}
-        return (
-            f"nobody owned {first_of(overdue, 5)} for {max(overdue.values()):.0f} s, which {_threads(threads)} should"
-        )
+        return f"{UNOWNED}{first_of(overdue, 5)} for {max(overdue.values()):.0f} s, which {_threads(threads)} should"
 
     def look_up_owners(self, partitions: Collection[TopicPartition], deadline: Deadline) -> set[TopicPartition]:
         """Return those of the partitions that have owner nodes. Raises RegistryError."""

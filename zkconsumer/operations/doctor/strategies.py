@@ -131,9 +131,8 @@ def mixed_members(seen: Observations) -> str:
 def _fits(seen: Observations) -> tuple[dict[ConsumerId, tuple[str, ...]], list[ConsumerId]]:
     """Return for each member the strategies that it may have, and the members of which nothing tells.
 
-    A member without a subscription claims nothing, so its strategy has no effect.
-
-    A member may have every strategy that explains its partitions in all snapshots with the same members.
+    A member may have every strategy that explains its partitions in all snapshots with the same members. The strategy
+    of a member without a subscription has no effect, because the member claims nothing.
     """
     fits: dict[ConsumerId, tuple[str, ...]] = {}
     advertised = _advertised(seen.latest)
