@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.simulation import known_bugs
+from tests.simulation.settings import SCENARIOS
 
 STEPS = 60
-SCENARIOS = {"group": 0.0, "mixed": 0.5}
-"""The scenarios, with the part of Scala members in each."""
 _SHOWN = 100
 _LONGEST = 15.0
 """Seconds of computing that a run may take, and a quarter of one for each step: ten times what it takes."""
@@ -67,7 +66,7 @@ def _prepare() -> None:
 
     threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
     logging.disable(logging.CRITICAL)
-    import tests.simulation.group_scenario  # noqa: F401 - before the forks
+    import tests.simulation.scenario  # noqa: F401 - before the forks
 
 
 def _start(seed: int, options: argparse.Namespace) -> tuple[int, Any]:
@@ -123,13 +122,13 @@ def _too_long(*_: object) -> None:
 
 
 def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    from tests.simulation.group_scenario import GroupScenario
+    from tests.simulation.scenario import Scenario
 
     gc.disable()
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, _LONGEST + options.steps / 4)
     began = time.process_time()
-    scenario = GroupScenario(seed, options.steps, SCENARIOS[options.scenario])
+    scenario = Scenario(seed, options.steps, SCENARIOS[options.scenario])
     broken = ""
     try:
         scenario.run()
@@ -138,15 +137,14 @@ def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
         if not isinstance(e, AssertionError) or "-v" in sys.argv:
             broken += "\n" + "".join(traceback.format_tb(e.__traceback__)[-8:])
     world = scenario.world
-    observer = getattr(scenario, "observer", None)
     return {
         "seed": seed,
         "broken": broken,
         "virtual": world.now - 1000,
         "cpu": time.process_time() - began,
-        "faults": scenario.faults,
-        "commits": 0 if observer is None else observer.commits,
-        "messages": 0 if observer is None else sum(one.handed for one in observer.partitions.values()),
+        "faults": scenario.faults.count,
+        "commits": scenario.observer.commits,
+        "messages": sum(one.handed for one in scenario.observer.partitions.values()),
         "turns": world.turns,
         "digest": f"{world.digest:08x}",
         "trace": list(world.trace)[-_SHOWN:] if broken or options.trace else [],

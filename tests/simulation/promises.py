@@ -7,11 +7,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.scheduler import world
 from tests.simulation.zookeeper import SimulatedZooKeeper
 from zkconsumer.model import TopicPartition
+from zkconsumer.testing.committed_offsets import CommittedOffset
+from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.zookeeper import paths
 
 _NOTICES = 1.0
@@ -28,26 +31,47 @@ class Watched:
 
     finished: set[int] = field(default_factory=set)
     below: int = 0
-    committed: int | None = None
+    committed: dict[str, int | None] = field(default_factory=dict)
+    """The committed offset in each store."""
     owner: str | None = None
     owned: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     """By member: the time at which its last ownership began and ended, and the lowest offset that it may hand out."""
-    back_to: int | None = None
-    """The lowest offset to which a seek may take the commits back, once."""
+    back_to: dict[str, int] = field(default_factory=dict)
+    """By store: the lowest offset to which a seek may take the commits back, once."""
     handed: int = 0
+
+    @property
+    def start(self) -> int:
+        """The offset at which an owner begins."""
+        return max((each or 0 for each in self.committed.values()), default=0)
+
+    def may_go_back(self, offset: int) -> None:
+        """A seek may take the commits back to ``offset``."""
+        for store in self.committed:
+            self.back_to[store] = min(offset, self.back_to.get(store, offset))
 
 
 class Observer:
-    """What all members of one group did. ``group`` names the nodes, ``where`` the partitions."""
+    """What all members of one group did. ``where`` are the partitions, ``stores`` the places of their offsets."""
 
-    def __init__(self, zookeeper: SimulatedZooKeeper, group: str, where: list[TopicPartition]) -> None:
+    def __init__(
+        self,
+        zookeeper: SimulatedZooKeeper,
+        cluster: FakeCluster,
+        group: str,
+        where: list[TopicPartition],
+        stores: Sequence[str],
+    ) -> None:
         self._zookeeper = zookeeper
         self._group = group
-        self.partitions = {tp: Watched() for tp in where}
+        self.partitions = {tp: Watched(committed=dict.fromkeys(stores)) for tp in where}
         self.commits = 0
         self._broken: str = ""
         self._leases: dict[str, float] = {}
         zookeeper.changed = self.look
+        self._journal = cluster.journal_of_all
+        self._journal_write = self._journal.write_offset
+        vars(self._journal)["write_offset"] = self._written_in_kafka
 
     def _break(self, promise: str) -> None:
         world().note(f"BROKEN {promise}")
@@ -67,8 +91,8 @@ class Observer:
         """Compare the nodes with those of the last look. Called at each change, before any other task runs."""
         for tp, seen in self.partitions.items():
             node = self._zookeeper.node(paths.offset(self._group, tp))
-            if node is not None and int(node.data) != seen.committed:
-                self._committed(tp, seen, int(node.data))
+            if node is not None and int(node.data) != seen.committed.get("zookeeper"):
+                self.committed("zookeeper", tp, int(node.data))
             owner = self._zookeeper.node(paths.owner(self._group, tp))
             name = None if owner is None else owner.data.decode().rpartition("-")[0]
             if name != seen.owner:
@@ -86,7 +110,7 @@ class Observer:
             )
         seen.owner = name
         if name is not None:
-            seen.owned[name] = (now, float("inf"), seen.committed or 0)
+            seen.owned[name] = (now, float("inf"), seen.start)
 
     @staticmethod
     def _until_seen(owner: str) -> float:
@@ -95,10 +119,18 @@ class Observer:
         process = "" if task is None else task.process.name
         return _NOTICES if process.startswith("s") and not owner.endswith(f"_{process}") else 0.0
 
-    def _committed(self, tp: TopicPartition, seen: Watched, offset: int) -> None:
-        world().note(f"committed {tp} {offset}, was {seen.committed}")
+    def _written_in_kafka(self, group: str, place: tuple[str, int], committed: CommittedOffset | None) -> None:
+        self._journal_write(group, place, committed)
+        if group == self._group and committed is not None:
+            self.committed("kafka", TopicPartition(*place), committed.offset)
+
+    def committed(self, store: str, tp: TopicPartition, offset: int) -> None:
+        """An offset was written to a store."""
+        seen = self.partitions[tp]
+        before = seen.committed.get(store)
+        world().note(f"committed {tp} {offset} in {store}, was {before}")
         self.commits += 1
-        before, seen.committed = seen.committed, offset
+        seen.committed[store] = offset
         while seen.below in seen.finished:
             seen.finished.discard(seen.below)
             seen.below += 1
@@ -106,9 +138,9 @@ class Observer:
         if missing is not None:
             self._break(f"{tp}: offset {offset} was committed, but nobody finished message {missing}")
         elif before is not None and offset < before:
-            if seen.back_to is None or offset < seen.back_to:
-                self._break(f"{tp}: the committed offset went back from {before} to {offset}")
-            seen.back_to = None
+            back_to = seen.back_to.pop(store, None)
+            if back_to is None or offset < back_to:
+                self._break(f"{tp}: the committed offset went back from {before} to {offset} in {store}")
 
     def session_closed(self, member: str, lease: float) -> None:
         """Somebody is about to close a member's session. Until its lease ends, the member cannot know that."""
@@ -142,9 +174,9 @@ class Observer:
     def unfenced(self, tp: TopicPartition, offset: int) -> None:
         """A Scala member is about to write an offset, which may be older than what is there. Owners adopt it."""
         seen = self.partitions[tp]
-        if seen.committed is None or offset >= seen.committed:
+        if offset >= seen.start:
             return
-        seen.back_to = offset if seen.back_to is None else min(seen.back_to, offset)
+        seen.may_go_back(offset)
         if seen.owner is not None:
             began, ended, lowest = seen.owned[seen.owner]
             seen.owned[seen.owner] = (began, ended, min(lowest, offset))
@@ -152,7 +184,7 @@ class Observer:
     def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
         """A member is about to read from an earlier offset again."""
         seen = self.partitions[tp]
-        seen.back_to = offset if seen.back_to is None else min(seen.back_to, offset)
+        seen.may_go_back(offset)
         if member in seen.owned:
             began, ended, lowest = seen.owned[member]
             seen.owned[member] = (began, ended, min(lowest, offset))

@@ -23,7 +23,7 @@ from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
 
 if TYPE_CHECKING:
-    from tests.simulation.group_scenario import GroupScenario
+    from tests.simulation.scenario import Scenario
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ STREAMS = 2
 class ScalaMember:
     """One process. It is used by the scenario as a member of ours is. ``topic`` has ``partitions``."""
 
-    def __init__(self, scenario: GroupScenario, number: int, group: str, topic: str, partitions: int) -> None:
+    def __init__(self, scenario: Scenario, number: int, group: str, topic: str, partitions: int) -> None:
         self.name = f"s{number}"
         self.process = Process(self.name)
         self.group, self.topic, self.partitions = group, topic, partitions

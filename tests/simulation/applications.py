@@ -1,0 +1,121 @@
+"""Applications of simulated members: they read streams in all ways, and commit, seek and pause now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from zkconsumer.errors import ConsumerTimeoutException, ZkConsumerError
+from zkconsumer.model import TopicPartition
+
+if TYPE_CHECKING:
+    from tests.simulation.members import Member
+
+SLOWEST = 15.0
+"""Seconds that an application may have a message in hand."""
+STREAMS = 2
+"""The streams of a member."""
+CALL = 5.0
+"""Seconds that an application gives a call."""
+_PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0)
+"""Time limits of reads, in seconds."""
+_WAITS = 1.0
+"""Seconds: ``consumer.timeout.ms`` of the members."""
+
+
+class StreamsApplication:
+    """Reads each stream on a thread of its own, by ``next``, ``get`` and ``take``."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.scenario = member.scenario
+        self.world = member.scenario.world
+        self.arguments: dict[str, Any] = {}
+        """Further arguments of the connector."""
+
+    def begin(self) -> None:
+        """Make the streams, and start the threads that read them."""
+        member, topic = self.member, self.scenario.topic
+        streams = member.connector.create_message_streams({topic: STREAMS})[topic]
+        for number, stream in enumerate(streams):
+            self.world.spawn(f"{member.name}-app-{number}", partial(self._apply, stream), member.process)
+
+    def _apply(self, stream: Any) -> None:
+        """Read messages in all ways until the stream ends. The next ask finishes what was read."""
+        world, observer, member = self.world, self.scenario.observer, self.member
+        held: list[Any] = []
+        while True:
+            asked = world.now
+            for message in held:
+                observer.finished(TopicPartition(message.topic, message.partition), message.offset)
+            try:
+                held = self._read(stream)
+            except StopIteration:
+                return
+            except ZkConsumerError as e:
+                held = []
+                if isinstance(e, ConsumerTimeoutException):
+                    continue
+                world.note(f"reading: {type(e).__name__}: {e}")
+                if member.left:
+                    return
+                world.sleep(1.0)
+            if not held:
+                if member.ended:
+                    return
+                continue
+            for message in held:
+                tp = TopicPartition(message.topic, message.partition)
+                observer.handed(member.consumer, tp, message.offset, asked)
+            slow = world.random.random() < 0.005  # longer than a rebalance waits for it, now and then
+            world.sleep(world.random.random() * SLOWEST if slow else world.random.random() ** 4 * 0.3)
+            self._sometimes(held, asked)
+
+    def _read(self, stream: Any) -> list[Any]:
+        """Return one message, some, or none, by one of the ways to read."""
+        chance = self.world.random
+        way = chance.random()
+        if way < 0.5:
+            return [next(iter(stream))]
+        timeout = chance.choice(_PATIENCES)
+        if way < 0.8:
+            message = stream.get(timeout=timeout)
+            return [] if message is None else [message]
+        taken: list[Any] = stream.take(chance.randrange(1, 30), timeout=timeout)
+        return taken
+
+    def _sometimes(self, held: list[Any], asked: float) -> None:
+        world, observer, member = self.world, self.scenario.observer, self.member
+        connector: Any = member.connector
+        chance, message = world.random.random(), held[-1]
+        tp, patience = TopicPartition(message.topic, message.partition), world.random.choice([CALL, CALL, 0.05, 0.0])
+        if chance < 0.04 or chance > 0.98:
+            for one in held:  # what its own thread holds counts as finished in a commit
+                observer.finished(TopicPartition(one.topic, one.partition), one.offset)
+        if chance < 0.03:
+            if member.call("commit", lambda: connector.commit_offsets(timeout=patience), patience):
+                self._look_at_commit(tp, message.offset, asked)
+        elif chance < 0.04:
+            offset = max(0, message.offset - 3)
+            observer.sought(member.consumer, tp, offset)
+            member.call("seek", lambda: connector.seek(tp, offset, timeout=patience), patience)
+        elif chance < 0.05:
+            tp = world.random.choice(sorted(connector.assignment()) or [tp])
+            member.call("pause", lambda: connector.pause([tp]), CALL)
+            world.sleep(0.5)
+            member.call("resume", lambda: connector.resume([tp]), CALL)
+        elif chance > 0.98:  # what is read while it waits counts as before
+            member.call("commit_async", lambda: connector.commit_offsets_async(timeout=patience), 0.0)
+
+    def _look_at_commit(self, tp: TopicPartition, offset: int, asked: float) -> None:
+        """A commit that returned is there, unless the partition was lost since it was read, or sought."""
+        seen, session = self.scenario.observer.partitions[tp], self.member.session
+        consumer = self.member.consumer
+        mine = seen.owner == consumer and seen.owned[consumer][0] < asked and not seen.back_to
+        if mine and session is not None and session.connected and seen.start <= offset:
+            self.scenario.broken(f"commit_offsets returned, and {tp} is committed up to {seen.start}, not {offset + 1}")
+
+
+APPLICATIONS: dict[str, Callable[[Member], Any]] = {"streams": StreamsApplication}
+"""The applications by the name that a setting gives."""

@@ -1,0 +1,96 @@
+"""The faults of a simulated group, each chosen by the seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.zookeeper import SimulatedSession
+
+if TYPE_CHECKING:
+    from tests.simulation.members import Member
+    from tests.simulation.scala_member import ScalaMember
+    from tests.simulation.scenario import Scenario
+
+MEMBERS = 4
+"""The most members that live at a time."""
+
+
+class Faults:
+    """Does faults to a scenario, and counts them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.count = 0
+        self._scenario = scenario
+
+    def one(self) -> None:
+        """Do one fault, on the director's task. It may take some seconds."""
+        scenario = self._scenario
+        world, chance = scenario.world, scenario.world.random
+        live = scenario.live()
+        fault = chance.choice(_FAULTS)
+        if fault == "join" or not live:
+            if len(live) < MEMBERS:
+                world.note("fault: join")
+                scenario.join()
+            return
+        member = chance.choice(live)
+        self.count += 1
+        world.note(f"fault: {fault} {member.name}")
+        session = member.session
+        if fault in _OF_A_MEMBER:
+            self._member_fault(fault, member)
+        elif session is not None and fault in _OF_A_SESSION:
+            self._session_fault(fault, member, session)
+        elif fault == "cut brokers":
+            scenario.network.cut(member.process)
+        elif fault == "slow network":
+            scenario.network.slow = chance.choice([0.0, 0.05])
+        elif fault == "move leader":
+            number = chance.randrange(scenario.partitions)
+            scenario.cluster.move_leader(scenario.topic, number, chance.randrange(scenario.brokers))
+        elif fault == "stop broker":
+            broker = chance.randrange(scenario.brokers)
+            scenario.cluster.stop_broker(broker)
+            world.sleep(chance.choice([0.5, 3.0, 8.0]))
+            scenario.cluster.start_broker(broker)
+        elif fault == "no quorum":
+            scenario.zookeeper.reachable = False
+            world.sleep(chance.choice([0.5, 3.0, 10.0]))
+            scenario.zookeeper.reachable = True
+
+    def end(self) -> None:
+        """End the faults that last."""
+        self._scenario.network.slow = 0.0
+
+    def _member_fault(self, fault: str, member: Member | ScalaMember) -> None:
+        scenario, world = self._scenario, self._scenario.world
+        if fault == "leave":
+            world.spawn(f"{member.name}-leaver", member.leave, member.process)
+        elif fault == "kill":
+            member.process.alive = False
+            scenario.network.cut(member.process)
+            if member.session is not None:
+                member.session.lose_watches()
+        else:
+            session_timeout = scenario.zookeeper.session_timeout
+            member.process.frozen_until = world.now + world.random.choice([0.5, 3.0, 2 * session_timeout, 20.0])
+
+    def _session_fault(self, fault: str, member: Member | ScalaMember, session: SimulatedSession) -> None:
+        world = self._scenario.world
+        if fault == "expire" and session.session_id:
+            self._scenario.observer.session_closed(member.consumer, session.lease.ends_at)
+            session.expire_unnoticed()
+        elif fault == "lose answer":
+            session.lose_next = world.random.choice(["any", "claim"])
+        elif fault == "cut zookeeper":
+            session.cut(world.random.choice([0.2, 2.0, 2 * session.timeout]))
+        elif fault == "slow zookeeper":
+            session.slow_until = world.now + 5.0
+
+
+_OF_A_MEMBER = ("leave", "kill", "freeze")
+_OF_A_SESSION = ("expire", "lose answer", "cut zookeeper", "slow zookeeper")
+_FAULTS = [
+    "join", "join", "join", "leave", "kill", "freeze", "expire", "lose answer", "lose answer", "cut zookeeper",
+    "slow zookeeper", "cut brokers", "slow network", "move leader", "no quorum", "stop broker",
+]  # fmt: skip

@@ -1,0 +1,82 @@
+"""A member of the package in a simulated group: a process with a connector, and the calls of its application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.applications import APPLICATIONS, CALL
+from tests.simulation.scheduler import Process
+from tests.simulation.zookeeper import SimulatedSession
+from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+from zkconsumer.errors import ZkConsumerError
+
+if TYPE_CHECKING:
+    from tests.simulation.scenario import Scenario
+
+LATE = 1.5
+"""Seconds by which a call may be late: the margin of its last request."""
+
+
+class Member:
+    """A process with a connector and the threads of its application."""
+
+    def __init__(self, scenario: Scenario, number: int) -> None:
+        self.scenario = scenario
+        self.name = f"m{number}"
+        self.process = Process(self.name)
+        self.left = False
+        self.ended = False
+        self.consumer = ""
+        self.connector: Any = None
+
+    @property
+    def session(self) -> SimulatedSession | None:
+        """The member's session with ZooKeeper."""
+        return next((one for one in self.scenario.zookeeper.sessions if one.process is self.process), None)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the process lives and has not been asked to leave."""
+        return self.process.alive and not self.left
+
+    def start(self) -> None:
+        """Begin the process."""
+        self.scenario.world.spawn(f"{self.name}-main", self._main, self.process)
+
+    def _main(self) -> None:
+        scenario = self.scenario
+        application = APPLICATIONS[scenario.setting.application](self)
+        self.connector = ZookeeperConsumerConnector(
+            ConsumerConfig({**scenario.properties, "consumer.id": self.name}), **application.arguments
+        )
+        self.consumer = self.connector.consumer_id
+        try:
+            application.begin()
+        except ZkConsumerError as e:
+            scenario.world.note(f"cannot join: {type(e).__name__}")
+            self.leave()
+
+    def leave(self) -> None:
+        """Shut the connector down, on the present task, within its time limit."""
+        if self.left:
+            return
+        self.left = True
+        while self.connector is None:
+            self.scenario.world.sleep(0.05)
+        self.call("shutdown", lambda: self.connector.shutdown(CALL), CALL)
+        self.ended = True
+        self.scenario.world.note("has left")
+
+    def call(self, what: str, call: Callable[[], object], patience: float) -> bool:
+        """Do a call of the application within ``patience`` seconds. Return whether it raised nothing."""
+        world, began, frozen = self.scenario.world, self.scenario.world.now, self.process.frozen_until
+        done = False
+        try:
+            call()
+            done = True
+        except (ZkConsumerError, ValueError, KeyError, TimeoutError) as e:
+            world.note(f"{what}: {type(e).__name__}")
+        if world.now - began > patience + LATE and frozen == self.process.frozen_until:
+            self.scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")
+        return done
