@@ -6,9 +6,11 @@ import argparse
 import asyncio  # noqa: F401 - imported before the exchange of threads, whose classes ssl and asyncio derive from
 import concurrent.futures.thread  # noqa: F401
 import gc
+import itertools
 import json
 import logging
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -33,11 +35,13 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command. Returns its exit code: 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="scripts/simulate", description="Runs whole members in virtual time.")
     parser.add_argument("--seed", type=int, help="run this seed")
-    parser.add_argument("--scenario", choices=SCENARIOS, default="group")
+    parser.add_argument("--scenario", choices=SCENARIOS, help="default: group; with --seconds, all in turn")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"virtual seconds with faults (default {STEPS})")
     parser.add_argument("--seeds", type=int, default=1, help="run so many seeds, from --seed on")
     parser.add_argument("--seconds", type=float, help="run fresh seeds for so many seconds on all cores")
     parser.add_argument("--replay", metavar="LINE", help="run the line that a failure printed")
+    parser.add_argument("--without", type=int, nargs="*", default=[], metavar="N", help="leave these faults out")
+    parser.add_argument("--shrink", metavar="LINE", help="look for a shorter run that breaks the same promise")
     parser.add_argument("--twice", action="store_true", help="run each seed twice, and compare the traces")
     parser.add_argument("--trace", action="store_true", help="print the last events of a run that broke nothing, too")
     parser.add_argument("--stop", action="store_true", help="run no more seeds after a promise was broken")
@@ -46,10 +50,13 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.known_bugs is not None:
         return known_bugs.main(options.known_bugs, options.most)
-    if options.replay is not None:
-        options = parser.parse_args([word for word in shlex.split(options.replay) if word != "scripts/simulate"])
+    line, shrink = options.shrink or options.replay, options.shrink is not None
+    if line is not None:
+        options = parser.parse_args([word for word in shlex.split(line) if word != "scripts/simulate"])
     _prepare()
-    if options.seconds is None:
+    if shrink:
+        results = [_shortest(options)]
+    elif options.seconds is None:
         first = 1 if options.seed is None else options.seed
         results = []
         for seed in range(first, first + options.seeds):
@@ -62,8 +69,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _prepare() -> None:
-    from tests.simulation import sockets, threads
+    from tests.simulation import lines, sockets, threads
 
+    lines.install()
     threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
     logging.disable(logging.CRITICAL)
     import tests.simulation.scenario  # noqa: F401 - before the forks
@@ -107,13 +115,39 @@ def _campaign(options: argparse.Namespace) -> list[dict[str, Any]]:
     end = _clock() + options.seconds
     results: list[dict[str, Any]] = []
     running: list[tuple[int, tuple[int, Any]]] = []
+    turns = itertools.cycle([options.scenario] if options.scenario else SCENARIOS)
     while _clock() < end or running:
         while _clock() < end and len(running) < (os.cpu_count() or 1):
-            seed = secrets.randbits(32)
+            seed, options.scenario = secrets.randbits(32), next(turns)
             running.append((seed, _start(seed, options)))
         seed, started = running.pop(0)
         results.append(_finish(started, seed))
     return results
+
+
+def _shortest(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the shortest run found that breaks the same promise: with fewer steps, then with fewer faults."""
+    best = _forked(options.seed, options)
+    wanted = _kind(best)
+    if not wanted:
+        return best
+    for steps in (10, 20, 30, 40, 50):
+        shorter = argparse.Namespace(**{**vars(options), "steps": steps})
+        found = _forked(options.seed, shorter) if steps < options.steps else best
+        if _kind(found) == wanted:
+            best, options = found, shorter
+            break
+    for number in range(1, best["faults"] + 1):
+        shorter = argparse.Namespace(**{**vars(options), "without": [*options.without, number]})
+        found = _forked(options.seed, shorter)
+        if _kind(found) == wanted:
+            best, options = found, shorter
+    return best
+
+
+def _kind(found: dict[str, Any]) -> str:
+    """Return the broken promise without its numbers and names."""
+    return re.sub(r"\d+", "#", str(found["broken"])).partition("\n")[0][:60]
 
 
 def _too_long(*_: object) -> None:
@@ -128,7 +162,8 @@ def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, _LONGEST + options.steps / 4)
     began = time.process_time()
-    scenario = Scenario(seed, options.steps, SCENARIOS[options.scenario])
+    name = options.scenario or "group"
+    scenario = Scenario(seed, options.steps, SCENARIOS[name], options.without)
     broken = ""
     try:
         scenario.run()
@@ -140,9 +175,12 @@ def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "seed": seed,
         "broken": broken,
+        "line": f"scripts/simulate --seed {seed} --scenario {name} --steps {options.steps}"
+        + ("" if not options.without else " --without " + " ".join(map(str, options.without))),
         "virtual": world.now - 1000,
         "cpu": time.process_time() - began,
         "faults": scenario.faults.count,
+        "settled": scenario.settled,
         "commits": scenario.observer.commits,
         "messages": sum(one.handed for one in scenario.observer.partitions.values()),
         "turns": world.turns,
@@ -157,7 +195,7 @@ def _report(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
         print("\n".join(one["trace"]))
         print(f"seed {one['seed']}: {one['broken'] or 'nothing broken'}; digest {one.get('digest', '-')}")
         if one["broken"]:
-            print(f"scripts/simulate --seed {one['seed']} --scenario {options.scenario} --steps {options.steps}")
+            print(one.get("line", "no line"))
     total = {
         key: sum(one.get(key, 0) for one in results) for key in ("virtual", "cpu", "faults", "commits", "messages")
     }
@@ -165,6 +203,6 @@ def _report(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
     print(
         f"{len(results)} runs, {total['virtual'] / 3600:.2f} virtual hours, {speed:.0f} virtual seconds a second,"
         f" {total['messages']} messages, {total['commits']} commits, {total['faults']} faults,"
-        f" {len(broken)} broken promises"
+        f" settled after {max(one.get('settled', 0) for one in results):.0f} s at most, {len(broken)} broken promises"
     )
     return 1 if broken else 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.applications import APPLICATIONS, CALL
@@ -70,13 +71,20 @@ class Member:
 
     def call(self, what: str, call: Callable[[], object], patience: float) -> bool:
         """Do a call of the application within ``patience`` seconds. Return whether it raised nothing."""
+        with self.limited(what, patience):
+            try:
+                call()
+            except (ZkConsumerError, ValueError, KeyError, TimeoutError) as e:
+                self.scenario.world.note(f"{what}: {type(e).__name__}")
+                return False
+        return True
+
+    @contextmanager
+    def limited(self, what: str, patience: float) -> Iterator[None]:
+        """Let the block take ``patience`` seconds, and the time in which the process is frozen."""
         world, began, frozen = self.scenario.world, self.scenario.world.now, self.process.frozen_until
-        done = False
         try:
-            call()
-            done = True
-        except (ZkConsumerError, ValueError, KeyError, TimeoutError) as e:
-            world.note(f"{what}: {type(e).__name__}")
-        if world.now - began > patience + LATE and frozen == self.process.frozen_until:
-            self.scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")
-        return done
+            yield
+        finally:
+            if world.now - began > patience + LATE and frozen == self.process.frozen_until:
+                self.scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")

@@ -5,12 +5,13 @@ A step is a virtual second with faults. Afterwards the faults end. :mod:`tests.s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from queue import SimpleQueue
 
 import zkconsumer.connector
 from tests.simulation import sockets
-from tests.simulation.applications import SLOWEST
+from tests.simulation.applications import SLOWEST, WAITS
 from tests.simulation.faults import Faults
 from tests.simulation.members import Member
 from tests.simulation.promises import BrokenPromise, Observer
@@ -30,11 +31,15 @@ SETTLES = 120.0
 
 
 class Scenario:
-    """One run. Arguments: ``seed``; ``steps`` are virtual seconds with faults; ``setting`` says what there is."""
+    """One run.
+
+    Arguments: ``seed``; ``steps`` are virtual seconds with faults; ``setting`` says what there is; ``without`` are the
+    numbers of faults that are left out, from 1 on.
+    """
 
     group, topic, partitions, brokers = "g", "t", 6, BROKERS
 
-    def __init__(self, seed: int, steps: int, setting: Setting) -> None:
+    def __init__(self, seed: int, steps: int, setting: Setting, without: Sequence[int] = ()) -> None:
         self.world = World(seed)
         enter(self.world)
         self.network = sockets.Network()
@@ -43,13 +48,15 @@ class Scenario:
         self.setting = setting
         self.members: list[Member | ScalaMember] = []
         self.produced = dict.fromkeys(range(self.partitions), 0)
+        self.settled = 0.0
+        """Seconds after the last fault until all was consumed and committed."""
         self._violation = ""
         self._over = False
         self.properties = self._properties()
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.renewed = self._renewed
         self.cluster = FakeCluster(BROKERS, zookeeper=self.zookeeper)
-        self.faults = Faults(self)
+        self.faults = Faults(self, without)
         self.observer = Observer(
             self.zookeeper,
             self.cluster,
@@ -71,7 +78,7 @@ class Scenario:
             "auto.commit.interval.ms": 2000,
             "fetch.wait.max.ms": chance.choice([100, 500, 1000]),
             "zookeeper.session.timeout.ms": int(SESSION * 1000),
-            "consumer.timeout.ms": 1000,
+            "consumer.timeout.ms": int(WAITS * 1000),
             "rebalance.backoff.ms": 2000,
             # the look every 20 s heals lost events, which would hide bugs, and what Scala members do to each other
             "rebalance.interval.ms": 20_000 if scala else chance.choice([20_000, 600_000]),
@@ -143,10 +150,11 @@ class Scenario:
         self.faults.end()
         self._join_if_needed()
         self.world.note("the faults have ended")
-        end = self.world.now + SETTLES
-        while (left := self._not_done()) and self.world.now < end:
+        began = self.world.now
+        while (left := self._not_done()) and self.settled < SETTLES:
             self.world.sleep(1.0)
             self._join_if_needed()
+            self.settled = self.world.now - began
         if left:
             self.broken(f"{SETTLES:g} s after the last fault: {left}")
 
