@@ -19,12 +19,15 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.simulation import known_bugs
 from tests.simulation.settings import SCENARIOS
 
 STEPS = 60
+ONCE_FAILED = Path(__file__).with_name("once_failed.txt")
+"""The lines of runs that broke a promise once."""
 _SHOWN = 100
 _LONGEST = 15.0
 """Seconds of computing that a run may take, and a quarter of one for each step: ten times what it takes."""
@@ -33,39 +36,54 @@ _clock = time.monotonic
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command. Returns its exit code: 1 if a promise was broken."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.known_bugs is not None:
+        return known_bugs.main(options.known_bugs, options.most)
+    _prepare()
+    if options.seconds is not None:
+        return _report(_campaign(options), options)
+    if options.once_failed:
+        lines = [line for line in ONCE_FAILED.read_text().splitlines() if not line.startswith("#")]
+        return _report([_line(line) for line in lines], options)
+    if options.replay is not None:
+        return _report([_line(options.replay)], options)
+    if options.shrink is not None:
+        return _report([_shortest(_options(options.shrink))], options)
+    results = []
+    for seed in range(options.seed, options.seed + options.seeds):
+        results.append(_forked(seed, options))
+        if options.stop and results[-1]["broken"]:
+            break
+    return _report(results, options)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/simulate", description="Runs whole members in virtual time.")
-    parser.add_argument("--seed", type=int, help="run this seed")
+    parser.add_argument("--seed", type=int, default=1, help="run this seed (default 1)")
     parser.add_argument("--scenario", choices=SCENARIOS, help="default: group; with --seconds, all in turn")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"virtual seconds with faults (default {STEPS})")
     parser.add_argument("--seeds", type=int, default=1, help="run so many seeds, from --seed on")
     parser.add_argument("--seconds", type=float, help="run fresh seeds for so many seconds on all cores")
-    parser.add_argument("--replay", metavar="LINE", help="run the line that a failure printed")
     parser.add_argument("--without", type=int, nargs="*", default=[], metavar="N", help="leave these faults out")
+    parser.add_argument("--replay", metavar="LINE", help="run the line that a failure printed")
     parser.add_argument("--shrink", metavar="LINE", help="look for a shorter run that breaks the same promise")
+    parser.add_argument("--once-failed", action="store_true", help=f"run the lines of {ONCE_FAILED.name}")
     parser.add_argument("--twice", action="store_true", help="run each seed twice, and compare the traces")
     parser.add_argument("--trace", action="store_true", help="print the last events of a run that broke nothing, too")
     parser.add_argument("--stop", action="store_true", help="run no more seeds after a promise was broken")
     parser.add_argument("--known-bugs", nargs="*", metavar="NAME", help="look for these known bugs, or for all")
     parser.add_argument("--most", type=int, default=known_bugs.MOST, metavar="SEEDS", help="seeds for a known bug")
-    options = parser.parse_args(arguments)
-    if options.known_bugs is not None:
-        return known_bugs.main(options.known_bugs, options.most)
-    line, shrink = options.shrink or options.replay, options.shrink is not None
-    if line is not None:
-        options = parser.parse_args([word for word in shlex.split(line) if word != "scripts/simulate"])
-    _prepare()
-    if shrink:
-        results = [_shortest(options)]
-    elif options.seconds is None:
-        first = 1 if options.seed is None else options.seed
-        results = []
-        for seed in range(first, first + options.seeds):
-            results.append(_forked(seed, options))
-            if options.stop and results[-1]["broken"]:
-                break
-    else:
-        results = _campaign(options)
-    return _report(results, options)
+    return parser
+
+
+def _options(line: str) -> argparse.Namespace:
+    return _parser().parse_args([word for word in shlex.split(line) if word != "scripts/simulate"])
+
+
+def _line(line: str) -> dict[str, Any]:
+    options = _options(line)
+    return _forked(options.seed, options)
 
 
 def _prepare() -> None:
@@ -199,10 +217,11 @@ def _report(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
     total = {
         key: sum(one.get(key, 0) for one in results) for key in ("virtual", "cpu", "faults", "commits", "messages")
     }
+    settled = max((one.get("settled", 0) for one in results), default=0)
     speed = total["virtual"] / max(total["cpu"], 1e-9)
     print(
         f"{len(results)} runs, {total['virtual'] / 3600:.2f} virtual hours, {speed:.0f} virtual seconds a second,"
         f" {total['messages']} messages, {total['commits']} commits, {total['faults']} faults,"
-        f" settled after {max(one.get('settled', 0) for one in results):.0f} s at most, {len(broken)} broken promises"
+        f" settled after {settled:.0f} s at most, {len(broken)} broken promises"
     )
     return 1 if broken else 0
