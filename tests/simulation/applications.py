@@ -39,9 +39,9 @@ class StreamsApplication:
         member, topic = self.member, self.scenario.topic
         streams = member.connector.create_message_streams({topic: STREAMS})[topic]
         for number, stream in enumerate(streams):
-            self.world.spawn(f"{member.name}-app-{number}", partial(self._apply, stream), member.process)
+            self.world.spawn(f"{member.name}-app-{number}", partial(self._apply, stream, str(number)), member.process)
 
-    def _apply(self, stream: Any) -> None:
+    def _apply(self, stream: Any, thread: str) -> None:
         """Read messages in all ways until the stream ends. The next ask finishes what was read."""
         world, observer, member = self.world, self.scenario.observer, self.member
         held: list[Any] = []
@@ -55,15 +55,15 @@ class StreamsApplication:
                 return
             except ZkConsumerError as e:
                 held = []
-                if isinstance(e, ConsumerTimeoutException):
-                    continue
-                world.note(f"reading: {type(e).__name__}: {e}")
-                if member.left:
-                    return
-                world.sleep(1.0)
+                if not isinstance(e, ConsumerTimeoutException):
+                    world.note(f"reading: {type(e).__name__}: {e}")
+                    if member.left:
+                        return
+                    world.sleep(1.0)
             if not held:
                 if member.ended:
                     return
+                self._look_at_nothing(thread, asked)
                 continue
             for message in held:
                 tp = TopicPartition(message.topic, message.partition)
@@ -109,6 +109,11 @@ class StreamsApplication:
             member.call("resume", lambda: connector.resume([tp]), CALL)
         elif chance > 0.98:  # what is read while it waits counts as before
             member.call("commit_async", lambda: connector.commit_offsets_async(timeout=patience), 0.0)
+
+    def _look_at_nothing(self, thread: str, asked: float) -> None:
+        """A read that waited for a second without a fault got nothing, so there was nothing."""
+        if self.scenario.calm and self.world.now - asked > WAITS - 0.1 and not self.member.connector.paused():
+            self.scenario.observer.nothing_came(self.member.consumer, thread, asked)
 
     def _look_at_commit(self, tp: TopicPartition, offset: int, asked: float) -> None:
         """A commit that returned is there, unless the partition was lost since it was read, or sought."""

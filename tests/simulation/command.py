@@ -29,6 +29,8 @@ STEPS = 60
 ONCE_FAILED = Path(__file__).with_name("once_failed.txt")
 """The lines of runs that broke a promise once."""
 _SHOWN = 100
+_ENOUGH = 10
+"""Broken promises after which a campaign ends."""
 _LONGEST = 15.0
 """Seconds of computing that a run may take, and a quarter of one for each step: ten times what it takes."""
 _clock = time.monotonic
@@ -134,7 +136,7 @@ def _campaign(options: argparse.Namespace) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     running: list[tuple[int, tuple[int, Any]]] = []
     turns = itertools.cycle([options.scenario] if options.scenario else SCENARIOS)
-    while _clock() < end or running:
+    while (_clock() < end and sum(bool(one["broken"]) for one in results) < _ENOUGH) or running:
         while _clock() < end and len(running) < (os.cpu_count() or 1):
             seed, options.scenario = secrets.randbits(32), next(turns)
             running.append((seed, _start(seed, options)))

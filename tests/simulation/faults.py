@@ -24,6 +24,14 @@ class Faults:
         self._without = without
         self._scenario = scenario
 
+    def burst(self) -> None:
+        """Do a fault, and now and then further ones at nearly the same time."""
+        world = self._scenario.world
+        self.one()
+        while world.random.random() < 0.3:
+            world.sleep(world.random.random() ** 4)
+            self.one()
+
     def one(self) -> None:
         """Do one fault, on the director's task. It may take some seconds."""
         scenario = self._scenario

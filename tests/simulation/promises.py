@@ -17,6 +17,8 @@ from zkconsumer.testing.committed_offsets import CommittedOffset
 from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.zookeeper import paths
 
+_ARRIVES = 0.9
+"""Seconds from the writing of a message until a reader that waits has it."""
 _NOTICES = 1.0
 """Seconds after which a member has seen the event of a node that was deleted."""
 
@@ -34,6 +36,12 @@ class Watched:
     committed: dict[str, int | None] = field(default_factory=dict)
     """The committed offset in each store."""
     owner: str | None = None
+    thread: str = ""
+    """The thread of the owner that has the partition."""
+    appended: list[tuple[int, float]] = field(default_factory=list)
+    """The ends of the log, and since when."""
+    following: dict[str, int] = field(default_factory=dict)
+    """By member: the offset that is handed out next, where that is known."""
     owned: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     """By member: the time at which its last ownership began and ended, and the lowest offset that it may hand out."""
     back_to: dict[str, int] = field(default_factory=dict)
@@ -94,7 +102,7 @@ class Observer:
             if node is not None and int(node.data) != seen.committed.get("zookeeper"):
                 self.committed("zookeeper", tp, int(node.data))
             owner = self._zookeeper.node(paths.owner(self._group, tp))
-            name = None if owner is None else owner.data.decode().rpartition("-")[0]
+            name, _, seen.thread = (None, "", "") if owner is None else owner.data.decode().rpartition("-")
             if name != seen.owner:
                 self._owned(tp, seen, name)
 
@@ -111,6 +119,7 @@ class Observer:
         seen.owner = name
         if name is not None:
             seen.owned[name] = (now, float("inf"), seen.start)
+            seen.following[name] = seen.start
 
     @staticmethod
     def _until_seen(owner: str) -> float:
@@ -158,12 +167,27 @@ class Observer:
         """A member's call, which began at ``asked``, returned a message."""
         seen = self.partitions[tp]
         seen.handed += 1
+        seen.following[member] = offset + 1
         world().note(f"handed {tp} {offset}")
         began, ended, lowest = seen.owned.get(member, (float("inf"), 0.0, 0))
         if began > world().now or ended < asked:
             self._break(f"{tp}: {member} handed out {offset}, and did not own the partition during the call")
         elif offset < lowest:
             self._break(f"{tp}: {member} handed out {offset}, below {lowest}, where it began")
+
+    def appended(self, tp: TopicPartition, end: int) -> None:
+        """The log of a partition ends at ``end`` from now on."""
+        self.partitions[tp].appended.append((end, world().now))
+
+    def nothing_came(self, member: str, thread: str, asked: float) -> None:
+        """A read that began at ``asked`` got nothing until its time was over, and there was no fault for long."""
+        for tp, seen in self.partitions.items():
+            if (seen.owner, seen.thread) != (member, thread) or seen.owned[member][0] > asked - _ARRIVES:
+                continue
+            position = seen.following.get(member)
+            since = next((at for end, at in seen.appended if position is not None and end > position), world().now)
+            if since < world().now - _ARRIVES:
+                self._break(f"{tp}: {member} waited for a message in vain, and {position} was there")
 
     def finished(self, tp: TopicPartition, offset: int) -> None:
         """A message is finished from now on."""
@@ -177,6 +201,7 @@ class Observer:
         if offset >= seen.start:
             return
         seen.may_go_back(offset)
+        seen.following.clear()
         if seen.owner is not None:
             began, ended, lowest = seen.owned[seen.owner]
             seen.owned[seen.owner] = (began, ended, min(lowest, offset))
@@ -185,6 +210,7 @@ class Observer:
         """A member is about to read from an earlier offset again."""
         seen = self.partitions[tp]
         seen.may_go_back(offset)
+        seen.following.pop(member, None)
         if member in seen.owned:
             began, ended, lowest = seen.owned[member]
             seen.owned[member] = (began, ended, min(lowest, offset))

@@ -26,8 +26,10 @@ from zkconsumer.wiring import Outside, build_member
 BROKERS = 2
 SESSION = 6.0
 """Seconds: the timeout of the sessions with ZooKeeper."""
-SETTLES = 120.0
+SETTLES = 60.0
 """Seconds after the last fault in which all is consumed and committed."""
+PERIODS = (10, 20, 60)
+"""Steps after which the faults pause until all is consumed and committed. The seed chooses one."""
 
 
 class Scenario:
@@ -49,7 +51,9 @@ class Scenario:
         self.members: list[Member | ScalaMember] = []
         self.produced = dict.fromkeys(range(self.partitions), 0)
         self.settled = 0.0
-        """Seconds after the last fault until all was consumed and committed."""
+        """The most seconds after the last fault of a period until all was consumed and committed."""
+        self.calm = False
+        """Whether there was no fault for long."""
         self._violation = ""
         self._over = False
         self.properties = self._properties()
@@ -108,12 +112,16 @@ class Scenario:
         for _ in range(2):
             self.join()
         chance = self.world.random
-        for _ in range(self.steps):
-            self._produce(chance.randrange(1, 40))
-            if chance.random() < 0.1:
-                self.faults.one()
+        period = chance.choice(PERIODS)
+        for step in range(1, self.steps + 1):
+            self._produce(chance.randrange(1, self.setting.messages))
+            if chance.random() < self.setting.faults:
+                self.faults.burst()
             self.world.sleep(1.0)
-        self._settle()
+            if step % period == 0 or step == self.steps:
+                self._settle()
+                if chance.random() < 0.3:
+                    self._stay_calm()
         self._end()
         self._over = True
 
@@ -130,6 +138,7 @@ class Scenario:
         partition = self.world.random.randrange(self.partitions)
         self.cluster.append(self.topic, partition, [b"v%d" % each for each in range(count)])
         self.produced[partition] += count
+        self.observer.appended(TopicPartition(self.topic, partition), self.produced[partition])
 
     def join(self, *, ours: bool = False) -> None:
         """Begin one more member."""
@@ -146,15 +155,25 @@ class Scenario:
 
     # ---- the end
 
+    def _stay_calm(self) -> None:
+        """Produce for a while without faults: what is written arrives at once then."""
+        self.world.sleep(30.0)
+        self.calm = True
+        for _ in range(10):
+            self._produce(self.world.random.randrange(1, 10))
+            self.world.sleep(1.0)
+        self.calm = False
+        self._settle()
+
     def _settle(self) -> None:
         self.faults.end()
         self._join_if_needed()
-        self.world.note("the faults have ended")
+        self.world.note("the faults pause")
         began = self.world.now
-        while (left := self._not_done()) and self.settled < SETTLES:
+        while (left := self._not_done()) and self.world.now - began < SETTLES:
             self.world.sleep(1.0)
             self._join_if_needed()
-            self.settled = self.world.now - began
+        self.settled = max(self.settled, self.world.now - began)
         if left:
             self.broken(f"{SETTLES:g} s after the last fault: {left}")
 

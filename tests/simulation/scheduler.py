@@ -24,6 +24,8 @@ SWITCHES = 0.1
 """The probability that a task which could go on gives its turn away."""
 LINES = (0.0, 0.0, 0.0003, 0.01)
 """The probabilities of a switch between two statements, of which the seed chooses one for its run."""
+DELAYS = (0.0, 0.001, 0.03)
+"""The probabilities that a task which gave its turn away stands still for a while, as on a busy machine."""
 _SLICES = 2_000_000
 """Turns without any progress of the clock to the next timer, after which the world is called stuck."""
 
@@ -73,6 +75,7 @@ class World:
         self.now = 1000.0
         self.switches = switches
         self.lines = self.random.choice(LINES)
+        self.delays = self.random.choice(DELAYS)
         self.countdown = 0
         """Statements until the next switch between two of them."""
         self.count_down()
@@ -170,9 +173,12 @@ class World:
         self.countdown = 1 + int(self.random.expovariate(self.lines)) if self.lines else -1
 
     def give_way(self) -> None:
-        """Give the turn away; the present task may be the next one, too."""
+        """Give the turn away; the present task may be the next one, too, or get no turn for up to 0.2 s."""
         task = self.current
         assert task is not None
+        if self.delays and self.random.random() < self.delays:
+            self.wait("its turn", self.random.random() ** 3 * 0.2)
+            return
         self._ready.append(task)
         self._main.switch()
 

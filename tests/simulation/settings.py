@@ -11,11 +11,14 @@ class Setting:
 
     ``scala`` is the part of members that are models of the Scala connector. ``storage`` says where offsets are kept:
     ``zookeeper``, ``kafka``, ``dual`` or ``database``. ``application`` is a name in ``applications.APPLICATIONS``.
+    In each step fewer than ``messages`` are produced, and with the probability ``faults`` a fault happens.
     """
 
     scala: float = 0.0
     storage: str = "zookeeper"
     application: str = "streams"
+    messages: int = 40
+    faults: float = 0.1
 
 
 SCENARIOS = {
