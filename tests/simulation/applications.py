@@ -18,9 +18,9 @@ STREAMS = 2
 """The streams of a member."""
 CALL = 5.0
 """Seconds that an application gives a call."""
-_PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0)
+_PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0, 3.0)
 """Time limits of reads, in seconds."""
-WAITS = 1.0
+WAITS = 3.0
 """Seconds: ``consumer.timeout.ms`` of the members."""
 
 
@@ -63,7 +63,8 @@ class StreamsApplication:
             if not held:
                 if member.ended:
                     return
-                self._look_at_nothing(thread, asked)
+                if self._is_calm():
+                    observer.nothing_came(member.consumer, thread, asked)
                 continue
             for message in held:
                 tp = TopicPartition(message.topic, message.partition)
@@ -76,16 +77,21 @@ class StreamsApplication:
         """Return one message, some, or none, by one of the ways to read."""
         chance = self.world.random
         way, timeout, most = chance.random(), chance.choice(_PATIENCES), chance.randrange(1, 30)
-        if way < 0.5:
-            with self.member.limited("next", WAITS):
-                return [next(iter(stream))]
-        if way < 0.8:
+        asked = self.world.now
+        if way >= 0.8:
+            with self.member.limited("take", timeout):
+                taken: list[Any] = stream.take(most, timeout=timeout)
+            return taken
+        if way >= 0.5:
             with self.member.limited("get", timeout):
                 message = stream.get(timeout=timeout)
-            return [] if message is None else [message]
-        with self.member.limited("take", timeout):
-            taken: list[Any] = stream.take(most, timeout=timeout)
-        return taken
+        else:
+            with self.member.limited("next", WAITS):
+                message = next(iter(stream))
+        if message is not None and self._is_calm():
+            tp = TopicPartition(message.topic, message.partition)
+            self.scenario.observer.waited(tp, message.offset, asked)
+        return [] if message is None else [message]
 
     def _sometimes(self, held: list[Any], asked: float) -> None:
         world, observer, member = self.world, self.scenario.observer, self.member
@@ -110,10 +116,8 @@ class StreamsApplication:
         elif chance > 0.98:  # what is read while it waits counts as before
             member.call("commit_async", lambda: connector.commit_offsets_async(timeout=patience), 0.0)
 
-    def _look_at_nothing(self, thread: str, asked: float) -> None:
-        """A read that waited for a second without a fault got nothing, so there was nothing."""
-        if self.scenario.calm and self.world.now - asked > WAITS - 0.1 and not self.member.connector.paused():
-            self.scenario.observer.nothing_came(self.member.consumer, thread, asked)
+    def _is_calm(self) -> bool:
+        return self.scenario.calm and not self.member.connector.paused()
 
     def _look_at_commit(self, tp: TopicPartition, offset: int, asked: float) -> None:
         """A commit that returned is there, unless the partition was lost since it was read, or sought."""

@@ -1,7 +1,9 @@
 """Switches of tasks between two statements of the package.
 
 Each function of the chosen modules is compiled with a call before each statement. A seed says how many calls pass
-until the next one gives the turn away. The source decides where these calls stand, so all Pythons agree.
+until the next one gives the turn away, and at which places tasks often stand still: a race of two threads has a window
+of some statements, which is wide only when one of them is slow. The source decides where these calls stand, so all
+Pythons agree.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
+from zlib import crc32
 
 from tests.simulation.scheduler import before_statement
 
@@ -25,7 +28,8 @@ _CALL = "__before_statement__"
 class _Insertion(ast.NodeTransformer):
     """Puts a call before each statement of functions."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
+        self._module = module
         self._depth = 0
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
@@ -40,11 +44,11 @@ class _Insertion(ast.NodeTransformer):
         self._depth -= inside
         return node
 
-    @staticmethod
-    def _with_call(statement: ast.stmt) -> list[ast.stmt]:
+    def _with_call(self, statement: ast.stmt) -> list[ast.stmt]:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             return [statement]  # a docstring stays the first statement
-        call = ast.Expr(ast.Call(ast.Name(_CALL, ast.Load()), [], []))
+        place = ast.Constant(crc32(f"{self._module}:{statement.lineno}".encode()))
+        call = ast.Expr(ast.Call(ast.Name(_CALL, ast.Load()), [place], []))
         return [ast.fix_missing_locations(ast.copy_location(call, statement)), statement]
 
 
@@ -53,7 +57,7 @@ class _Loader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        tree = _Insertion().visit(ast.parse(self.get_data(path), path))
+        tree = _Insertion(fullname).visit(ast.parse(self.get_data(path), path))
         code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
         return code
 

@@ -82,9 +82,10 @@ class Member:
     @contextmanager
     def limited(self, what: str, patience: float) -> Iterator[None]:
         """Let the block take ``patience`` seconds, and the time in which the process is frozen."""
-        world, began, frozen = self.scenario.world, self.scenario.world.now, self.process.frozen_until
+        world, frozen = self.scenario.world, self.process.frozen_until
+        began, stood = world.now, world.stood
         try:
             yield
         finally:
-            if world.now - began > patience + LATE and frozen == self.process.frozen_until:
+            if world.now - began > patience + LATE + world.stood - stood and frozen == self.process.frozen_until:
                 self.scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")

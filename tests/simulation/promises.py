@@ -19,6 +19,8 @@ from zkconsumer.zookeeper import paths
 
 _ARRIVES = 0.9
 """Seconds from the writing of a message until a reader that waits has it."""
+_FETCH = 1.0
+"""Seconds that a fetch waits at the broker at most. A place that was sought is fetched afterwards."""
 _NOTICES = 1.0
 """Seconds after which a member has seen the event of a node that was deleted."""
 
@@ -38,8 +40,10 @@ class Watched:
     owner: str | None = None
     thread: str = ""
     """The thread of the owner that has the partition."""
-    appended: list[tuple[int, float]] = field(default_factory=list)
-    """The ends of the log, and since when."""
+    appended: list[tuple[int, float, float]] = field(default_factory=list)
+    """The ends of the log, since when, and the seconds for which tasks had stood still by then."""
+    moved: float = 0.0
+    """When a seek moved it last."""
     following: dict[str, int] = field(default_factory=dict)
     """By member: the offset that is handed out next, where that is known."""
     owned: dict[str, tuple[float, float, int]] = field(default_factory=dict)
@@ -177,17 +181,26 @@ class Observer:
 
     def appended(self, tp: TopicPartition, end: int) -> None:
         """The log of a partition ends at ``end`` from now on."""
-        self.partitions[tp].appended.append((end, world().now))
+        self.partitions[tp].appended.append((end, world().now, world().stood))
+
+    def waited(self, tp: TopicPartition, position: int, asked: float) -> None:
+        """A read that began at ``asked`` waited until now for ``position``, or in vain, and there was no fault."""
+        here = world()
+        seen = self.partitions[tp]
+        since, stood = next(((at, stood) for end, at, stood in seen.appended if end > position), (here.now, 0))
+        began = max(since, asked, seen.moved + _FETCH)
+        if (
+            here.now - began > _ARRIVES + here.stood - stood
+        ):  # since then, tasks may have stood still one after the other
+            self._break(f"{tp}: a reader waited for {position} for {here.now - began:.1f} s")
 
     def nothing_came(self, member: str, thread: str, asked: float) -> None:
-        """A read that began at ``asked`` got nothing until its time was over, and there was no fault for long."""
+        """A read of a thread got nothing until its time was over; see :meth:`waited`."""
         for tp, seen in self.partitions.items():
-            if (seen.owner, seen.thread) != (member, thread) or seen.owned[member][0] > asked - _ARRIVES:
-                continue
             position = seen.following.get(member)
-            since = next((at for end, at in seen.appended if position is not None and end > position), world().now)
-            if since < world().now - _ARRIVES:
-                self._break(f"{tp}: {member} waited for a message in vain, and {position} was there")
+            mine = (seen.owner, seen.thread) == (member, thread) and seen.owned[member][0] < asked - _ARRIVES
+            if mine and position is not None:
+                self.waited(tp, position, asked)
 
     def finished(self, tp: TopicPartition, offset: int) -> None:
         """A message is finished from now on."""
@@ -211,6 +224,7 @@ class Observer:
         seen = self.partitions[tp]
         seen.may_go_back(offset)
         seen.following.pop(member, None)
+        seen.moved = world().now
         if member in seen.owned:
             began, ended, lowest = seen.owned[member]
             seen.owned[member] = (began, ended, min(lowest, offset))

@@ -109,7 +109,7 @@ class Scenario:
         self.cluster.start()
         self.cluster.create_topic(self.topic, self.partitions)
         self.world.spawn("server-clock", self._server_clock)
-        for _ in range(2):
+        for _ in range(self.setting.members):
             self.join()
         chance = self.world.random
         period = chance.choice(PERIODS)
@@ -120,7 +120,7 @@ class Scenario:
             self.world.sleep(1.0)
             if step % period == 0 or step == self.steps:
                 self._settle()
-                if chance.random() < 0.3:
+                if chance.random() < 0.5:
                     self._stay_calm()
         self._end()
         self._over = True
@@ -159,9 +159,9 @@ class Scenario:
         """Produce for a while without faults: what is written arrives at once then."""
         self.world.sleep(30.0)
         self.calm = True
-        for _ in range(10):
-            self._produce(self.world.random.randrange(1, 10))
-            self.world.sleep(1.0)
+        for _ in range(60):
+            self._produce(self.world.random.randrange(1, 4))
+            self.world.sleep(0.25)
         self.calm = False
         self._settle()
 

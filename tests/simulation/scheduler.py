@@ -26,6 +26,10 @@ LINES = (0.0, 0.0, 0.0003, 0.01)
 """The probabilities of a switch between two statements, of which the seed chooses one for its run."""
 DELAYS = (0.0, 0.001, 0.03)
 """The probabilities that a task which gave its turn away stands still for a while, as on a busy machine."""
+PLACES = 31
+"""One statement in so many is a slow place."""
+SLOW = (0.03, 0.5)
+"""The probabilities that a task stands still at a slow place, of which the seed chooses one."""
 _SLICES = 2_000_000
 """Turns without any progress of the clock to the next timer, after which the world is called stuck."""
 
@@ -76,6 +80,11 @@ class World:
         self.switches = switches
         self.lines = self.random.choice(LINES)
         self.delays = self.random.choice(DELAYS)
+        self.slow_place = self.random.randrange(-PLACES // 2, PLACES)
+        """Statements whose number has this remainder are slow; none if it is below 0."""
+        self.slow = self.random.choice(SLOW)
+        self.stood = 0.0
+        """The seconds for which tasks stood still in all."""
         self.countdown = 0
         """Statements until the next switch between two of them."""
         self.count_down()
@@ -173,14 +182,20 @@ class World:
         self.countdown = 1 + int(self.random.expovariate(self.lines)) if self.lines else -1
 
     def give_way(self) -> None:
-        """Give the turn away; the present task may be the next one, too, or get no turn for up to 0.2 s."""
+        """Give the turn away; the present task may be the next one, too, or stand still."""
         task = self.current
         assert task is not None
         if self.delays and self.random.random() < self.delays:
-            self.wait("its turn", self.random.random() ** 3 * 0.2)
+            self.stand_still()
             return
         self._ready.append(task)
         self._main.switch()
+
+    def stand_still(self) -> None:
+        """Give the present task no turn for up to 0.3 s."""
+        seconds = self.random.random() ** 3 * 0.3
+        self.stood += seconds
+        self.wait("its turn", seconds)
 
     def wait(self, why: str, seconds: float | None) -> bool:
         """Wait until :meth:`wake`, or for some seconds. Return whether the task was woken before its time."""
@@ -228,7 +243,7 @@ def enter(made: World) -> None:
     _worlds.append(made)
 
 
-def before_statement() -> None:
+def before_statement(place: int) -> None:
     """Count a statement of the chosen modules down; see :mod:`tests.simulation.lines`."""
     here = _worlds[-1]
     here.countdown -= 1
@@ -236,3 +251,5 @@ def before_statement() -> None:
         here.count_down()
         if here.current is not None:
             here.give_way()
+    elif place % PLACES == here.slow_place and here.current is not None and here.random.random() < here.slow:
+        here.stand_still()

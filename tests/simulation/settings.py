@@ -12,6 +12,7 @@ class Setting:
     ``scala`` is the part of members that are models of the Scala connector. ``storage`` says where offsets are kept:
     ``zookeeper``, ``kafka``, ``dual`` or ``database``. ``application`` is a name in ``applications.APPLICATIONS``.
     In each step fewer than ``messages`` are produced, and with the probability ``faults`` a fault happens.
+    ``members`` are there at the start.
     """
 
     scala: float = 0.0
@@ -19,11 +20,13 @@ class Setting:
     application: str = "streams"
     messages: int = 40
     faults: float = 0.1
+    members: int = 2
 
 
 SCENARIOS = {
     "group": Setting(),
     "mixed": Setting(scala=0.5),
+    "steady": Setting(scala=0.25, messages=60, faults=1 / 36, members=4),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
 }

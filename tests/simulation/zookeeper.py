@@ -19,6 +19,8 @@ from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper.node_values import Node, Watch
 from zkconsumer.zookeeper.session import SessionChanged
 
+_LATENCIES = (0.003, 0.003, 0.2)
+"""Seconds that half a request takes at most, of which the seed chooses one."""
 _PATIENCE = 0.5
 """Seconds in which a client gives an unanswered request up, at most."""
 
@@ -33,6 +35,7 @@ class SimulatedZooKeeper(FakeZooKeeper):
         self.renewed: Callable[[Process], None] = lambda _: None
         """Called with a process that has a session again after a former one has ended."""
         self.reachable = True
+        self.latency = world().random.choice(_LATENCIES)
 
     def session(self, on_change: Callable[[SessionChanged], None] = lambda _: None) -> SimulatedSession:
         """Return a session of the present task's process."""
@@ -131,7 +134,9 @@ class SimulatedSession(FakeSession):
     @contextmanager
     def request(self, kind: str, count: int = 1) -> Iterator[FakeZooKeeper]:
         here = world()
-        here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else 0.003))
+        server_of_all: Any = self._server
+        latency = server_of_all.latency
+        here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else latency))
         if not self._closed and self._up and not self._reaches():
             here.sleep(_PATIENCE)
             raise RegistryUnavailableError("ZooKeeper did not answer in time")
@@ -149,7 +154,7 @@ class SimulatedSession(FakeSession):
             here.note(f"{self.process}: the answer to a {kind} is lost")
             self.cut(0.1)
             raise RegistryUnavailableError(f"{kind}: the connection was lost")
-        here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else 0.002))
+        here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else latency))
 
     # ---- watches, each by one wrapper that puts its event on the client's queue
 
