@@ -26,7 +26,7 @@ class Setting:
 SCENARIOS = {
     "group": Setting(),
     "mixed": Setting(scala=0.5),
-    "steady": Setting(scala=0.25, messages=60, faults=1 / 36, members=4),
+    "steady": Setting(scala=0.25, messages=110, faults=1 / 36, members=4),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
 }
