@@ -46,7 +46,7 @@ class StreamsApplication:
         world, observer, member = self.world, self.scenario.observer, self.member
         held: list[Any] = []
         while True:
-            asked = world.now
+            asked, stood = world.now, world.stood(member.process)
             for message in held:
                 observer.finished(TopicPartition(message.topic, message.partition), message.offset)
             try:
@@ -64,7 +64,7 @@ class StreamsApplication:
                 if member.ended:
                     return
                 if self._is_calm():
-                    observer.nothing_came(member.consumer, thread, asked)
+                    observer.nothing_came(member.consumer, thread, asked, world.stood(member.process) - stood)
                 continue
             for message in held:
                 tp = TopicPartition(message.topic, message.partition)
@@ -77,7 +77,7 @@ class StreamsApplication:
         """Return one message, some, or none, by one of the ways to read."""
         chance = self.world.random
         way, timeout, most = chance.random(), chance.choice(_PATIENCES), chance.randrange(1, 30)
-        asked = self.world.now
+        asked, stood = self.world.now, self.world.stood(self.member.process)
         if way >= 0.8:
             with self.member.limited("take", timeout):
                 taken: list[Any] = stream.take(most, timeout=timeout)
@@ -90,7 +90,7 @@ class StreamsApplication:
                 message = next(iter(stream))
         if message is not None and self._is_calm():
             tp = TopicPartition(message.topic, message.partition)
-            self.scenario.observer.waited(tp, message.offset, asked)
+            self.scenario.observer.waited(tp, message.offset, asked, self.world.stood(self.member.process) - stood)
         return [] if message is None else [message]
 
     def _sometimes(self, held: list[Any], asked: float) -> None:

@@ -83,9 +83,12 @@ class Member:
     def limited(self, what: str, patience: float) -> Iterator[None]:
         """Let the block take ``patience`` seconds, and the time in which the process is frozen."""
         world, frozen = self.scenario.world, self.process.frozen_until
-        began, stood = world.now, world.stood
+        began, stood = world.now, world.stood(self.process)
         try:
             yield
         finally:
-            if world.now - began > patience + LATE + world.stood - stood and frozen == self.process.frozen_until:
+            if (
+                world.now - began > patience + LATE + world.stood(self.process) - stood
+                and frozen == self.process.frozen_until
+            ):
                 self.scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")

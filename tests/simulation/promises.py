@@ -17,7 +17,7 @@ from zkconsumer.testing.committed_offsets import CommittedOffset
 from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.zookeeper import paths
 
-_ARRIVES = 0.9
+_ARRIVES = 1.2
 """Seconds from the writing of a message until a reader that waits has it."""
 _FETCH = 1.0
 """Seconds that a fetch waits at the broker at most. A place that was sought is fetched afterwards."""
@@ -40,8 +40,8 @@ class Watched:
     owner: str | None = None
     thread: str = ""
     """The thread of the owner that has the partition."""
-    appended: list[tuple[int, float, float]] = field(default_factory=list)
-    """The ends of the log, since when, and the seconds for which tasks had stood still by then."""
+    appended: list[tuple[int, float]] = field(default_factory=list)
+    """The ends of the log, and since when."""
     moved: float = 0.0
     """When a seek moved it last."""
     following: dict[str, int] = field(default_factory=dict)
@@ -181,26 +181,26 @@ class Observer:
 
     def appended(self, tp: TopicPartition, end: int) -> None:
         """The log of a partition ends at ``end`` from now on."""
-        self.partitions[tp].appended.append((end, world().now, world().stood))
+        self.partitions[tp].appended.append((end, world().now))
 
-    def waited(self, tp: TopicPartition, position: int, asked: float) -> None:
-        """A read that began at ``asked`` waited until now for ``position``, or in vain, and there was no fault."""
-        here = world()
-        seen = self.partitions[tp]
-        since, stood = next(((at, stood) for end, at, stood in seen.appended if end > position), (here.now, 0))
-        began = max(since, asked, seen.moved + _FETCH)
-        if (
-            here.now - began > _ARRIVES + here.stood - stood
-        ):  # since then, tasks may have stood still one after the other
-            self._break(f"{tp}: a reader waited for {position} for {here.now - began:.1f} s")
+    def waited(self, tp: TopicPartition, position: int, asked: float, stood: float) -> None:
+        """A read that began at ``asked`` waited until now for ``position``, or in vain, and there was no fault.
 
-    def nothing_came(self, member: str, thread: str, asked: float) -> None:
+        Tasks that it needs stood still for ``stood`` seconds meanwhile, one after the other.
+        """
+        seen, now = self.partitions[tp], world().now
+        since = next((at for end, at in seen.appended if end > position), now)
+        waited = now - max(since, asked, seen.moved + _FETCH)
+        if waited > _ARRIVES + stood:
+            self._break(f"{tp}: a reader waited for {position} for {waited:.1f} s")
+
+    def nothing_came(self, member: str, thread: str, asked: float, stood: float) -> None:
         """A read of a thread got nothing until its time was over; see :meth:`waited`."""
         for tp, seen in self.partitions.items():
             position = seen.following.get(member)
             mine = (seen.owner, seen.thread) == (member, thread) and seen.owned[member][0] < asked - _ARRIVES
             if mine and position is not None:
-                self.waited(tp, position, asked)
+                self.waited(tp, position, asked, stood)
 
     def finished(self, tp: TopicPartition, offset: int) -> None:
         """A message is finished from now on."""

@@ -39,12 +39,14 @@ class Stuck(AssertionError):
 
 
 class Process:
-    """The tasks of one member. ``frozen_until`` is on the world's clock."""
+    """The tasks of one member, or of all servers. ``frozen_until`` is on the world's clock."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
         self.frozen_until = 0.0
+        self.stood = 0.0
+        """The seconds for which its tasks stood still in all."""
 
     def __repr__(self) -> str:
         return self.name
@@ -83,8 +85,6 @@ class World:
         self.slow_place = self.random.randrange(-PLACES // 2, PLACES)
         """Statements whose number has this remainder are slow; none if it is below 0."""
         self.slow = self.random.choice(SLOW)
-        self.stood = 0.0
-        """The seconds for which tasks stood still in all."""
         self.countdown = 0
         """Statements until the next switch between two of them."""
         self.count_down()
@@ -191,10 +191,15 @@ class World:
         self._ready.append(task)
         self._main.switch()
 
+    def stood(self, process: Process) -> float:
+        """Return the seconds for which tasks of a process and of the servers stood still in all."""
+        return process.stood + self.system.stood
+
     def stand_still(self) -> None:
         """Give the present task no turn for up to 0.3 s."""
+        assert self.current is not None
         seconds = self.random.random() ** 3 * 0.3
-        self.stood += seconds
+        self.current.process.stood += seconds
         self.wait("its turn", seconds)
 
     def wait(self, why: str, seconds: float | None) -> bool:
