@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scale.changes import GROUP, OURS, TOPIC, Group
-from tests.scale.ours import NEVER, OurMember
-from tests.scale.rolling import rolling_restart
+from scripts.measurements.scale.changes import GROUP, OURS, TOPIC, Group
+from scripts.measurements.scale.ours import NEVER, OurMember
+from scripts.measurements.scale.rolling import rolling_restart
 from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.zookeeper import paths
