@@ -238,6 +238,21 @@ class SteppedMember:
         self.committer.commit(NONE_HELD, Deadline(1))
 
 
+def tp(partition: int, topic: str = TOPIC) -> TopicPartition:
+    """Return a partition of the group's topic."""
+    return TopicPartition(topic, partition)
+
+
+def new_server(partitions: int, *topics: str, offset: int | None = None) -> FakeZooKeeper:
+    """Return a ZooKeeper with these topics, by default the group's. ``offset`` is stored for each partition."""
+    server = FakeZooKeeper()
+    for topic in topics or (TOPIC,):
+        make_topic(server, partitions, topic)
+        for partition in range(partitions if offset is not None else 0):
+            server.put(paths.offset(GROUP, tp(partition, topic)), b"%d" % (offset or 0))
+    return server
+
+
 def make_topic(server: FakeZooKeeper, partitions: int, topic: str = TOPIC) -> None:
     listed = ",".join(f'"{n}":[0]' for n in range(partitions))
     server.put(paths.topic(topic), f'{{"version":1,"partitions":{{{listed}}}}}'.encode())

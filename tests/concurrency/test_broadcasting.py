@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, new_server, owners, settle
 from zkconsumer.errors import MessageModelConflictError, OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import TopicPartition
@@ -20,9 +20,7 @@ SCALA = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"
 
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 2)
-    return made
+    return new_server(2)
 
 
 def broadcasting(server: FakeZooKeeper, name: str, **options: Any) -> SteppedMember:

@@ -8,16 +8,15 @@ from time import monotonic
 
 import pytest
 
-from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
-from tests.timing import eventually
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, new_server, offsets, owners, settle, tp
+from tests.concurrency.staging import after, fail, unavailable
+from tests.simulated_clock import Simulation
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetConflictError, RegistryUnavailableError
+from zkconsumer.errors import OffsetConflictError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain, StartsFound
 from zkconsumer.member.owned_partitions import OwnedPartitions
-from zkconsumer.member.zookeeper.state_machine import State
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -26,17 +25,9 @@ SCALA_NODE = json.dumps({"version": 1, "subscription": {"t": 1}, "pattern": "sta
 SCALA_SESSION = 999
 
 
-def tp(partition: int) -> TopicPartition:
-    return TopicPartition("t", partition)
-
-
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    for partition in range(4):
-        made.put(paths.offset(GROUP, tp(partition)), b"10")
-    return made
+    return new_server(4, offset=10)
 
 
 def czxid(server: FakeZooKeeper, member: SteppedMember) -> int:
@@ -117,11 +108,8 @@ def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pyt
     join_as_scala(server)
     member.step()
 
-    def refuse(*_: object) -> None:
-        raise RegistryUnavailableError("away")
-
-    monkeypatch.setattr(member.session, "stat", refuse)
-    monkeypatch.setattr(member.session, "children", refuse)
+    monkeypatch.setattr(member.session, "stat", unavailable)
+    monkeypatch.setattr(member.session, "children", unavailable)
     member.step()
     member.schedule.reconcile_at = 0.0
     settle([member])
@@ -139,40 +127,24 @@ def given_up(server: FakeZooKeeper) -> SteppedMember:
     return member
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, target: object, method: str, times: int) -> list[int]:
-    """So many calls of a method fail; what is returned has an entry for each."""
-    original, failed = getattr(target, method), list[int]()
-
-    def call(*arguments: object, **options: object) -> object:
-        if len(failed) < times:
-            failed.append(1)
-            raise RegistryUnavailableError("slow")
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(target, method, call)
-    return failed
-
-
 @pytest.mark.parametrize("what", ["look", "waking"])
-def test_whoever_gave_up_is_woken_also_after_tries_that_failed(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_whoever_gave_up_is_woken_also_after_tries_that_failed(server: FakeZooKeeper, what: str) -> None:
     """Three looks without an answer were counted as three times that it was woken, which is the most there may be."""
     member = given_up(server)
     before = czxid(server, member)
     target, method = (member.coordinator.orphaned, "look_up_owners") if what == "look" else (member.membership, "renew")
-    failed = failing(monkeypatch, target, method, 5)
+    failed = fail(target, method, 5)
     settle([member], rounds=5)
     assert (len(failed), czxid(server, member)) == (5, before)
     settle([member], rounds=5)
     assert czxid(server, member) > before
 
 
-def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper) -> None:
     """They had been taken in time, and nobody could be asked."""
     member = given_up(server)
     own_as_scala(server, 2, 3)
-    failing(monkeypatch, member.coordinator.orphaned, "look_up_owners", 1000)
+    fail(member.coordinator.orphaned, "look_up_owners", 1000)
     settle([member], rounds=5)
     member.events.put(LookAgain("a test"))
     settle([member], rounds=2)
@@ -273,7 +245,7 @@ def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, confl
 # ---- newer events ----
 
 
-def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper) -> None:
     """The round gave up two and was to claim one; whoever should have the rest is gone by the time of the claim."""
     first, second = SteppedMember(server, "b"), SteppedMember(server, "a")
     settle([first, second])
@@ -282,59 +254,14 @@ def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper, m
     server.put(
         paths.member(GROUP, f"{GROUP}_c"), SCALA_NODE.replace(b'"t": 1', b'"t": 3'), ephemeral_owner=SCALA_SESSION
     )
-    revoke = first.delivery.revoke
-
-    def changing(positions: Sequence[PartitionPosition]) -> None:
-        revoke(positions)
-        server.remove(paths.member(GROUP, f"{GROUP}_c"))
-
-    monkeypatch.setattr(first.delivery, "revoke", changing)
+    after(first.delivery, "revoke", lambda: server.remove(paths.member(GROUP, f"{GROUP}_c")))
     first.step()
     assert (set(first.owned), owners(server)) == (set(), {})
-    monkeypatch.setattr(first.delivery, "revoke", revoke)
     first.step()
     assert len(first.owned) == 4
 
 
 # ---- what was done to our nodes, and what faults left behind ----
-
-
-def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -> None:
-    """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
-    first = SteppedMember(server, "a")
-    settle([first])
-    first.session.suspend()
-    first.step()
-    first.session.lease.lapse()
-    first.step()
-    assert first.coordinator.phase is State.CUT_OFF
-    second = SteppedMember(server, "b")
-    settle([second])
-    first.session.resume()
-    settle([first, second])
-    assert set(first.owned) == {tp(0), tp(1)}
-    assert set(second.owned) == {tp(2), tp(3)}
-
-
-def test_an_overwritten_registration_is_made_again(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
-    path = paths.member(GROUP, member.consumer)
-    server.put(path, b"rubbish")
-    settle([member])
-    assert len(member.owned) == 4
-    assert server.tree(paths.ids(GROUP))[path] != b"rubbish"
-
-
-def test_an_overwritten_owner_node_is_made_again(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
-    server.put(paths.owner(GROUP, tp(0)), b"nobody")
-    settle([member])
-    assert owners(server)[0] == f"{member.consumer}-0"
-    member.finish(tp(0), 2)
-    member.commit()
-    assert offsets(server)[0] == 12
 
 
 def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,29 +322,16 @@ def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooK
 
 
 @pytest.mark.parametrize("fault", ["the answer is lost", "newer events"])
-def test_what_an_unfinished_round_gave_up_is_looked_after(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_what_an_unfinished_round_gave_up_is_looked_after(server: FakeZooKeeper, fault: str) -> None:
     member = SteppedMember(server, "a")
     make_topic(server, 2, "other")
     settle([member])
     member.subscribe({"t": 1, "other": 1})
     join_as_scala(server)
-    release, revoke = member.coordinator.rounds.owner_nodes.release, member.delivery.revoke
-
-    def released(*arguments: object) -> None:
-        release(*arguments)  # type: ignore[arg-type]
-        monkeypatch.undo()
-        if fault == "the answer is lost":
-            raise RegistryUnavailableError("lost")
-
-    def revoked(*arguments: object) -> None:
-        revoke(*arguments)  # type: ignore[arg-type]
-        if fault == "newer events":
-            member.events.put(LookAgain("newer"))
-
-    monkeypatch.setattr(member.coordinator.rounds.owner_nodes, "release", released)
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    if fault == "newer events":
+        after(member.delivery, "revoke", lambda: member.events.put(LookAgain("newer")))
+    else:
+        after(member.coordinator.rounds.owner_nodes, "release", unavailable)
     settle([member])
     assert {tp(2), tp(3)} == set(member.coordinator.orphaned.handovers.due(1e12))
 
@@ -449,13 +363,10 @@ def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monk
     server.put(paths.member(GROUP, SCALA), SCALA_NODE)
     settle([member])
 
-    def unanswered() -> object:
-        raise RegistryUnavailableError("nobody answers")
-
     made = [czxid(server, member)]
     for _ in range(10):
         with monkeypatch.context() as patch:
-            patch.setattr(member.membership, "_after_registering", unanswered)
+            patch.setattr(member.membership, "_after_registering", unavailable)
             look_now(member)
         made.append(czxid(server, member))
     assert len(set(made)) == 1 + 3
@@ -549,12 +460,9 @@ def test_a_session_is_given_up_if_new_connections_stay_silent(
     member = SteppedMember(server, "a")
     settle([member])
 
-    def unanswered(*_: object, **__: object) -> None:
-        raise RegistryUnavailableError("no answer")
-
     monkeypatch.setattr(member.session, "touch", lambda: None)
     for request in ("read", "children", "stat"):
-        monkeypatch.setattr(member.session, request, unanswered)
+        monkeypatch.setattr(member.session, request, unavailable)
     before = member.session.session_id
     for _ in range(2):
         reconnect(member, answers=False)
@@ -585,21 +493,18 @@ def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> Non
 
 
 def test_a_session_is_given_up_if_its_connection_stays_silent(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+    clock: Simulation, server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked like owning, handed out nothing, and its requests kept the session alive until somebody reconnected."""
-    server.session_timeout = 0.2
     member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
     settle([member, other])
     before = member.session.session_id
     monkeypatch.setattr(member.session, "touch", lambda: None)
     member.session.lease.lapse()
-
-    def given_up() -> bool:
+    for _ in range(10):
+        clock.now += server.session_timeout / 5
         member.step()
-        return member.session.session_id != before
-
-    eventually(given_up, 20, "the session to be given up")
+    assert member.session.session_id != before
     monkeypatch.undo()
     settle([member, other])
     assert set(member.owned) == {tp(0), tp(1)}

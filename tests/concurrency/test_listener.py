@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, tp
 from tests.timing import scaled
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
-
-
-def tp(partition: int) -> TopicPartition:
-    return TopicPartition(TOPIC, partition)
 
 
 class Recorder(ConsumerRebalanceListener):
@@ -44,13 +40,6 @@ class Recorder(ConsumerRebalanceListener):
 
     def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
         self._note("lost", partitions)
-
-
-@pytest.fixture
-def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    return made
 
 
 @pytest.fixture

@@ -8,26 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, new_server, offsets, owners, settle, tp
 from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.events import StartsResolved
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
 
-def tp(partition: int, topic: str = TOPIC) -> TopicPartition:
-    return TopicPartition(topic, partition)
-
-
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 2)
-    make_topic(made, 2, "other")
-    return made
+    return new_server(2, TOPIC, "other")
 
 
 @pytest.fixture

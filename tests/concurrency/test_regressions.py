@@ -6,56 +6,29 @@ them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle, tp
+from tests.concurrency.staging import after, fail
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.events import NodeChanged, StartsResolved, StartsStored, StopRequested
+from zkconsumer.member.events import StartsResolved, StartsStored, StopRequested
 from zkconsumer.member.zookeeper.round_schedule import NEVER
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import registered_brokers
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 BROKER = b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1"}'
 
 
-@pytest.fixture
-def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    return made
-
-
-def tp(partition: int) -> TopicPartition:
-    return TopicPartition(TOPIC, partition)
-
-
 def phase(member: SteppedMember) -> Phase:
     return member.rebalancer.state.phase
-
-
-def failing(member: SteppedMember, method: str, times: int) -> None:
-    """Let the next requests of one kind fail."""
-    original: Callable[..., Any] = getattr(member.session, method)
-    left = [times]
-
-    def request(*arguments: Any, **options: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
-            raise RegistryUnavailableError("staged")
-        return original(*arguments, **options)
-
-    setattr(member.session, method, request)
 
 
 def test_kafka_101_subscribing_makes_no_topic(server: FakeZooKeeper) -> None:
@@ -76,7 +49,7 @@ def test_kafka_225_a_failed_round_is_told_and_repeated(server: FakeZooKeeper, re
     member = SteppedMember(server, "a")
     settle([member])
     make_topic(server, 6)
-    failing(member, request_kind, 3)
+    fail(member.session, request_kind, 3)
     member.step()
     assert member.rebalancer.state.detail.startswith("staged (since ")
     assert len(member.owned) == 4, "what it owns flows on"
@@ -110,47 +83,21 @@ def test_kafka_265_a_burst_of_changes_is_one_rebalance(server: FakeZooKeeper) ->
     assert first.rebalancer.state.rebalances == before + 1
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_kafka_989_and_4409_no_round_begins_during_a_shutdown(server: FakeZooKeeper, last: bool) -> None:
-    """A shutdown during a rebalance or a topic's event left a thread that fetched without a client, or a deadlock. Here
-    both are events of one thread, in either order.
-    """
-    member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
-    settle([member, other])
-    change = NodeChanged(paths.ids(GROUP))
-    for event in (StopRequested(), change) if last else (change, StopRequested()):
-        member.events.put(event)
-    del member.delivery.log[:]
-    member.step()
-    member.events.put(change)
-    member.rebalancer.start()
-    assert member.rebalancer.join(Deadline(5)), "its thread has nothing more to do"
-    assert [what for what, _ in member.delivery.log if what == "start"] == []
-    assert (member.delivery.flowing, set(owners(server).values())) == ({}, {"g_b-0"})
-
-
 def test_kafka_1010_a_broker_that_vanishes_harms_nothing(server: FakeZooKeeper) -> None:
     """Its missing node made the whole rebalance fail, past all retries: a consumer that was dead and did not say so."""
     for broker in (1, 2):
         server.put(paths.broker(broker), BROKER)
     session = server.session()
     session.open(Deadline(1))
-    original = session.children
-
-    def then_one_leaves(*arguments: Any, **options: Any) -> Any:
-        names = original(*arguments, **options)
-        server.remove(paths.broker(2))
-        return names
-
-    session.children = then_one_leaves  # type: ignore[method-assign]
+    after(session, "children", lambda: server.remove(paths.broker(2)))
     assert [broker.broker_id for broker in registered_brokers(session, Deadline(1))] == [1]
 
 
 def test_kafka_1848_shutdown_does_not_wait_for_the_next_attempt(server: FakeZooKeeper) -> None:
     """Between the attempts of a rebalance nobody looked whether the consumer was to be shut down."""
     member = SteppedMember(server, "a")
-    failing(member, "transact", 1)
-    failing(member, "read", 1_000_000)
+    fail(member.session, "transact", 1)
+    fail(member.session, "read", 1_000_000)
     member.step()
     assert member.rebalancer.state.phase is Phase.STARTING
     member.schedule.due = float("inf")
@@ -211,9 +158,7 @@ def test_a_due_reconciliation_does_not_spin_while_it_cannot_run(server: FakeZooK
     assert due > monotonic() + 100.0
 
 
-def test_a_start_that_cannot_be_read_twice_is_read_in_the_end(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_cannot_be_read_twice_is_read_in_the_end(server: FakeZooKeeper) -> None:
     """The second failure came while a round was concluded, where the state table allows no demand for another round.
     The round counted as failed, with an error of ours in the log.
     """
@@ -221,18 +166,11 @@ def test_a_start_that_cannot_be_read_twice_is_read_in_the_end(
     settle([member])
     position = member.owned[tp(0)]
     nodes = member.coordinator.rounds.owner_nodes
-    reread, failures = nodes.reread, [RegistryUnavailableError("no answer"), RegistryUnavailableError("no answer")]
-
-    def failing_twice(partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, KnownOffset]:
-        if failures:
-            raise failures.pop()
-        return reread(partitions, deadline)
-
-    monkeypatch.setattr(nodes, "reread", failing_twice)
+    failed = fail(nodes, "reread", 2)
     member.events.put(StartsStored({position: 3}, frozenset({position})))
     server.put(paths.offset(GROUP, tp(0)), b"9")
     settle([member])
-    assert not failures
+    assert len(failed) == 2
     assert member.owned[tp(0)].consumed == 9
 
 

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
-from time import monotonic
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, new_server, offsets, owners, settle, tp
+from tests.concurrency.staging import after, before, unavailable
+from tests.simulated_clock import Simulation
 from tests.timing import eventually, scaled
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetCommitError, OffsetConflictError, RegistryUnavailableError
+from zkconsumer.errors import OffsetCommitError, OffsetConflictError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.zookeeper import registration
 from zkconsumer.member.zookeeper.state_machine import State
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_values import NodeEvent, NodeEventKind
 
 FOREIGN = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
-
-
-def tp(partition: int, topic: str = "t") -> TopicPartition:
-    return TopicPartition(topic, partition)
 
 
 def own(partition: int) -> str:
@@ -37,11 +32,7 @@ def own(partition: int) -> str:
 
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    for partition in range(4):
-        made.put(paths.offset(GROUP, tp(partition)), b"10")
-    return made
+    return new_server(4, offset=10)
 
 
 def reconciled(member: SteppedMember) -> None:
@@ -49,40 +40,22 @@ def reconciled(member: SteppedMember) -> None:
     settle([member])
 
 
-def raced(
-    monkeypatch: pytest.MonkeyPatch, target: object, method: str, deed: Callable[[], None], *, after: bool = False
-) -> None:
-    """Something is done right before (or after) the next call of a method."""
-    original = getattr(target, method)
-
-    def call(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(target, method, original)
-        if not after:
-            deed()
-        answer = original(*arguments, **options)
-        if after:
-            deed()
-        return answer
-
-    monkeypatch.setattr(target, method, call)
-
-
 # ---- the look at everything, every rebalance.interval.ms ----
 
 
-def test_a_waiting_member_reconciles_all_the_same(server: FakeZooKeeper) -> None:
+def test_a_waiting_member_reconciles_all_the_same(clock: Simulation, server: FakeZooKeeper) -> None:
     """Every round put the reconciliation off, and a member that waits for a partition has a round every other second.
     While a foreign process held one partition, the member found no lost watch and no operator's rewind.
     """
     server.put(own(3), b"stranger")
-    member = SteppedMember(server, "a", interval=0.2)
+    member = SteppedMember(server, "a", interval=20.0)
     settle([member])
     assert member.coordinator.phase is State.WAITING
     server.put(paths.offset(GROUP, tp(0)), b"3")
-    end = monotonic() + scaled(20)
-    while member.owned[tp(0)].consumed != 3:
+    for _ in range(15):
+        clock.now += 2.0
         member.step()
-        assert monotonic() < end
+    assert member.owned[tp(0)].consumed == 3
 
 
 def lose_watch(server: FakeZooKeeper, path: str) -> None:
@@ -175,11 +148,16 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_an_overwritten_owner_node_leaves_with_its_partition(server: FakeZooKeeper) -> None:
+@pytest.mark.parametrize("noticed", [False, True])
+def test_an_overwritten_owner_node_leaves_with_its_partition(server: FakeZooKeeper, noticed: bool) -> None:
     """It was lost and in no list any more, so it stood until our session ended, and the next owner waited."""
     first = SteppedMember(server, "a")
     settle([first])
     server.put(own(3), b"garbage")
+    if noticed:
+        first.finish(tp(3))
+        with pytest.raises(OffsetCommitError):
+            first.commit()
     second = SteppedMember(server, "b")
     settle([second, first])
     assert set(second.owned) == {tp(2), tp(3)}
@@ -190,19 +168,7 @@ def test_an_owner_node_overwritten_during_a_release_is_released(
 ) -> None:
     first = SteppedMember(server, "a")
     settle([first])
-    raced(monkeypatch, first.coordinator.rounds.owner_nodes, "release", lambda: server.put(own(3), b"garbage"))
-    second = SteppedMember(server, "b")
-    settle([second, first])
-    assert set(second.owned) == {tp(2), tp(3)}
-
-
-def test_what_a_commit_found_lost_is_released_where_it_moves_on(server: FakeZooKeeper) -> None:
-    first = SteppedMember(server, "a")
-    settle([first])
-    server.put(own(3), b"garbage")
-    first.finish(tp(3))
-    with pytest.raises(OffsetCommitError):
-        first.commit()
+    before(first.coordinator.rounds.owner_nodes, "release", lambda: server.put(own(3), b"garbage"))
     second = SteppedMember(server, "b")
     settle([second, first])
     assert set(second.owned) == {tp(2), tp(3)}
@@ -213,8 +179,8 @@ def test_a_release_between_claim_and_watch_is_seen_at_once(
 ) -> None:
     """No watch tells of it: it was made after the first look, and gone before the second."""
     member = SteppedMember(server, "a", backoff_max=1000.0)
-    raced(monkeypatch, member.session, "transact", lambda: server.put(own(3), b"x", ephemeral_owner=99))
-    raced(monkeypatch, member.coordinator.rounds.owner_nodes, "claim", lambda: server.remove(own(3)), after=True)
+    before(member.session, "transact", lambda: server.put(own(3), b"x", ephemeral_owner=99))
+    after(member.coordinator.rounds.owner_nodes, "claim", lambda: server.remove(own(3)))
     settle([member])
     assert set(owners(server)) == {0, 1, 2, 3}
 
@@ -257,7 +223,7 @@ def test_of_two_with_one_id_at_the_same_moment_one_waits(
     """Neither saw the other, and who came second took the first's registration for its own, with its partitions."""
     member = SteppedMember(server, "a")
     mine = paths.member(GROUP, member.consumer)
-    raced(monkeypatch, member.session, "create", lambda: server.put(mine, FOREIGN, ephemeral_owner=777))
+    before(member.session, "create", lambda: server.put(mine, FOREIGN, ephemeral_owner=777))
     settle([member])
     assert (dict(member.owned), owners(server)) == ({}, {})
     assert re.search(f"{mine} is held by session 0x309: .* \\(since [0-9:]{{8}}\\)", str(member.rebalancer.state))
@@ -298,9 +264,9 @@ def test_an_overwritten_registration_without_answer_is_made_anew(
 
     def lost() -> None:
         server.put(paths.member(GROUP, member.consumer), FOREIGN.replace(b'"t":1', b'"t":5'))
-        raise RegistryUnavailableError("the answer was lost")
+        unavailable()
 
-    raced(monkeypatch, member.session, way, lost, after=True)
+    after(member.session, way, lost)
     settle([member])
     assert set(owners(server).values()) == {f"{member.consumer}-0"}
 
@@ -350,7 +316,7 @@ def test_the_state_says_what_a_member_waits_for_and_since_when(
     member.session.expire_unnoticed()
     member.session.resume()
     with monkeypatch.context() as patch:
-        patch.setattr(member.session, "children", lambda *_: _refuse())
+        patch.setattr(member.session, "children", unavailable)
         member.step(3)
     assert re.match(r"failed because staged \(since later\); tried again, owning 0 of 4 partitions", says())
     settle([member])
@@ -362,32 +328,28 @@ def test_the_state_says_what_a_member_waits_for_and_since_when(
     assert says() == "closed"
 
 
-def _refuse() -> None:
-    raise RegistryUnavailableError("staged")
-
-
 def test_a_round_that_fails_is_tried_for_ever(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The original gives up after four times, and stays registered."""
     member = SteppedMember(server, "a")
     settle([member])
     with monkeypatch.context() as patch:
-        patch.setattr(member.session, "read", lambda *_, **__: _refuse())
+        patch.setattr(member.session, "read", unavailable)
         make_topic(server, 6)
         settle([member], 300)
     settle([member])
     assert len(member.owned) == 6
 
 
-def test_a_release_without_a_watch_is_found_at_the_next_look(server: FakeZooKeeper) -> None:
+def test_a_release_without_a_watch_is_found_at_the_next_look(clock: Simulation, server: FakeZooKeeper) -> None:
     server.put(own(3), b"stranger", ephemeral_owner=5)
-    member = SteppedMember(server, "a", backoff_max=0.2)
+    member = SteppedMember(server, "a", backoff=1.0, backoff_max=1.0)
     settle([member])
     lose_watch(server, own(3))
     server.remove(own(3))
-    end = monotonic() + scaled(20)
-    while len(member.owned) < 4:
+    for _ in range(3):
+        clock.now += 1.0
         member.step()
-        assert monotonic() < end
+    assert len(member.owned) == 4
 
 
 # ---- what may not be read ----

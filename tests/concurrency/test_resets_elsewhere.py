@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.concurrency.group import TOPIC, SteppedMember, make_topic, offsets, settle
+from tests.concurrency.group import TOPIC, SteppedMember, new_server, offsets, settle
 from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer.errors import OffsetCommitError, OffsetConflictError
 from zkconsumer.model import TopicPartition
@@ -19,9 +19,7 @@ START, OURS, THEIRS = 50, 60, 20
 
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 2)
-    return made
+    return new_server(2)
 
 
 @pytest.fixture

@@ -8,24 +8,26 @@ import logging
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, try_again
+from tests.concurrency.group import (
+    GROUP,
+    SteppedMember,
+    new_server,
+    offsets,
+    owners,
+    settle,
+    tp,
+    try_again,
+)
 from tests.unit.offsets.fakes import MemoryStore, failing
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.member.events import StartsResolved
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
 
-def tp(partition: int) -> TopicPartition:
-    return TopicPartition(TOPIC, partition)
-
-
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    server = FakeZooKeeper()
-    make_topic(server, 2)
-    return server
+    return new_server(2)
 
 
 def never() -> MemoryStore:

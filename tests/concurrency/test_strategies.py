@@ -23,13 +23,6 @@ from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
 
-@pytest.fixture
-def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    return made
-
-
 def config(strategy: str, **properties: str) -> ConsumerConfig:
     return ConsumerConfig(zookeeper_connect="z", group_id=GROUP, partition_assignment_strategy=strategy, **properties)
 

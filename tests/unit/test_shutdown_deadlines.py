@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from scripts.measurements.scale.clock import Simulation
 from tests.concurrency.group import SteppedMember, make_topic, settle
+from tests.simulated_clock import Simulation
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import CLOSE_WITHIN
 from zkconsumer.deadline import Deadline

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from scripts.measurements.scale.clock import Simulation
 from scripts.measurements.scale.original import OriginalMember
 from scripts.measurements.scale.ours import NEVER, OurMember
 from scripts.measurements.scale.owners import range_owners
 from scripts.measurements.scale.wire import CountedServer, Traffic
+from tests.simulated_clock import Simulation
 from zkconsumer.zookeeper import paths
 
 GROUP, TOPIC = "group", "events"

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from scripts.measurements.scale.clock import Mailbox
 from scripts.measurements.scale.owners import range_owners
 from scripts.measurements.scale.wire import LATENESS_S, Costs, CountedServer
+from tests.simulated_clock import Mailbox
 from zkconsumer.deadline import Deadline
 from zkconsumer.zookeeper.node_values import NodeEvent
 

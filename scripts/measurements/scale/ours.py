@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from scripts.measurements.scale.clock import Mailbox, Simulation
 from scripts.measurements.scale.wire import LATENESS_S, Costs, CountedServer, CountedSession
 from tests.concurrency.group import InlineCommitter, RecordingDelivery
+from tests.simulated_clock import Mailbox, Simulation
 from zkconsumer.assignors.strategy_agreement import advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration

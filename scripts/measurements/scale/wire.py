@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from scripts.measurements.scale.clock import Simulation
+from tests.simulated_clock import Simulation
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
