@@ -17,6 +17,7 @@ from zkconsumer.errors import OffsetConflictError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain, StartsFound
 from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.member.zookeeper.state_machine import State
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -262,6 +263,23 @@ def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper) -
 
 
 # ---- what was done to our nodes, and what faults left behind ----
+
+
+def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -> None:
+    """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
+    first = SteppedMember(server, "a")
+    settle([first])
+    first.session.suspend()
+    first.step()
+    first.session.lease.lapse()
+    first.step()
+    assert first.coordinator.phase is State.CUT_OFF
+    second = SteppedMember(server, "b")
+    settle([second])
+    first.session.resume()
+    settle([first, second])
+    assert set(first.owned) == {tp(0), tp(1)}
+    assert set(second.owned) == {tp(2), tp(3)}
 
 
 def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:

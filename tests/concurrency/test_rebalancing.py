@@ -239,14 +239,20 @@ def test_a_consumer_id_in_use_is_named_and_waited_for(server: FakeZooKeeper) -> 
 
 
 @pytest.mark.parametrize("node", [paths.member(GROUP, "g_a"), paths.owner(GROUP, tp(1)), f"/consumers/{GROUP}"])
-def test_a_deleted_node_of_ours_is_made_again(server: FakeZooKeeper, node: str) -> None:
+@pytest.mark.parametrize("content", [None, b"rubbish"])
+def test_a_node_of_ours_is_made_again(server: FakeZooKeeper, node: str, content: bytes | None) -> None:
     """The original never registers again once its node is deleted, and keeps its owner nodes without fetching."""
     member = SteppedMember(server, "a")
     settle([member])
     before = dict(member.owned)
-    server.remove(node)
+    if content is None:
+        server.remove(node)
+    else:
+        server.put(node, content)
     settle([member])
-    assert server.node(paths.member(GROUP, "g_a")) is not None
+    registered = server.node(paths.member(GROUP, "g_a"))
+    assert registered is not None
+    assert registered.data != b"rubbish"
     assert owners(server) == dict.fromkeys(range(4), "g_a-0")
     assert all(old.revoked == (member.owned[place] is not old) for place, old in before.items())
     assert member.delivery.flowing == dict(member.owned)
