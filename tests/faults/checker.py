@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 from tests.faults.history import NEVER, SECOND, Fault, HandOut, History, Ownership, Process, topic_of
@@ -69,7 +69,7 @@ def one_owner(found: History, rules: Rules, verdict: Verdict) -> None:
                 verdict.past_gate.append(text)
             else:
                 verdict.late.append(text)
-        elif hand_out.at > holder.end + SEEN_NS + int(rules.unowned * SECOND):
+        elif hand_out.at > holder.end + SEEN_NS:
             after = (hand_out.at - holder.end) / SECOND
             text = f"{where}, {after:.3f} s after its owner node was gone"
             (verdict.past_gate if _past_the_gate(found, hand_out) else verdict.late).append(text)
@@ -390,12 +390,3 @@ def _all(found: History) -> Iterator[HandOut]:
 
 def _place(hand_out: HandOut) -> str:
     return f"{hand_out.tp} {hand_out.offset} by {hand_out.process.who}"
-
-
-def kept(found: History, tps: Iterable[str], begin: int, end: int) -> bool:
-    """Return whether these partitions had the same owner node all that time."""
-    for tp in tps:
-        holder = found.owner(tp, begin)
-        if holder is None or holder.end < end or found.owner(tp, end) is not holder:
-            return False
-    return True

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, monotonic_ns, time_ns
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
@@ -24,13 +24,13 @@ from kazoo.handlers.threading import KazooTimeoutError
 from tests.cluster.in_process import by_range
 from tests.cluster.legacy_member import LegacyMember
 from tests.faults.checker import check
-from tests.faults.events import SUFFIX, EventLog, read_all
+from tests.faults.events import SUFFIX, EventLog, Tail, read_all
 from tests.faults.history import History, history
 from tests.faults.processes import Member, Producer, Watcher, driver_log
 from tests.faults.proxy import Proxy
 from tests.faults.verdict import Rules, Verdict
 from tests.sessions import end_session
-from tests.timing import eventually, scaled, time_factor
+from tests.timing import eventually, scaled
 
 DRAIN_S = 40.0
 SETTLE_S = 40.0
@@ -60,12 +60,11 @@ class Timing:
         return self.runs if self.runs is not None else quick if self.session < 3 else full
 
 
-class Servers:
+class Servers(NamedTuple):
     """The addresses of the servers: ZooKeeper's own, and the brokers'."""
 
-    def __init__(self, connect: str, bootstrap: str) -> None:
-        self.connect = connect
-        self.bootstrap = bootstrap
+    connect: str
+    bootstrap: str
 
 
 @dataclass(slots=True)
@@ -125,6 +124,7 @@ class Group:
         self._work = work
         self._wants_load = load
         self._lives: dict[str, int] = {}
+        self._tails: dict[Path, Tail] = {}  # of processes that have ended
         self._faults = 0
         self._mishap: list[str] = []
         self.keep = False
@@ -415,14 +415,8 @@ class Group:
                 continue
             tail = next((m.tail for m in self.members.values() if m.log_path == path), None)
             if tail is None:
-                tail = self._past.setdefault(path, _tail(path))
+                tail = self._tails.setdefault(path, Tail(path))
             yield from (event for event in tail.look() if event["e"] == "h")
-
-    @property
-    def _past(self) -> dict[Path, Any]:
-        if not hasattr(self, "_past_tails"):
-            self._past_tails: dict[Path, Any] = {}
-        return self._past_tails
 
     def finish(self, *, drain: float = DRAIN_S) -> None:
         """Drain the group, end every member cleanly, and end the watcher a moment later."""
@@ -477,12 +471,6 @@ class _Description:
         return f"owners {group.owners()}, states {states}, logs in {group.directory}"
 
 
-def _tail(path: Path) -> Any:
-    from tests.faults.events import Tail
-
-    return Tail(path)
-
-
 def _topic(tp: str) -> str:
     return tp.rpartition("-")[0]
 
@@ -500,8 +488,3 @@ def _within(predicate: Callable[[], bool], seconds: float) -> bool:
 def sleep(seconds: float) -> None:
     """Let a fault last. This is the length of the fault, and not a wait for a condition."""
     threading.Event().wait(seconds)
-
-
-def slack() -> float:
-    """Return the factor of time limits on this machine."""
-    return time_factor()

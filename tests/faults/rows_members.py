@@ -1,9 +1,7 @@
-"""Faults of members: rows 1 to 5, 7, 26, 29, 30 of the matrix."""
+"""Faults of members: rows 1, 2, 4, 5, 7, 29 and 30 of the matrix."""
 
 from __future__ import annotations
 
-import threading
-from contextlib import ExitStack
 from time import monotonic_ns
 from typing import Any
 
@@ -66,24 +64,6 @@ def bounced(lab: Lab, report: Report) -> None:
     report.require(not report.verdict.duplicates[CLEAN], "I4: duplicates on clean moves")
 
 
-@row("3", "SIGSTOP for half the session", mixed=True)
-def paused_briefly(lab: Lab, report: Report) -> None:
-    with lab.group("3") as group:
-        lab.populate(group)
-        for _ in range(lab.timing.times(2, 5)):
-            victim = group.members[group.random.choice(sorted(group.members))]
-            begin, before = monotonic_ns(), group.owners()
-            with group.frozen(victim, "short pause", loses=False, heals=True) as fault:
-                sleep(lab.timing.session / 2)
-            group.flow()
-            fault.settled()
-            report.require(group.owners() == before, "a pause of half a session moved partitions")
-            group.note("paused", begin=begin)
-        group.finish()
-        # SIGCONT is followed by the next look at the lease and the next fetch, no more
-        report.judged(group, lab.rules(bounds={"short pause": 2.0}, rounds=0 if not lab.mixed else None))
-
-
 @row("4", "zombie: SIGSTOP for two sessions under load", quick=True, mixed=True)
 def zombie(lab: Lab, report: Report) -> None:
     with lab.group("4", work=0.002) as group:
@@ -112,36 +92,6 @@ def told_of_zombies(report: Report) -> None:
     report.tell(f"{report.verdict.frozen_runs} freezes: {late} late, {past} past the gate")
     for text in report.verdict.past_gate:
         report.tell(f"past the gate: {text}")
-
-
-@row("4x50", "fifty zombies at 200 messages a second")
-def zombies(lab: Lab, report: Report) -> None:
-    # three groups side by side, each with a load of its own
-    groups, failures = 3, []
-    each = -(-lab.timing.times(9, 50) // groups)
-
-    def one(number: int, group: Group) -> None:
-        try:
-            for _ in range(each):
-                freeze_and_thaw(lab, group)
-            group.finish()
-        except BaseException as failure:
-            failures.append(failure)
-
-    with ExitStack() as stack:
-        made = [stack.enter_context(lab.group("4x50", work=0.002)) for _ in range(groups)]
-        for group in made:
-            group.start(3)
-        threads = [threading.Thread(target=one, args=pair, name=f"zombies-{pair[0]}") for pair in enumerate(made)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
-        for group in made:
-            report.judged(group, lab.rules(bounds={"thaw": 4.0}))
-    told_of_zombies(report)
 
 
 @row("5", "the session expires", quick=True, mixed=True)
@@ -203,32 +153,6 @@ def leftovers(lab: Lab, report: Report) -> None:
 
 def _so_far(group: Group) -> History:
     return history(read_all(group.directory))
-
-
-@row("26", "one consumer.id twice")
-def twice(lab: Lab, report: Report) -> None:
-    with lab.group("26") as group:
-        group.start(2)
-        first = group.members["a"]
-        second = group.join("again", ready=False, properties={"consumer.id": "a"})
-        eventually(lambda: "held by session" in second.state, 20, "a refusal")
-        report.tell(f"the second says: {second.state[:90]}")
-        del group.members["again"]
-        group.flow()
-        report.require(not second.hand_outs(), "I1: the second one of a name got messages")
-        fault = group.kill(first)
-        group.members["again"] = second
-        second.wait_for("ready")
-        group.settle()
-        fault.settled()
-        # one that comes while the name is taken for good gives up and says why
-        third = group.join("third", ready=False, properties={"consumer.id": "b", "rebalance.max.retries": 4})
-        error = third.wait_for("failed", 30)["error"]
-        report.require("ConsumerIdInUse" in error, f"I9: the third says {error}")
-        third.wait_end()
-        group.members.pop("third").kill()
-        group.finish()
-        report.judged(group, lab.rules())
 
 
 @row("29", "clocks that step, freeze and run fast")

@@ -1,4 +1,4 @@
-"""Faults of servers: rows 12 to 15 and 17 to 19 of the matrix, and an ensemble that loses its leader."""
+"""Faults of servers: rows 12, 14, 15 and 17 to 19 of the matrix, and an ensemble that loses its leader."""
 
 from __future__ import annotations
 
@@ -50,39 +50,6 @@ def zookeeper_crash(lab: Lab, report: Report) -> None:
         found = report.judged(group, lab.rules(bounds=OUTAGE))
         report.require(not found.of("lost"), "a blip shorter than the lease cost more than the pause")
         report.require(not report.verdict.duplicates, "a blip shorter than the lease made messages come again")
-
-
-@row("13", "ZooKeeper away for three sessions, and a member dies meanwhile")
-def zookeeper_away(lab: Lab, report: Report) -> None:
-    session = lab.timing.session
-    with lab.group("13") as group:
-        group.start(3)
-        for number in range(lab.timing.times(1, 3)):
-            fault = group.fault("outage", heals=True, loses=False)
-            begin = monotonic_ns()
-            lab.cluster.zookeeper.stop()
-            sleep(session * 1.5)
-            dead = group.members["c"] if number % 2 == 0 else None
-            if dead is not None:
-                group.kill(dead, "kill")
-            # with one that comes first in the order of names, everybody is to have another share afterwards
-            group.join(f"{number}", ready=False)
-            sleep(session * 1.5)
-            quiet = [
-                e for m in group.members.values() for e in m.hand_outs(begin) if e["t"] > begin + 1.2 * session * SECOND
-            ]
-            report.require(not quiet, f"I1: {len(quiet)} hand-outs after the lease's end, without ZooKeeper")
-            lab.cluster.zookeeper.start()
-            fault.healed()
-            group.settle(60)
-            fault.settled()
-            if dead is not None:
-                plan = group.plan("join")
-                group.join("c", ready=False)
-                group.settle()
-                plan.settled()
-        group.finish()
-        report.judged(group, lab.rules(bounds={"outage": 2 * lab.timing.bound, "kill": 60.0}))
 
 
 def _late(group: Group, begin: int, session: float) -> list[Event]:
