@@ -98,7 +98,7 @@ def threads() -> list[str]:
     return sorted(t.name for t in threading.enumerate() if not t.name.startswith(("harness-", "MainThread")))
 
 
-class Member:
+class LoggingMember:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.log = EventLog(Path(config["log"]), config["name"], role="member")
@@ -349,7 +349,7 @@ def main() -> None:
     logging.Formatter.default_time_format = "%H:%M:%S"
     level = getattr(logging, config.get("log_level", "INFO"))
     logging.basicConfig(level=level, format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s")
-    Member(config).run()
+    LoggingMember(config).run()
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ from time import monotonic_ns
 from typing import Any
 
 from tests.faults.checker import CLEAN, said
-from tests.faults.events import read_all
-from tests.faults.group import Group, sleep
-from tests.faults.history import SECOND, History, history
+from tests.faults.group import RecordedGroup, sleep
+from tests.faults.history import SECOND
 from tests.faults.lab import Lab, Report, row
-from tests.faults.processes import Member
+from tests.faults.processes import MemberProcess
 from tests.timing import eventually
 
 
@@ -75,7 +74,7 @@ def zombie(lab: Lab, report: Report) -> None:
     told_of_zombies(report)
 
 
-def freeze_and_thaw(lab: Lab, group: Group) -> None:
+def freeze_and_thaw(lab: Lab, group: RecordedGroup) -> None:
     """Make one zombie: freeze it until others own its partitions and have hand-outs, then resume it."""
     victim = group.members[group.random.choice(sorted(group.members))]
     sleep(group.random.uniform(0.0, 0.6))
@@ -114,7 +113,7 @@ def expired(lab: Lab, report: Report) -> None:
         report.require(said(found, "rejoining|suspended"), "I9: no state told of the expiry")
 
 
-def _just_then(group: Group, victim: Member, when: str) -> None:
+def _just_then(group: RecordedGroup, victim: MemberProcess, when: str) -> None:
     """Wait for the moment of a kill: the begin of a commit, a claim, or a joining member's rebalance."""
     if when == "idle":
         sleep(group.random.uniform(0.0, 0.5))
@@ -145,14 +144,10 @@ def leftovers(lab: Lab, report: Report) -> None:
             eventually(lambda v=victim, o=old: v.session[0] != o, 20, "another session")  # type: ignore[misc]
             group.settle()
             fault.settled()
-            waits = said(_so_far(group), "in use|waiting|held by|session|registered", begin, who=victim.name)
+            waits = said(group.history_so_far(), "in use|waiting|held by|session|registered", begin, who=victim.name)
             report.require(waits, "I9: nothing told of waiting for the own old nodes")
         group.finish()
         report.judged(group, lab.rules())
-
-
-def _so_far(group: Group) -> History:
-    return history(read_all(group.directory))
 
 
 @row("29", "clocks that step, freeze and run fast")
@@ -213,7 +208,7 @@ def user_code(lab: Lab, report: Report) -> None:
         report.require(bool(found.hand_outs), "nothing was handed out")
 
 
-def _without_resources(group: Group, report: Report) -> None:
+def _without_resources(group: RecordedGroup, report: Report) -> None:
     """Deny members a resource. They raise and leave nothing behind, which the checker verifies."""
     ended = 0
     tries: list[dict[str, Any]] = [{"limits": {"NOFILE": count}} for count in (7, 9, 11)]

@@ -11,9 +11,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
 from tests.faults.checker import said
-from tests.faults.events import read_all
-from tests.faults.group import Group, sleep
-from tests.faults.history import SECOND, History, history
+from tests.faults.group import RecordedGroup, sleep
+from tests.faults.history import SECOND
 from tests.faults.lab import Lab, Report, row
 from tests.faults.proxy import Proxy
 from tests.timing import eventually, scaled
@@ -23,11 +22,6 @@ from zkconsumer.zookeeper import node_codecs
 
 _VECTORS = Path(__file__).parents[1] / "vectors" / "data"
 _LONG = b'{"version":1,"subscription":{"t":1},"pattern":"static","x":' + b"[" * 100_000
-
-
-def so_far(group: Group) -> History:
-    """Return the history so far."""
-    return history(read_all(group.directory))
 
 
 def odd_contents(what: str) -> dict[str, bytes]:
@@ -79,7 +73,7 @@ def _cannot_be_read(data: bytes, path: str) -> bool:
     return False
 
 
-def _all_say(group: Group, text: str) -> bool:
+def _all_say(group: RecordedGroup, text: str) -> bool:
     return all(text in member.state for member in group.members.values())
 
 
@@ -138,13 +132,13 @@ def strangers(lab: Lab, report: Report) -> None:
         report.judged(group, lab.rules(bounds={"dead stranger": lab.timing.bound + lab.patience}))
 
 
-def _named(group: Group, report: Report) -> None:
-    found = so_far(group)
+def _named(group: RecordedGroup, report: Report) -> None:
+    found = group.history_so_far()
     for number, holder in ((0, "stranger-0"), (1, "tool-0"), (2, "dead-0")):
         report.require(said(found, f"{group.name}-{number}.*{holder}"), f"I9: nothing names {holder}")
 
 
-def _quiet(group: Group, report: Report, seconds: float) -> None:
+def _quiet(group: RecordedGroup, report: Report, seconds: float) -> None:
     """Check that a member with a long wait for another one uses little CPU and few requests."""
     lines = {name: len(m.errors_text(100_000).splitlines()) for name, m in group.members.items()}
     before = {name: m.wait_for("usage") for name, m in group.members.items()}
@@ -187,7 +181,7 @@ def refused(lab: Lab, report: Report) -> None:
         report.judged(group, lab.rules(bounds={"rights": 2.0, "rights to claim": 2.0}))
 
 
-def _no_claims(lab: Lab, report: Report, group: Group) -> None:
+def _no_claims(lab: Lab, report: Report, group: RecordedGroup) -> None:
     """Forbid the creation of owner nodes: owned partitions flow on, and free ones wait until it is allowed again."""
     owners = f"/consumers/{group.name}/owners/{group.name}"
     group.zookeeper.set_acls(owners, [make_acl("world", "anyone", read=True, delete=True, admin=True)])

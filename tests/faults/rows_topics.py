@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 from tests.faults.checker import all_leaves, never_hangs
 from tests.faults.events import Event, read_all
-from tests.faults.group import Group, sleep
+from tests.faults.group import RecordedGroup, sleep
 from tests.faults.history import SECOND, history
 from tests.faults.lab import Lab, Report, row
 from tests.faults.verdict import Verdict
@@ -140,7 +140,7 @@ def _count_new(verdict: Verdict, wanted: set[str], hand_outs: list[Event]) -> No
     verdict.duplicates["topic made again"] += times.total() - len(times)
 
 
-def _judge_the_end(group: Group, lab: Lab, report: Report) -> None:
+def _judge_the_end(group: RecordedGroup, lab: Lab, report: Report) -> None:
     """Check only the end of each member, not the topics."""
     found = history(read_all(group.directory))
     never_hangs(found, lab.rules(), report.verdict)
