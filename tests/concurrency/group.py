@@ -31,6 +31,7 @@ from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.lease import Lease
+from zkconsumer.zookeeper.node_values import Node
 
 GROUP = "g"
 TOPIC = "t"
@@ -265,9 +266,30 @@ def settle(members: Collection[SteppedMember], rounds: int = 12) -> None:
             member.step()
 
 
+def settled(server: FakeZooKeeper, name: str, *, beside: Sequence[SteppedMember] = (), **options: Any) -> SteppedMember:
+    """Return a new member, after it and the members ``beside`` it have dealt with everything."""
+    member = SteppedMember(server, name, **options)
+    settle([*beside, member])
+    return member
+
+
+def settled_group(server: FakeZooKeeper, names: str) -> list[SteppedMember]:
+    """Return new members with these names, of one letter each, after they have dealt with everything."""
+    members = [SteppedMember(server, name) for name in names]
+    settle(members)
+    return members
+
+
 def try_again(member: SteppedMember) -> None:
     """The committer's timer for starts that could not be read or stored."""
     member.committer.run_timers(float("inf"))
+
+
+def node_at(server: FakeZooKeeper, path: str) -> Node:
+    """Return a node, which must exist."""
+    node = server.node(path)
+    assert node is not None, path
+    return node
 
 
 def owners(server: FakeZooKeeper, topic: str = TOPIC) -> dict[int, str]:

@@ -8,7 +8,19 @@ from time import monotonic
 
 import pytest
 
-from tests.concurrency.group import GROUP, SteppedMember, make_topic, new_server, offsets, owners, settle, tp
+from tests.concurrency.group import (
+    GROUP,
+    SteppedMember,
+    make_topic,
+    new_server,
+    node_at,
+    offsets,
+    owners,
+    settle,
+    settled,
+    settled_group,
+    tp,
+)
 from tests.concurrency.staging import after, fail, unavailable
 from tests.simulated_clock import Simulation
 from zkconsumer.core.partition_position import PartitionPosition
@@ -32,9 +44,7 @@ def server() -> FakeZooKeeper:
 
 
 def czxid(server: FakeZooKeeper, member: SteppedMember) -> int:
-    node = server.node(paths.member(GROUP, member.consumer))
-    assert node is not None
-    return node.czxid
+    return node_at(server, paths.member(GROUP, member.consumer)).czxid
 
 
 def join_as_scala(server: FakeZooKeeper, content: bytes = SCALA_NODE) -> None:
@@ -51,8 +61,7 @@ def own_as_scala(server: FakeZooKeeper, *partitions: int) -> None:
 
 def test_our_id_node_made_anew_wakes_a_stuck_scala_member(server: FakeZooKeeper) -> None:
     """It claims only when it hears of a change under ``ids``; ours must never be absent from there meanwhile."""
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     before = czxid(server, member)
     join_as_scala(server)
     settle([member], rounds=2)
@@ -68,8 +77,7 @@ def test_our_id_node_made_anew_wakes_a_stuck_scala_member(server: FakeZooKeeper)
 
 
 def test_who_takes_what_we_gave_up_in_time_is_not_disturbed(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     before = czxid(server, member)
     join_as_scala(server)
     member.step()
@@ -79,8 +87,7 @@ def test_who_takes_what_we_gave_up_in_time_is_not_disturbed(server: FakeZooKeepe
 
 
 def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a", patience=0.001)
-    settle([member])
+    member = settled(server, "a", patience=0.001)
     join_as_scala(server)
     settle([member], rounds=400)
     before = member.coordinator.orphaned.next_look
@@ -104,8 +111,7 @@ def test_the_reconciliation_finds_a_partition_without_owner(server: FakeZooKeepe
 
 
 def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     join_as_scala(server)
     member.step()
 
@@ -120,8 +126,7 @@ def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pyt
 
 def given_up(server: FakeZooKeeper) -> SteppedMember:
     """A member that gave two partitions to a Scala member, which does not take them; not looked at yet."""
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     join_as_scala(server)
     member.step()
     assert set(owners(server)) == {0, 1}
@@ -156,8 +161,7 @@ def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper) -> No
 
 
 def test_threads_of_an_unreadable_member_keep_their_partitions(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     join_as_scala(server)
     member.step()
     own_as_scala(server, 2, 3)
@@ -180,8 +184,7 @@ def test_threads_of_an_unreadable_member_keep_their_partitions(server: FakeZooKe
 
 @pytest.fixture
 def conflicted(server: FakeZooKeeper, request: pytest.FixtureRequest) -> SteppedMember:
-    member = SteppedMember(server, "a", conflict=request.param)
-    settle([member])
+    member = settled(server, "a", conflict=request.param)
     member.finish(tp(0), 5)
     member.finish(tp(1), 5)
     server.put(paths.offset(GROUP, tp(0)), b"3")
@@ -229,8 +232,7 @@ def test_a_stopped_partition_is_released_at_the_foreign_offset(
 
 @pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
 def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, conflict: str) -> None:
-    member = SteppedMember(server, "a", conflict=conflict)
-    settle([member])
+    member = settled(server, "a", conflict=conflict)
     member.finish(tp(0), 5)
     server.remove(paths.offset(GROUP, tp(0)))
     with pytest.raises(Exception, match="t-0"):
@@ -248,8 +250,7 @@ def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, confl
 
 def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper) -> None:
     """The round gave up two and was to claim one; whoever should have the rest is gone by the time of the claim."""
-    first, second = SteppedMember(server, "b"), SteppedMember(server, "a")
-    settle([first, second])
+    first, second = settled_group(server, "ba")
     assert set(first.owned) == {tp(2), tp(3)}
     second.session.expire_unnoticed()
     server.put(
@@ -267,15 +268,13 @@ def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper) -
 
 def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -> None:
     """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     first.session.suspend()
     first.step()
     first.session.lease.lapse()
     first.step()
     assert first.coordinator.phase is State.CUT_OFF
-    second = SteppedMember(server, "b")
-    settle([second])
+    second = settled(server, "b")
     first.session.resume()
     settle([first, second])
     assert set(first.owned) == {tp(0), tp(1)}
@@ -284,8 +283,7 @@ def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -
 
 def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the node was ours a moment ago."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.session.suspend()
     member.step()
     member.session.lease.lapse()
@@ -309,8 +307,7 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others gathered with it were lost: that of the connection, say, and the member stayed suspended for ever."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.session.suspend()
     member.step()
 
@@ -328,8 +325,7 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
 
 
 def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.session.suspend()
     member.step()
     member.session.resume()
@@ -364,8 +360,7 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
     """A persistent node under ``ids``, left by some tool: nobody stands behind it, and each waking makes every Scala
     member of the group stop and start over.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.put(paths.member(GROUP, SCALA), SCALA_NODE)
     settle([member])
     made = [czxid(server, member)]
@@ -376,8 +371,7 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
 
 
 def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.put(paths.member(GROUP, SCALA), SCALA_NODE)
     settle([member])
 
@@ -392,8 +386,7 @@ def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monk
 
 def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     """They watch owner nodes and never stop trying; here one waits for an offset that cannot be read."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.put(paths.offset(GROUP, tp(3)), b"rubbish")
     settle([member, SteppedMember(server, "b", extra={"zkconsumer": "1"})])
     before = czxid(server, member)
@@ -404,8 +397,7 @@ def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
 
 def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -> None:
     """An operator who has an idle partition consumed again saw nothing happen until something new came."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.put(paths.offset(GROUP, tp(0)), b"3")
     member.schedule.reconcile_at = 0.0
     settle([member])
@@ -415,13 +407,10 @@ def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -
 @pytest.mark.parametrize("dual", [False, True])
 def test_a_rewritten_registration_makes_a_member_follow(server: FakeZooKeeper, *, dual: bool) -> None:
     """A command that resets offsets tells the owner so. It sees by the offset node's version that the owner follows."""
-    member = SteppedMember(server, "a", dual=dual)
-    settle([member])
+    member = settled(server, "a", dual=dual)
     offset, registration = paths.offset(GROUP, tp(0)), paths.member(GROUP, member.consumer)
     server.put(offset, b"3")
-    reset, before = server.node(offset), server.node(registration)
-    assert reset is not None
-    assert before is not None
+    reset, before = node_at(server, offset), node_at(server, registration)
     server.put(registration, before.data, ephemeral_owner=before.ephemeral_owner)
     settle([member])
     assert member.owned[tp(0)].consumed == 3
@@ -434,8 +423,7 @@ def test_a_rewritten_registration_makes_a_member_follow(server: FakeZooKeeper, *
 
 def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease of all lapsed in a drain, or a last commit, that took longer than the session's timeout."""
-    member = SteppedMember(server, "a", drain=60.0)
-    settle([member])
+    member = settled(server, "a", drain=60.0)
     position, slices, touches = member.owned[tp(3)], [], []
     position.held_until = 11  # one message of it is in the user's hands
     touch = member.session.touch
@@ -475,8 +463,7 @@ def test_a_session_is_given_up_if_new_connections_stay_silent(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each connection renewed it at the server, so its partitions were nobody else's, and it could consume none."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
 
     monkeypatch.setattr(member.session, "touch", lambda: None)
     for request in ("read", "children", "stat"):
@@ -500,8 +487,7 @@ def test_a_session_is_given_up_if_new_connections_stay_silent(
 
 
 def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     before = member.session.session_id
     for _ in range(6):
         reconnect(member, answers=False)
@@ -514,8 +500,7 @@ def test_a_session_is_given_up_if_its_connection_stays_silent(
     clock: Simulation, server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked like owning, handed out nothing, and its requests kept the session alive until somebody reconnected."""
-    member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
-    settle([member, other])
+    member, other = settled_group(server, "ab")
     before = member.session.session_id
     monkeypatch.setattr(member.session, "touch", lambda: None)
     member.session.lease.lapse()

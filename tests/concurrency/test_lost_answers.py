@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, new_server, offsets, settle
+from tests.concurrency.group import (
+    GROUP,
+    TOPIC,
+    SteppedMember,
+    make_topic,
+    new_server,
+    offsets,
+    settle,
+    settled,
+    settled_group,
+)
 from tests.concurrency.staging import after, before, unavailable
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
@@ -21,9 +31,7 @@ def server() -> FakeZooKeeper:
 
 @pytest.fixture
 def member(server: FakeZooKeeper) -> SteppedMember:
-    made = SteppedMember(server, "a")
-    settle([made])
-    return made
+    return settled(server, "a")
 
 
 @pytest.mark.parametrize(("theirs", "times"), [(b"3", 1), (b"15", 2)])
@@ -56,8 +64,7 @@ def test_a_commit_of_a_former_sessions_claim_is_refused(
     make_topic(server, 1)
     tp = TopicPartition(TOPIC, 0)
     server.put(paths.offset(GROUP, tp), b"5")
-    late, heir = SteppedMember(server, "a"), SteppedMember(server, "b")
-    settle([late, heir])
+    late, heir = settled_group(server, "ab")
     assert set(late.owned) == {tp}
     late.finish(tp, 100)
     late.session.freeze()

@@ -8,7 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.concurrency.group import GROUP, SteppedMember, make_topic, new_server, offsets, owners, settle, tp
+from tests.concurrency.group import (
+    GROUP,
+    SteppedMember,
+    make_topic,
+    new_server,
+    offsets,
+    owners,
+    settle,
+    settled,
+    settled_group,
+    tp,
+)
 from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.registration import WHITE_LIST, Registration
@@ -55,8 +66,7 @@ def test_a_refused_directory_costs_its_topic_alone(
 
 
 def test_left_partitions_are_claimed_beside_a_refused_topic(server: FakeZooKeeper) -> None:
-    first, second = SteppedMember(server, "a"), SteppedMember(server, "b")
-    settle([first, second])
+    first, second = settled_group(server, "ab")
     server.refuse(paths.owner_topic(GROUP, OTHER), "create")
     first.subscribe({"t": 1, OTHER: 1})
     settle([first, second])
@@ -68,8 +78,7 @@ def test_left_partitions_are_claimed_beside_a_refused_topic(server: FakeZooKeepe
 
 def test_where_every_topic_is_refused_whoever_joins_is_told(server: FakeZooKeeper) -> None:
     server.refuse(paths.owner_topic(GROUP, "t"), "create")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     with pytest.raises(NotPermittedError, match=paths.owner_topic(GROUP, "t")):
         member.rebalancer.first_round.result(0)
     server.refuse(paths.owner_topic(GROUP, "t"))
@@ -146,8 +155,7 @@ def test_unlistable_owners_hide_those_of_no_other_topic(
     """The look at all owners stopped there, so whoever had given up a later topic's partitions was never woken."""
     make_topic(server, 2, "aaa")
     scala = registered(server, "z", "static", "aaa", "t")
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     closed = paths.owner_topic(GROUP, "aaa")
     server.put(closed)
     server.refuse(closed, "read")
@@ -162,8 +170,7 @@ def test_unlistable_owners_hide_those_of_no_other_topic(
 
 def test_filters_stop_nobody_if_topics_may_not_be_listed(server: FakeZooKeeper) -> None:
     """One of them in the group, and each round of the others failed, which need no list of topics at all."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.refuse(paths.TOPICS, "read")
     scala = registered(server, "z", "white_list", "t.*")
     settle([member])

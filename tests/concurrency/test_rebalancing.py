@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, tp, try_again
+from tests.concurrency.group import (
+    GROUP,
+    TOPIC,
+    make_topic,
+    node_at,
+    offsets,
+    owners,
+    settle,
+    settled,
+    settled_group,
+    tp,
+    try_again,
+)
 from tests.concurrency.staging import unavailable
 from tests.timing import scaled
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
@@ -21,8 +33,7 @@ from zkconsumer.zookeeper import paths
 
 
 def test_the_first_member_registers_and_owns_everything(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a", streams=2)
-    settle([member])
+    member = settled(server, "a", streams=2)
     assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_a-1", 3: "g_a-1"}
     assert server.tree(paths.ids(GROUP)) == {
         paths.member(GROUP, "g_a"): b'{"version":1,"subscription":{"t":2},"pattern":"static","timestamp":"1"}'
@@ -33,12 +44,10 @@ def test_the_first_member_registers_and_owns_everything(server: FakeZooKeeper) -
 
 def test_a_second_member_takes_its_half(server: FakeZooKeeper) -> None:
     """The other half is not touched."""
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     before = {n: server.node(paths.owner(GROUP, tp(n))) for n in range(2)}
     kept = {n: first.owned[tp(n)] for n in range(2)}
-    second = SteppedMember(server, "b")
-    settle([first, second])
+    settled(server, "b", beside=[first])
     assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
     assert {n: server.node(paths.owner(GROUP, tp(n))) for n in range(2)} == before, "the same nodes, not new ones"
     assert {n: first.owned[tp(n)] for n in range(2)} == kept, "and the same positions"
@@ -47,17 +56,14 @@ def test_a_second_member_takes_its_half(server: FakeZooKeeper) -> None:
 def test_without_auto_commit_a_rebalance_commits_nothing(server: FakeZooKeeper) -> None:
     """KAFKA-919: the rebalance committed although auto commit was off."""
     server.put(paths.offset(GROUP, tp(3)), b"10")
-    first = SteppedMember(server, "a", auto_commit=False)
-    settle([first])
+    first = settled(server, "a", auto_commit=False)
     first.finish(tp(3), 5)
-    second = SteppedMember(server, "b", auto_commit=False)
-    settle([first, second])
+    second = settled(server, "b", auto_commit=False, beside=[first])
     assert second.owned[tp(3)].fetched == 10
 
 
 def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     position = member.owned[tp(0)]
     assert [one.fetched for one in member.owned.values()] == [None] * len(member.owned)
     member.events.put(StartsResolved({position: 77}))
@@ -73,8 +79,7 @@ def test_starts_committed_elsewhere_meanwhile_are_read_again(
     """They never started: no event came for them a second time. After the first repair a failed read gave them back and
     claimed them anew, and so forgot a pause.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     positions = list(member.owned.values())
     member.owned[tp(1)].paused = True
     member.committer.commit_given({one.tp: GivenOffset.as_of_call(one, 17) for one in positions}, Deadline(scaled(1.0)))
@@ -100,8 +105,7 @@ def test_a_start_that_may_not_be_written_is_reported_and_retried(
 ) -> None:
     """It keeps no other start waiting."""
     server.refuse(paths.offset(GROUP, tp(2)), "create", "write")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     position = member.owned[tp(2)]
     member.events.put(StartsResolved(dict.fromkeys(member.owned.values(), 42)))
     settle([member], 30)
@@ -119,8 +123,7 @@ def test_a_start_that_may_not_be_written_is_reported_and_retried(
 def test_a_waiting_start_is_not_stored_over_the_users_commit(
     server: FakeZooKeeper, denied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     with monkeypatch.context() as patch:
         if denied:
             server.refuse(paths.offset(GROUP, tp(0)), "create", "write")
@@ -138,8 +141,7 @@ def test_a_waiting_start_is_not_stored_over_the_users_commit(
 
 
 def test_a_start_resolved_for_a_former_ownership_is_ignored(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     old = member.owned[tp(0)]
     member.session.expire()
     settle([member])
@@ -152,8 +154,7 @@ def test_a_start_resolved_for_a_former_ownership_is_ignored(server: FakeZooKeepe
 def test_a_shutdown_waits_for_messages_in_hand(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """All streams end at once, then each reader has until LEAVING seconds before the deadline to finish."""
     server.put(paths.offset(GROUP, tp(0)), b"5")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     position = member.owned[tp(0)]
     position.held_until = 1 << 40
     slices = 0
@@ -175,8 +176,7 @@ def test_a_shutdown_waits_for_messages_in_hand(server: FakeZooKeeper, monkeypatc
 def test_a_second_request_to_stop_ends_the_drain(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first still holds otherwise: what is finished is committed, in the time that it gave."""
     server.put(paths.offset(GROUP, tp(1)), b"0")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.finish(tp(1), 3)
     member.owned[tp(0)].held_until = 1 << 40
     slices = 0
@@ -197,8 +197,7 @@ def test_a_second_request_to_stop_ends_the_drain(server: FakeZooKeeper, monkeypa
 
 
 def test_a_blip_of_the_connection_changes_nothing(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     before, tree = dict(member.owned), server.tree("/consumers")
     phases = []
     for change in (member.session.suspend, member.session.resume):
@@ -216,8 +215,7 @@ def test_a_member_never_adopts_nodes_of_its_former_session(server: FakeZooKeeper
     make.open(Deadline(5))
     make.ensure([paths.owner_topic(GROUP, TOPIC), paths.ids(GROUP)], Deadline(5))
     make.create(paths.owner(GROUP, tp(0)), b"g_a-0", Deadline(5), ephemeral=True)
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     assert tp(0) not in member.owned
     assert member.rebalancer.state.phase is Phase.WAITING
     assert "t-0" in str(member.rebalancer.state)
@@ -227,10 +225,8 @@ def test_a_member_never_adopts_nodes_of_its_former_session(server: FakeZooKeeper
 
 
 def test_a_consumer_id_in_use_is_named_and_waited_for(server: FakeZooKeeper) -> None:
-    first = SteppedMember(server, "a")
-    settle([first])
-    second = SteppedMember(server, "a")
-    settle([first, second])
+    first = settled(server, "a")
+    second = settled(server, "a", beside=[first])
     assert not second.owned
     assert "consumer.id" in second.rebalancer.state.detail
     first.stop()
@@ -242,16 +238,14 @@ def test_a_consumer_id_in_use_is_named_and_waited_for(server: FakeZooKeeper) -> 
 @pytest.mark.parametrize("content", [None, b"rubbish"])
 def test_a_node_of_ours_is_made_again(server: FakeZooKeeper, node: str, content: bytes | None) -> None:
     """The original never registers again once its node is deleted, and keeps its owner nodes without fetching."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     before = dict(member.owned)
     if content is None:
         server.remove(node)
     else:
         server.put(node, content)
     settle([member])
-    registered = server.node(paths.member(GROUP, "g_a"))
-    assert registered is not None
+    registered = node_at(server, paths.member(GROUP, "g_a"))
     assert registered.data != b"rubbish"
     assert owners(server) == dict.fromkeys(range(4), "g_a-0")
     assert all(old.revoked == (member.owned[place] is not old) for place, old in before.items())
@@ -260,8 +254,7 @@ def test_a_node_of_ours_is_made_again(server: FakeZooKeeper, node: str, content:
 
 def test_a_foreign_offset_is_adopted_and_reported(server: FakeZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
     server.put(paths.offset(GROUP, tp(0)), b"10")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     old = member.owned[tp(0)]
     server.put(paths.offset(GROUP, tp(0)), b"3")
     member.finish(tp(0), 5)
@@ -281,8 +274,7 @@ def test_a_foreign_offset_is_adopted_and_reported(server: FakeZooKeeper, caplog:
 def test_an_unreadable_offset_harms_only_its_partition(server: FakeZooKeeper, content: bytes) -> None:
     """It is not guessed."""
     server.put(paths.offset(GROUP, tp(2)), content)
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     assert set(member.owned) == {tp(0), tp(1), tp(3)}
     assert paths.offset(GROUP, tp(2)) in str(member.rebalancer.state)
     server.put(paths.offset(GROUP, tp(2)), b"7")
@@ -293,16 +285,14 @@ def test_an_unreadable_offset_harms_only_its_partition(server: FakeZooKeeper, co
 @pytest.mark.parametrize("content", [b"", b"{", b'{"pattern":"static","subscription":{"t":0}}', b"\xff\xfe"])
 def test_an_unreadable_member_harms_nobody_else(server: FakeZooKeeper, content: bytes) -> None:
     server.put(paths.member(GROUP, "g_bad"), content)
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     assert len(member.owned) == 4
     assert paths.member(GROUP, "g_bad") in str(member.rebalancer.state)
 
 
 def test_a_strangers_owner_node_keeps_only_its_partition(server: FakeZooKeeper) -> None:
     server.put(paths.owner(GROUP, tp(3)), b"tool")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     assert set(member.owned) == {tp(0), tp(1), tp(2)}
     assert "persistent" in str(member.rebalancer.state)
     server.remove(paths.owner(GROUP, tp(3)))
@@ -312,8 +302,7 @@ def test_a_strangers_owner_node_keeps_only_its_partition(server: FakeZooKeeper) 
 
 def test_new_partitions_are_taken_and_the_old_ones_flow_on(server: FakeZooKeeper) -> None:
     """KAFKA-1030 and its kin: added partitions were not noticed."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     before = dict(member.owned)
     make_topic(server, 7)
     settle([member])
@@ -322,8 +311,7 @@ def test_new_partitions_are_taken_and_the_old_ones_flow_on(server: FakeZooKeeper
 
 
 def test_a_deleted_topic_is_given_up_and_taken_when_it_is_back(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.remove(paths.topic(TOPIC))
     settle([member])
     assert not member.owned
@@ -339,8 +327,7 @@ def test_a_leavers_partitions_are_looked_at_during_a_last_commit(
 ) -> None:
     """Over a slow link each question that waits for another's answer counts."""
     make_topic(server, 8)
-    a, b, c = (SteppedMember(server, name) for name in "abc")
-    settle([a, b, c])
+    _a, b, c = settled_group(server, "abc")
     for position in b.owned.values():
         position.start_at(5)
     asked: list[str] = []
@@ -375,8 +362,7 @@ def test_what_was_seen_ahead_and_changed_is_not_believed(
 ) -> None:
     make_topic(server, 8)
     server.put(paths.offset(GROUP, tp(7)), b"5")
-    a, b, c = (SteppedMember(server, name) for name in "abc")
-    settle([a, b, c])
+    _a, b, c = settled_group(server, "abc")
     surrender = b.committer.surrender
 
     def waiting(*arguments: Any, **options: Any) -> Any:

@@ -11,7 +11,17 @@ from time import monotonic
 
 import pytest
 
-from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle, tp
+from tests.concurrency.group import (
+    GROUP,
+    SteppedMember,
+    make_topic,
+    offsets,
+    owners,
+    settle,
+    settled,
+    settled_group,
+    tp,
+)
 from tests.concurrency.staging import after, fail
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
@@ -33,8 +43,7 @@ def phase(member: SteppedMember) -> Phase:
 
 def test_kafka_101_subscribing_makes_no_topic(server: FakeZooKeeper) -> None:
     """Subscribing to a topic that did not exist made its node, with which no broker could do anything."""
-    member = SteppedMember(server, "a", topic="later")
-    settle([member])
+    member = settled(server, "a", topic="later")
     assert server.node(paths.topic("later")) is None
     make_topic(server, 1, "later")
     settle([member])
@@ -46,8 +55,7 @@ def test_kafka_225_a_failed_round_is_told_and_repeated(server: FakeZooKeeper, re
     """A rebalance that failed inside the event of a changed topic was lost: nobody was told, nobody tried again, and
     the member stayed registered without owning anything.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     make_topic(server, 6)
     fail(member.session, request_kind, 3)
     member.step()
@@ -61,8 +69,7 @@ def test_kafka_262_what_was_lost_is_not_released_again(server: FakeZooKeeper) ->
     """From a memory that was out of date, and without looking whose they were, a member deleted the owner nodes of
     others, and two consumed a partition each.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.remove(paths.owner(GROUP, tp(0)))
     server.put(paths.owner(GROUP, tp(0)), b"g_stranger-0", ephemeral_owner=99)
     member.stop()
@@ -71,8 +78,7 @@ def test_kafka_262_what_was_lost_is_not_released_again(server: FakeZooKeeper) ->
 
 def test_kafka_265_a_burst_of_changes_is_one_rebalance(server: FakeZooKeeper) -> None:
     """Each notification caused a rebalance of its own, inside the callback, where it could lock up."""
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     before = first.rebalancer.state.rebalances
     for n in range(5, 20):
         make_topic(server, n)
@@ -88,8 +94,7 @@ def test_kafka_989_and_4409_no_round_begins_during_a_shutdown(server: FakeZooKee
     """A shutdown during a rebalance or a topic's event left a thread that fetched without a client, or a deadlock. Here
     both are events of one thread, in either order.
     """
-    member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
-    settle([member, other])
+    member, _other = settled_group(server, "ab")
     change = NodeChanged(paths.ids(GROUP))
     for event in (StopRequested(), change) if last else (change, StopRequested()):
         member.events.put(event)
@@ -127,8 +132,7 @@ def test_kafka_1848_shutdown_does_not_wait_for_the_next_attempt(server: FakeZooK
 
 def test_kafka_2169_a_session_that_does_not_come_back_is_told(server: FakeZooKeeper) -> None:
     """That no new session could be had after an expiry was not reported: the consumer owned nothing, in silence."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.session.suspend()
     member.step()
     assert phase(member) is Phase.SUSPENDED
@@ -142,8 +146,7 @@ def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> 
     """A connection broke while the first start was being stored, so a second fetcher asked for the start as well. The
     partition jumped to the second answer: back, or with ``largest`` forward over messages.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     position = member.owned[tp(0)]
     member.events.put(StartsResolved({position: 77}))
     member.events.put(StartsResolved({position: 90}))
@@ -162,8 +165,7 @@ def test_a_due_reconciliation_does_not_spin_while_it_cannot_run(server: FakeZooK
     than its interval the group's thread took a whole core; with a round that failed each time it came again at once,
     however long the pause was to be.
     """
-    member = SteppedMember(server, "a", interval=1000.0, backoff=1000.0, backoff_max=1000.0)
-    settle([member])
+    member = settled(server, "a", interval=1000.0, backoff=1000.0, backoff_max=1000.0)
     if away == "ZooKeeper":
         member.session.suspend()
     else:
@@ -181,8 +183,7 @@ def test_a_start_that_cannot_be_read_twice_is_read_in_the_end(server: FakeZooKee
     """The second failure came while a round was concluded, where the state table allows no demand for another round.
     The round counted as failed, with an error of ours in the log.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     position = member.owned[tp(0)]
     nodes = member.coordinator.rounds.owner_nodes
     failed = fail(nodes, "reread", 2)
@@ -199,8 +200,7 @@ def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
     """With ``rebalance.drain.timeout.ms`` above some three seconds, one message that took its time at the shutdown
     kept the group's thread until the session was closed under it, and nothing of any partition was committed.
     """
-    member = SteppedMember(server, "a", drain=3600.0)
-    settle([member])
+    member = settled(server, "a", drain=3600.0)
     waited: list[float] = []
 
     def noting(_: Sequence[PartitionPosition], limit: Deadline) -> None:
@@ -231,8 +231,7 @@ def test_an_endless_expression_costs_its_time_limit_once(
         return allows(self, topic, exclude_internal)
 
     monkeypatch.setattr(TopicFilter, "allows", counted)
-    member = SteppedMember(server, "m")
-    settle([member])
+    member = settled(server, "m")
     assert len(member.owned) == 2
     for partitions in range(3, 8):
         make_topic(server, partitions)
@@ -246,8 +245,7 @@ def test_a_node_wanted_but_not_claimed_is_deleted_later(server: FakeZooKeeper) -
     events ended it before that. The next round gave the partition to another member. By then nobody remembered our
     node, so that member waited for it as long as our session lived.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     nodes = member.coordinator.rounds.owner_nodes
     server.put(paths.owner(GROUP, tp(0)), b"garbage")
     nodes.doubt([tp(0)])

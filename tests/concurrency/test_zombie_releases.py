@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, new_server, owners, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, new_server, node_at, owners, settle, settled
 from tests.concurrency.staging import after, before, unavailable
 from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.deadline import Deadline
@@ -28,14 +28,11 @@ def server() -> FakeZooKeeper:
 
 
 def node_of(server: FakeZooKeeper, tp: TopicPartition) -> int:
-    node = server.node(paths.owner(GROUP, tp))
-    assert node is not None
-    return node.czxid
+    return node_at(server, paths.owner(GROUP, tp)).czxid
 
 
 def test_a_release_in_a_later_session_leaves_claims_of_others(server: FakeZooKeeper) -> None:
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     second = SteppedMember(server, "b")
     claimed: list[int] = []
 
@@ -55,8 +52,7 @@ def test_a_release_in_a_later_session_leaves_claims_of_others(server: FakeZooKee
 
 
 def test_an_unanswered_release_is_not_repeated_on_others_claims(server: FakeZooKeeper) -> None:
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     first.finish(P2, 5)
     second = SteppedMember(server, "b")
     second.step(4)
@@ -91,8 +87,7 @@ def test_a_claim_that_came_into_another_session_is_given_back(server: FakeZooKee
 
 def test_a_last_commit_after_its_deadline_releases_nothing(server: FakeZooKeeper) -> None:
     """Its partitions may have been claimed again by then, by ourselves too."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.finish(P2, 5)
     held = list(member.owned.values())
     known = member.committer.surrender(held, commit=True, held=NONE_HELD, deadline=Deadline(0.0), release=True)
