@@ -27,8 +27,6 @@ class Rules:
     rounds: int | None = None
     anew: frozenset[str] = frozenset()
     """Kinds of faults that delete offsets. After them all messages may be repeated."""
-    drop: frozenset[str] = frozenset()
-    """Topics that the run deletes. Their acknowledged messages need not be consumed."""
     slack: float = 1.0
     """The factor for the limits of close and calls on a loaded machine."""
 
