@@ -26,7 +26,7 @@ from scripts.measurements.bench.balance_group import (
     PROCESSES,
     WORKERS,
     BalanceMember,
-    Group,
+    BenchedGroup,
     Way,
     even_keys,
     group_of,
@@ -138,7 +138,7 @@ def _contest(
     return {**in_turns(f"{case}", contestants, plan.turns, COLUMNS), "messages": len(keys), "ideal": ideal}
 
 
-def _recorded_rate(group: Group, each: float) -> tuple[float, int]:
+def _recorded_rate(group: BenchedGroup, each: float) -> tuple[float, int]:
     handled = group.handled()
     if not handled:
         raise RuntimeError(f"nothing was handled:\n{group.members[0].log_text()}")
@@ -255,7 +255,7 @@ def _notes(cluster: DevCluster, plan: Plan) -> dict[str, Any]:
     return {"per_second": _FAILING_PER_SECOND, "samples": samples}
 
 
-def _sizes(session: Session, group: Group) -> dict[str, float]:
+def _sizes(session: Session, group: BenchedGroup) -> dict[str, float]:
     partitions = [TopicPartition(group.topic, number) for number in range(PARTITIONS)]
     found: dict[str, float] = {"handled": _sum_counted(group.members)}
     for name, path in (("note_bytes", paths.ack), ("pointer_bytes", paths.pointers)):

@@ -83,7 +83,7 @@ class BalanceMember(MemberProcess):
             self.counted.append((float(rest[0]), int(rest[1])))
 
 
-class Group(NamedTuple):
+class BenchedGroup(NamedTuple):
     """The running members of one group, and the file that their handlers record into."""
 
     topic: str
@@ -127,7 +127,7 @@ class Group(NamedTuple):
 @contextmanager
 def group_of(
     cluster: DevCluster, name: str, way: Way, before: Callable[[str], object] = lambda _: None
-) -> Iterator[Group]:
+) -> Iterator[BenchedGroup]:
     """A new topic and a group whose members are ready and have settled. They are ended with the block.
 
     Arguments: ``before`` gets the topic before a member starts.
@@ -144,7 +144,7 @@ def group_of(
         for member in members:
             member.wait_ready(READY_S)
         Event().wait(_SETTLED_S)
-        yield Group(name, members, record)
+        yield BenchedGroup(name, members, record)
         for member in members:
             if member.pid is not None:
                 os.kill(member.pid, signal.SIGTERM)  # all at the same time

@@ -35,7 +35,7 @@ LIMIT_S = 300.0
 BROKERS = 3
 
 
-class Member(Protocol):
+class SimulatedMember(Protocol):
     """One of either side, as far as this module is concerned."""
 
     consumer: str
@@ -77,7 +77,7 @@ class Cost:
         return asdict(self)
 
 
-class Group:
+class SimulatedGroup:
     """A simulated group of one side."""
 
     def __init__(self, side: str, partitions: int, *, counts_cpu: bool, interval: float = NEVER) -> None:
@@ -129,7 +129,7 @@ class Group:
 def simulate(side: str, change: str, partitions: int, members: int, *, counts_cpu: bool = False) -> Cost:
     """The cost of one change of a group of so many members (where one joins, it is the last of them)."""
     interval = REST_S if change == "rest" else NEVER
-    group = Group(side, partitions, counts_cpu=counts_cpu, interval=interval)
+    group = SimulatedGroup(side, partitions, counts_cpu=counts_cpu, interval=interval)
     names = [f"host{number:03}.example.org-1795230310008-ba05be38" for number in range(members)]
     one = names[min(members, partitions) // 2]  # one that owns something, in the middle
     with group.simulation.clocks():
@@ -143,7 +143,7 @@ def simulate(side: str, change: str, partitions: int, members: int, *, counts_cp
             group.simulation.close()
 
 
-def _form(group: Group, names: list[str]) -> None:
+def _form(group: SimulatedGroup, names: list[str]) -> None:
     """Form a group, and wait until it rests.
 
     Members of the original may give up before all partitions are owned. Then a node in the group wakes them. That is
@@ -166,7 +166,7 @@ def _form(group: Group, names: list[str]) -> None:
         raise AssertionError(f"the group of {len(names)} does not come to rest: {group.unowned()} unowned")
 
 
-def _changed(group: Group, change: str, names: list[str], one: str) -> Cost:
+def _changed(group: SimulatedGroup, change: str, names: list[str], one: str) -> Cost:
     simulation, server = group.simulation, group.server
     before = group.owners()
     server.traffic = Traffic()
@@ -201,7 +201,9 @@ def _changed(group: Group, change: str, names: list[str], one: str) -> Cost:
     return _cost(group, change, cpu_before, counts_from, moved)
 
 
-def _cost(group: Group, change: str, cpu_before: dict[str, float], counts_from: float, moved: set[int]) -> Cost:
+def _cost(
+    group: SimulatedGroup, change: str, cpu_before: dict[str, float], counts_from: float, moved: set[int]
+) -> Cost:
     server, named = group.server, group.server.traffic.paths
     stay = set(range(group.partitions)) - moved
     touched = any(

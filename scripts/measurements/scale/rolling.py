@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from scripts.measurements.scale.changes import GROUP, TOPIC, Group
+from scripts.measurements.scale.changes import GROUP, TOPIC, SimulatedGroup
 from scripts.measurements.scale.ours import OurMember
 from zkconsumer.member.zookeeper import load_reports, placement_node  # noqa: F401 (their clocks are replaced)
 from zkconsumer.zookeeper import paths
@@ -36,7 +36,7 @@ class Rolling:
 class _Owners:
     """Counts the changes of owners, as the owner nodes are made."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: SimulatedGroup) -> None:
         below = paths.owner_topic(GROUP, TOPIC) + "/"
         self.moves = 0
         self._last = {f"{below}{number}": _member_of(thread) for number, thread in group.owners().items()}
@@ -59,7 +59,7 @@ def rolling_restart(
 ) -> Rolling:
     """Restart every member once. ``lasting``: with a ``group.instance.id``; ``crash``: killed, not shut down."""
     properties: dict[str, str | int] = {"partition.assignment.strategy": strategy, "group.instance.grace.ms": 60_000}
-    group = Group("zkconsumer", partitions, counts_cpu=False, interval=20.0)
+    group = SimulatedGroup("zkconsumer", partitions, counts_cpu=False, interval=20.0)
     with group.simulation.clocks():
         try:
 
