@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import machine
-from tests.bench.neighbour import KINDS, neighbour
+from scripts.measurements.bench import machine
+from scripts.measurements.bench.neighbour import KINDS, neighbour
 from tests.timing import eventually, scaled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ PEERED = ("iterate", "columns", "streams", "latency")
 
 def bench(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench", *arguments],
+        [sys.executable, "-m", "scripts.measurements.bench", *arguments],
         cwd=ROOT,
         env={**os.environ, "MPLBACKEND": "Agg"},
         capture_output=True,

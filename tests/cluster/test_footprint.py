@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from tests.bench import memory
+from scripts.measurements.bench import memory
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader
 from tests.cluster.our_member import OurMember

@@ -11,11 +11,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.security import make_acl
 
+from scripts.measurements.scale import real_skewed
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader, by_range
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
-from tests.scale import real_skewed
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.placement_plan import decode_plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scale.real import OURS, measure
+from scripts.measurements.scale.real import OURS, measure
 
 PARTITIONS = 48
 

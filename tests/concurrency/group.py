@@ -31,6 +31,7 @@ from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.lease import Lease
+from zkconsumer.zookeeper.node_values import Node
 
 GROUP = "g"
 TOPIC = "t"
@@ -238,6 +239,21 @@ class SteppedMember:
         self.committer.commit(NONE_HELD, Deadline(1))
 
 
+def tp(partition: int, topic: str = TOPIC) -> TopicPartition:
+    """Return a partition of the group's topic."""
+    return TopicPartition(topic, partition)
+
+
+def new_server(partitions: int, *topics: str, offset: int | None = None) -> FakeZooKeeper:
+    """Return a ZooKeeper with these topics, by default the group's. ``offset`` is stored for each partition."""
+    server = FakeZooKeeper()
+    for topic in topics or (TOPIC,):
+        make_topic(server, partitions, topic)
+        for partition in range(partitions if offset is not None else 0):
+            server.put(paths.offset(GROUP, tp(partition, topic)), b"%d" % (offset or 0))
+    return server
+
+
 def make_topic(server: FakeZooKeeper, partitions: int, topic: str = TOPIC) -> None:
     listed = ",".join(f'"{n}":[0]' for n in range(partitions))
     server.put(paths.topic(topic), f'{{"version":1,"partitions":{{{listed}}}}}'.encode())
@@ -250,9 +266,30 @@ def settle(members: Collection[SteppedMember], rounds: int = 12) -> None:
             member.step()
 
 
+def settled(server: FakeZooKeeper, name: str, *, beside: Sequence[SteppedMember] = (), **options: Any) -> SteppedMember:
+    """Return a new member, after it and the members ``beside`` it have dealt with everything."""
+    member = SteppedMember(server, name, **options)
+    settle([*beside, member])
+    return member
+
+
+def settled_group(server: FakeZooKeeper, names: str) -> list[SteppedMember]:
+    """Return new members with these names, of one letter each, after they have dealt with everything."""
+    members = [SteppedMember(server, name) for name in names]
+    settle(members)
+    return members
+
+
 def try_again(member: SteppedMember) -> None:
     """The committer's timer for starts that could not be read or stored."""
     member.committer.run_timers(float("inf"))
+
+
+def node_at(server: FakeZooKeeper, path: str) -> Node:
+    """Return a node, which must exist."""
+    node = server.node(path)
+    assert node is not None, path
+    return node
 
 
 def owners(server: FakeZooKeeper, topic: str = TOPIC) -> dict[int, str]:

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
+from tests.concurrency.group import (
+    GROUP,
+    TOPIC,
+    SteppedMember,
+    make_topic,
+    new_server,
+    node_at,
+    owners,
+    settle,
+    settled,
+)
 from zkconsumer.errors import MessageModelConflictError, OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import TopicPartition
@@ -20,9 +30,7 @@ SCALA = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"
 
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 2)
-    return made
+    return new_server(2)
 
 
 def broadcasting(server: FakeZooKeeper, name: str, **options: Any) -> SteppedMember:
@@ -35,9 +43,7 @@ def broadcasting(server: FakeZooKeeper, name: str, **options: Any) -> SteppedMem
 
 
 def offset(server: FakeZooKeeper, name: str, tp: TopicPartition) -> int:
-    node = server.node(paths.offset(paths.broadcast_group(GROUP, name), tp))
-    assert node is not None
-    return int(node.data)
+    return int(node_at(server, paths.offset(paths.broadcast_group(GROUP, name), tp)).data)
 
 
 def shown(server: FakeZooKeeper) -> set[str]:
@@ -100,13 +106,11 @@ def test_another_consumer_id_makes_another_member(server: FakeZooKeeper) -> None
     settle([a])
     a.finish(P1, 5)
     a.stop()
-    renamed = SteppedMember(server, "b", broadcasting=True)
-    settle([renamed])
+    renamed = settled(server, "b", broadcasting=True)
     assert renamed.owned[P1].consumed is None, "auto.offset.reset decides"
     renamed.stop()
     assert offset(server, "a", P1) == 15
-    back = SteppedMember(server, "a", broadcasting=True)
-    settle([back])
+    back = settled(server, "a", broadcasting=True)
     assert back.owned[P1].consumed == 15
 
 
@@ -191,8 +195,7 @@ def test_deleted_nodes_are_made_again(server: FakeZooKeeper) -> None:
 
 
 def test_it_refuses_a_group_with_clustering_members(server: FakeZooKeeper) -> None:
-    c = SteppedMember(server, "c")
-    settle([c])
+    c = settled(server, "c")
     a = broadcasting(server, "a")
     settle([a, c])
     assert isinstance(a.membership.refusal, MessageModelConflictError)
@@ -215,8 +218,7 @@ def test_a_clustering_member_refuses_broadcasting_members(
 ) -> None:
     a = broadcasting(server, "a")
     settle([a])
-    c = SteppedMember(server, "c")
-    settle([a, c])
+    c = settled(server, "c", beside=[a])
     assert isinstance(c.membership.refusal, MessageModelConflictError)
     assert f"broadcasting members, each of which takes all partitions already: {GROUP}_a" in c.rebalancer.state.detail
     assert not c.owned

@@ -8,16 +8,28 @@ from time import monotonic
 
 import pytest
 
-from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
-from tests.timing import eventually
+from tests.concurrency.group import (
+    GROUP,
+    SteppedMember,
+    make_topic,
+    new_server,
+    node_at,
+    offsets,
+    owners,
+    settle,
+    settled,
+    settled_group,
+    tp,
+)
+from tests.concurrency.staging import after, fail, unavailable
+from tests.simulated_clock import Simulation
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetConflictError, RegistryUnavailableError
+from zkconsumer.errors import OffsetConflictError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain, StartsFound
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.zookeeper.state_machine import State
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -26,23 +38,13 @@ SCALA_NODE = json.dumps({"version": 1, "subscription": {"t": 1}, "pattern": "sta
 SCALA_SESSION = 999
 
 
-def tp(partition: int) -> TopicPartition:
-    return TopicPartition("t", partition)
-
-
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    for partition in range(4):
-        made.put(paths.offset(GROUP, tp(partition)), b"10")
-    return made
+    return new_server(4, offset=10)
 
 
 def czxid(server: FakeZooKeeper, member: SteppedMember) -> int:
-    node = server.node(paths.member(GROUP, member.consumer))
-    assert node is not None
-    return node.czxid
+    return node_at(server, paths.member(GROUP, member.consumer)).czxid
 
 
 def join_as_scala(server: FakeZooKeeper, content: bytes = SCALA_NODE) -> None:
@@ -59,8 +61,7 @@ def own_as_scala(server: FakeZooKeeper, *partitions: int) -> None:
 
 def test_our_id_node_made_anew_wakes_a_stuck_scala_member(server: FakeZooKeeper) -> None:
     """It claims only when it hears of a change under ``ids``; ours must never be absent from there meanwhile."""
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     before = czxid(server, member)
     join_as_scala(server)
     settle([member], rounds=2)
@@ -76,8 +77,7 @@ def test_our_id_node_made_anew_wakes_a_stuck_scala_member(server: FakeZooKeeper)
 
 
 def test_who_takes_what_we_gave_up_in_time_is_not_disturbed(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     before = czxid(server, member)
     join_as_scala(server)
     member.step()
@@ -87,8 +87,7 @@ def test_who_takes_what_we_gave_up_in_time_is_not_disturbed(server: FakeZooKeepe
 
 
 def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a", patience=0.001)
-    settle([member])
+    member = settled(server, "a", patience=0.001)
     join_as_scala(server)
     settle([member], rounds=400)
     before = member.coordinator.orphaned.next_look
@@ -112,16 +111,12 @@ def test_the_reconciliation_finds_a_partition_without_owner(server: FakeZooKeepe
 
 
 def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     join_as_scala(server)
     member.step()
 
-    def refuse(*_: object) -> None:
-        raise RegistryUnavailableError("away")
-
-    monkeypatch.setattr(member.session, "stat", refuse)
-    monkeypatch.setattr(member.session, "children", refuse)
+    monkeypatch.setattr(member.session, "stat", unavailable)
+    monkeypatch.setattr(member.session, "children", unavailable)
     member.step()
     member.schedule.reconcile_at = 0.0
     settle([member])
@@ -131,48 +126,31 @@ def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pyt
 
 def given_up(server: FakeZooKeeper) -> SteppedMember:
     """A member that gave two partitions to a Scala member, which does not take them; not looked at yet."""
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     join_as_scala(server)
     member.step()
     assert set(owners(server)) == {0, 1}
     return member
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, target: object, method: str, times: int) -> list[int]:
-    """So many calls of a method fail; what is returned has an entry for each."""
-    original, failed = getattr(target, method), list[int]()
-
-    def call(*arguments: object, **options: object) -> object:
-        if len(failed) < times:
-            failed.append(1)
-            raise RegistryUnavailableError("slow")
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(target, method, call)
-    return failed
-
-
 @pytest.mark.parametrize("what", ["look", "waking"])
-def test_whoever_gave_up_is_woken_also_after_tries_that_failed(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_whoever_gave_up_is_woken_also_after_tries_that_failed(server: FakeZooKeeper, what: str) -> None:
     """Three looks without an answer were counted as three times that it was woken, which is the most there may be."""
     member = given_up(server)
     before = czxid(server, member)
     target, method = (member.coordinator.orphaned, "look_up_owners") if what == "look" else (member.membership, "renew")
-    failed = failing(monkeypatch, target, method, 5)
+    failed = fail(target, method, 5)
     settle([member], rounds=5)
     assert (len(failed), czxid(server, member)) == (5, before)
     settle([member], rounds=5)
     assert czxid(server, member) > before
 
 
-def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper) -> None:
     """They had been taken in time, and nobody could be asked."""
     member = given_up(server)
     own_as_scala(server, 2, 3)
-    failing(monkeypatch, member.coordinator.orphaned, "look_up_owners", 1000)
+    fail(member.coordinator.orphaned, "look_up_owners", 1000)
     settle([member], rounds=5)
     member.events.put(LookAgain("a test"))
     settle([member], rounds=2)
@@ -183,8 +161,7 @@ def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper, monke
 
 
 def test_threads_of_an_unreadable_member_keep_their_partitions(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     join_as_scala(server)
     member.step()
     own_as_scala(server, 2, 3)
@@ -207,8 +184,7 @@ def test_threads_of_an_unreadable_member_keep_their_partitions(server: FakeZooKe
 
 @pytest.fixture
 def conflicted(server: FakeZooKeeper, request: pytest.FixtureRequest) -> SteppedMember:
-    member = SteppedMember(server, "a", conflict=request.param)
-    settle([member])
+    member = settled(server, "a", conflict=request.param)
     member.finish(tp(0), 5)
     member.finish(tp(1), 5)
     server.put(paths.offset(GROUP, tp(0)), b"3")
@@ -256,8 +232,7 @@ def test_a_stopped_partition_is_released_at_the_foreign_offset(
 
 @pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
 def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, conflict: str) -> None:
-    member = SteppedMember(server, "a", conflict=conflict)
-    settle([member])
+    member = settled(server, "a", conflict=conflict)
     member.finish(tp(0), 5)
     server.remove(paths.offset(GROUP, tp(0)))
     with pytest.raises(Exception, match="t-0"):
@@ -273,25 +248,17 @@ def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, confl
 # ---- newer events ----
 
 
-def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper) -> None:
     """The round gave up two and was to claim one; whoever should have the rest is gone by the time of the claim."""
-    first, second = SteppedMember(server, "b"), SteppedMember(server, "a")
-    settle([first, second])
+    first, second = settled_group(server, "ba")
     assert set(first.owned) == {tp(2), tp(3)}
     second.session.expire_unnoticed()
     server.put(
         paths.member(GROUP, f"{GROUP}_c"), SCALA_NODE.replace(b'"t": 1', b'"t": 3'), ephemeral_owner=SCALA_SESSION
     )
-    revoke = first.delivery.revoke
-
-    def changing(positions: Sequence[PartitionPosition]) -> None:
-        revoke(positions)
-        server.remove(paths.member(GROUP, f"{GROUP}_c"))
-
-    monkeypatch.setattr(first.delivery, "revoke", changing)
+    after(first.delivery, "revoke", lambda: server.remove(paths.member(GROUP, f"{GROUP}_c")))
     first.step()
     assert (set(first.owned), owners(server)) == (set(), {})
-    monkeypatch.setattr(first.delivery, "revoke", revoke)
     first.step()
     assert len(first.owned) == 4
 
@@ -301,46 +268,22 @@ def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper, m
 
 def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -> None:
     """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     first.session.suspend()
     first.step()
     first.session.lease.lapse()
     first.step()
     assert first.coordinator.phase is State.CUT_OFF
-    second = SteppedMember(server, "b")
-    settle([second])
+    second = settled(server, "b")
     first.session.resume()
     settle([first, second])
     assert set(first.owned) == {tp(0), tp(1)}
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_an_overwritten_registration_is_made_again(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
-    path = paths.member(GROUP, member.consumer)
-    server.put(path, b"rubbish")
-    settle([member])
-    assert len(member.owned) == 4
-    assert server.tree(paths.ids(GROUP))[path] != b"rubbish"
-
-
-def test_an_overwritten_owner_node_is_made_again(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
-    server.put(paths.owner(GROUP, tp(0)), b"nobody")
-    settle([member])
-    assert owners(server)[0] == f"{member.consumer}-0"
-    member.finish(tp(0), 2)
-    member.commit()
-    assert offsets(server)[0] == 12
-
-
 def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the node was ours a moment ago."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.session.suspend()
     member.step()
     member.session.lease.lapse()
@@ -364,8 +307,7 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others gathered with it were lost: that of the connection, say, and the member stayed suspended for ever."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.session.suspend()
     member.step()
 
@@ -383,8 +325,7 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
 
 
 def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.session.suspend()
     member.step()
     member.session.resume()
@@ -395,29 +336,16 @@ def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooK
 
 
 @pytest.mark.parametrize("fault", ["the answer is lost", "newer events"])
-def test_what_an_unfinished_round_gave_up_is_looked_after(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_what_an_unfinished_round_gave_up_is_looked_after(server: FakeZooKeeper, fault: str) -> None:
     member = SteppedMember(server, "a")
     make_topic(server, 2, "other")
     settle([member])
     member.subscribe({"t": 1, "other": 1})
     join_as_scala(server)
-    release, revoke = member.coordinator.rounds.owner_nodes.release, member.delivery.revoke
-
-    def released(*arguments: object) -> None:
-        release(*arguments)  # type: ignore[arg-type]
-        monkeypatch.undo()
-        if fault == "the answer is lost":
-            raise RegistryUnavailableError("lost")
-
-    def revoked(*arguments: object) -> None:
-        revoke(*arguments)  # type: ignore[arg-type]
-        if fault == "newer events":
-            member.events.put(LookAgain("newer"))
-
-    monkeypatch.setattr(member.coordinator.rounds.owner_nodes, "release", released)
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    if fault == "newer events":
+        after(member.delivery, "revoke", lambda: member.events.put(LookAgain("newer")))
+    else:
+        after(member.coordinator.rounds.owner_nodes, "release", unavailable)
     settle([member])
     assert {tp(2), tp(3)} == set(member.coordinator.orphaned.handovers.due(1e12))
 
@@ -432,8 +360,7 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
     """A persistent node under ``ids``, left by some tool: nobody stands behind it, and each waking makes every Scala
     member of the group stop and start over.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.put(paths.member(GROUP, SCALA), SCALA_NODE)
     settle([member])
     made = [czxid(server, member)]
@@ -444,18 +371,14 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
 
 
 def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.put(paths.member(GROUP, SCALA), SCALA_NODE)
     settle([member])
-
-    def unanswered() -> object:
-        raise RegistryUnavailableError("nobody answers")
 
     made = [czxid(server, member)]
     for _ in range(10):
         with monkeypatch.context() as patch:
-            patch.setattr(member.membership, "_after_registering", unanswered)
+            patch.setattr(member.membership, "_after_registering", unavailable)
             look_now(member)
         made.append(czxid(server, member))
     assert len(set(made)) == 1 + 3
@@ -463,8 +386,7 @@ def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monk
 
 def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     """They watch owner nodes and never stop trying; here one waits for an offset that cannot be read."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.put(paths.offset(GROUP, tp(3)), b"rubbish")
     settle([member, SteppedMember(server, "b", extra={"zkconsumer": "1"})])
     before = czxid(server, member)
@@ -475,8 +397,7 @@ def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
 
 def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -> None:
     """An operator who has an idle partition consumed again saw nothing happen until something new came."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.put(paths.offset(GROUP, tp(0)), b"3")
     member.schedule.reconcile_at = 0.0
     settle([member])
@@ -486,13 +407,10 @@ def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -
 @pytest.mark.parametrize("dual", [False, True])
 def test_a_rewritten_registration_makes_a_member_follow(server: FakeZooKeeper, *, dual: bool) -> None:
     """A command that resets offsets tells the owner so. It sees by the offset node's version that the owner follows."""
-    member = SteppedMember(server, "a", dual=dual)
-    settle([member])
+    member = settled(server, "a", dual=dual)
     offset, registration = paths.offset(GROUP, tp(0)), paths.member(GROUP, member.consumer)
     server.put(offset, b"3")
-    reset, before = server.node(offset), server.node(registration)
-    assert reset is not None
-    assert before is not None
+    reset, before = node_at(server, offset), node_at(server, registration)
     server.put(registration, before.data, ephemeral_owner=before.ephemeral_owner)
     settle([member])
     assert member.owned[tp(0)].consumed == 3
@@ -505,8 +423,7 @@ def test_a_rewritten_registration_makes_a_member_follow(server: FakeZooKeeper, *
 
 def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease of all lapsed in a drain, or a last commit, that took longer than the session's timeout."""
-    member = SteppedMember(server, "a", drain=60.0)
-    settle([member])
+    member = settled(server, "a", drain=60.0)
     position, slices, touches = member.owned[tp(3)], [], []
     position.held_until = 11  # one message of it is in the user's hands
     touch = member.session.touch
@@ -546,15 +463,11 @@ def test_a_session_is_given_up_if_new_connections_stay_silent(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each connection renewed it at the server, so its partitions were nobody else's, and it could consume none."""
-    member = SteppedMember(server, "a")
-    settle([member])
-
-    def unanswered(*_: object, **__: object) -> None:
-        raise RegistryUnavailableError("no answer")
+    member = settled(server, "a")
 
     monkeypatch.setattr(member.session, "touch", lambda: None)
     for request in ("read", "children", "stat"):
-        monkeypatch.setattr(member.session, request, unanswered)
+        monkeypatch.setattr(member.session, request, unavailable)
     before = member.session.session_id
     for _ in range(2):
         reconnect(member, answers=False)
@@ -574,8 +487,7 @@ def test_a_session_is_given_up_if_new_connections_stay_silent(
 
 
 def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     before = member.session.session_id
     for _ in range(6):
         reconnect(member, answers=False)
@@ -585,21 +497,17 @@ def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> Non
 
 
 def test_a_session_is_given_up_if_its_connection_stays_silent(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+    clock: Simulation, server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked like owning, handed out nothing, and its requests kept the session alive until somebody reconnected."""
-    server.session_timeout = 0.2
-    member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
-    settle([member, other])
+    member, other = settled_group(server, "ab")
     before = member.session.session_id
     monkeypatch.setattr(member.session, "touch", lambda: None)
     member.session.lease.lapse()
-
-    def given_up() -> bool:
+    for _ in range(10):
+        clock.now += server.session_timeout / 5
         member.step()
-        return member.session.session_id != before
-
-    eventually(given_up, 20, "the session to be given up")
+    assert member.session.session_id != before
     monkeypatch.undo()
     settle([member, other])
     assert set(member.owned) == {tp(0), tp(1)}

@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, settled, tp
 from tests.timing import scaled
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
-
-
-def tp(partition: int) -> TopicPartition:
-    return TopicPartition(TOPIC, partition)
 
 
 class Recorder(ConsumerRebalanceListener):
@@ -47,13 +43,6 @@ class Recorder(ConsumerRebalanceListener):
 
 
 @pytest.fixture
-def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    return made
-
-
-@pytest.fixture
 def listener() -> Recorder:
     return Recorder()
 
@@ -71,8 +60,7 @@ def test_it_is_told_assignment_and_releases_in_plain_types(
 ) -> None:
     settle([member])
     assert listener.told == [("starting", "g_a", {tp(n): "g_a-0" for n in range(4)})]
-    second = SteppedMember(server, "b")
-    settle([member, second])
+    settled(server, "b", beside=[member])
     assert listener.told[1:] == [
         ("releasing", {TOPIC: frozenset({2, 3})}),
         ("starting", "g_a", {tp(0): "g_a-0", tp(1): "g_a-0", tp(2): "g_b-0", tp(3): "g_b-0"}),
@@ -94,12 +82,10 @@ def test_the_listener_can_commit_partitions_being_released(server: FakeZooKeeper
     """KAFKA-4735: committing inside the listener locked up with the rebalance."""
     server.put(paths.offset(GROUP, tp(3)), b"10")
     listener = Recorder()
-    member = SteppedMember(server, "a", listener=listener, auto_commit=False)
-    settle([member])
+    member = settled(server, "a", listener=listener, auto_commit=False)
     member.finish(tp(3), 5)
     listener.deeds["releasing"] = lambda _: member.commit()
-    second = SteppedMember(server, "b")
-    settle([member, second])
+    second = settled(server, "b", beside=[member])
     assert offsets(server)[3] == 15
     assert second.owned[tp(3)].fetched == 15
     listener.deeds.clear()
@@ -114,8 +100,7 @@ def test_nothing_is_handed_out_or_fetched_while_it_is_told(
     settle([member])
     assert seen == [{}], "ours, and not yet fetched"
     listener.deeds["releasing"] = lambda partitions: seen.append(sorted(member.delivery.flowing))
-    second = SteppedMember(server, "b")
-    settle([member, second])
+    settled(server, "b", beside=[member])
     assert seen[1] == [tp(0), tp(1)]
 
 
@@ -132,8 +117,7 @@ def test_one_that_raises_is_reported_and_stops_nothing(
 
     settle([member])
     listener.deeds.update(releasing=fail)
-    second = SteppedMember(server, "b")
-    settle([member, second])
+    second = settled(server, "b", beside=[member])
     assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
     assert f"before_releasing_partitions raised {type(error).__name__}" in caplog.text
     listener.deeds.update(starting=fail)
@@ -151,11 +135,9 @@ def test_one_that_blocks_is_left_behind_after_its_limit(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener, release = Recorder(), Event()
-    member = SteppedMember(server, "a", listener=listener, listener_limit=0.1)
-    settle([member])
+    member = settled(server, "a", listener=listener, listener_limit=0.1)
     listener.deeds["releasing"] = lambda _: release.wait(scaled(20))
-    second = SteppedMember(server, "b")
-    settle([member, second])
+    second = settled(server, "b", beside=[member])
     assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
     assert "does not return" in str(member.rebalancer.state)
     assert "release.wait" in caplog.text, "the report says where it stands"
@@ -209,8 +191,7 @@ def test_a_listener_that_blocks_does_not_hold_up_the_end(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener, release = Recorder(), Event()
-    member = SteppedMember(server, "a", listener=listener, listener_limit=3600.0)
-    settle([member])
+    member = settled(server, "a", listener=listener, listener_limit=3600.0)
     listener.deeds["releasing"] = lambda _: release.wait(scaled(30))
     member.stop()
     assert owners(server) == {}
@@ -223,8 +204,7 @@ def test_it_says_where_to_start(server: FakeZooKeeper, caplog: pytest.LogCapture
         server.put(paths.offset(GROUP, tp(n)), b"10")
     listener = Recorder()
     listener.deeds["starting"] = lambda *_: {tp(0): 7, tp(2): 30, tp(3): -1, TopicPartition("x", 0): 1}
-    member = SteppedMember(server, "a", listener=listener)
-    settle([member])
+    member = settled(server, "a", listener=listener)
     assert {n: member.owned[tp(n)].fetched for n in range(4)} == {0: 7, 1: 10, 2: 30, 3: None}
     assert offsets(server) == {0: 10, 1: 10, 2: 30}, "the one without a node has one before anything is handed out"
     assert member.delivery.flowing == dict(member.owned)
@@ -269,7 +249,6 @@ def test_a_listener_without_methods_of_its_own_is_harmless(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    member = SteppedMember(server, "a", listener=ConsumerRebalanceListener())
-    settle([member])
+    member = settled(server, "a", listener=ConsumerRebalanceListener())
     member.stop()
     assert caplog.text == ""

@@ -2,87 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, settle
-from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
-from zkconsumer.member.zookeeper.state_machine import Trigger
+from tests.concurrency.group import (
+    GROUP,
+    TOPIC,
+    SteppedMember,
+    make_topic,
+    new_server,
+    offsets,
+    settle,
+    settled,
+    settled_group,
+)
+from tests.concurrency.staging import after, before, unavailable
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.session import SessionChanged
 
 P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 
 
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 2)
-    for tp in (P0, P1):
-        made.put(paths.offset(GROUP, tp), b"10")
-    return made
+    return new_server(2, offset=10)
 
 
 @pytest.fixture
 def member(server: FakeZooKeeper) -> SteppedMember:
-    made = SteppedMember(server, "a")
-    settle([made])
-    return made
-
-
-def lose_the_answer(member: SteppedMember, *, done: bool = True) -> None:
-    """The connection breaks during the next transaction, after or before the server has done it."""
-    transact = member.session.transact
-
-    def lossy(build: Callable[[Any], None], deadline: Deadline) -> Any:
-        member.session.transact = transact  # type: ignore[method-assign]
-        if done:
-            transact(build, deadline)
-        raise RegistryUnavailableError("the connection is gone")
-
-    member.session.transact = lossy  # type: ignore[method-assign]
-
-
-def commit_in_vain(member: SteppedMember) -> None:
-    with pytest.raises(OffsetCommitError, match="the connection is gone"):
-        member.commit()
-    member.session.suspend()
-    member.session.resume()
-    settle([member])
-
-
-@pytest.mark.parametrize("done", [True, False])
-def test_a_blip_during_a_commit_repeats_nothing(server: FakeZooKeeper, member: SteppedMember, done: bool) -> None:
-    flowing = member.owned[P0]
-    member.finish(P0, 5)
-    lose_the_answer(member, done=done)
-    commit_in_vain(member)
-    assert offsets(server)[0] == (15 if done else 10)
-    member.finish(P0, 20)
-    member.commit()
-    settle([member])
-    assert member.owned[P0] is flowing
-    assert flowing.consumed == 35
-    assert offsets(server)[0] == 35
-
-
-def test_two_answers_lost_one_after_the_other(server: FakeZooKeeper, member: SteppedMember) -> None:
-    flowing = member.owned[P0]
-    for _ in range(2):
-        member.finish(P0, 5)
-        lose_the_answer(member, done=True)
-        commit_in_vain(member)
-    assert offsets(server)[0] == 15, "the second was refused, for its version is the one before the first"
-    member.finish(P0, 1)
-    member.commit()
-    settle([member])
-    assert member.owned[P0] is flowing
-    assert offsets(server)[0] == 21
+    return settled(server, "a")
 
 
 @pytest.mark.parametrize(("theirs", "times"), [(b"3", 1), (b"15", 2)])
@@ -90,8 +39,12 @@ def test_an_offset_of_somebody_else_is_a_conflict_all_the_same(
     server: FakeZooKeeper, member: SteppedMember, theirs: bytes, times: int
 ) -> None:
     member.finish(P0, 5)
-    lose_the_answer(member, done=times == 1)
-    commit_in_vain(member)
+    (after if times == 1 else before)(member.session, "transact", unavailable)
+    with pytest.raises(OffsetCommitError, match="staged"):
+        member.commit()
+    member.session.suspend()
+    member.session.resume()
+    settle([member])
     for _ in range(times):
         server.put(paths.offset(GROUP, P0), theirs)
     member.finish(P0, 20)
@@ -111,8 +64,7 @@ def test_a_commit_of_a_former_sessions_claim_is_refused(
     make_topic(server, 1)
     tp = TopicPartition(TOPIC, 0)
     server.put(paths.offset(GROUP, tp), b"5")
-    late, heir = SteppedMember(server, "a"), SteppedMember(server, "b")
-    settle([late, heir])
+    late, heir = settled_group(server, "ab")
     assert set(late.owned) == {tp}
     late.finish(tp, 100)
     late.session.freeze()
@@ -147,17 +99,14 @@ def test_a_conflict_settled_in_a_later_session_claims_nothing(server: FakeZooKee
     heir.commit()
     late.session.suspend()
     late.session.resume()  # with a new session, of which its group's thread hears after the conflict
-    changed = late.coordinator.monitor.changed
     refused: list[str] = []
 
-    def commit_before(event: SessionChanged) -> tuple[Trigger, str] | None:
-        if not refused:
-            with pytest.raises(OffsetCommitError, match="owner node is gone") as error:
-                late.commit()
-            refused.append(str(error.value))
-        return changed(event)
+    def commit_in_vain() -> None:
+        with pytest.raises(OffsetCommitError, match="owner node is gone") as error:
+            late.commit()
+        refused.append(str(error.value))
 
-    late.coordinator.monitor.changed = commit_before  # type: ignore[method-assign]
+    before(late.coordinator.monitor, "changed", commit_in_vain)
     late.step()
     assert refused
     assert offsets(server)[0] == 53

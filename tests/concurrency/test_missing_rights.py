@@ -8,13 +8,24 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import (
+    GROUP,
+    SteppedMember,
+    make_topic,
+    new_server,
+    offsets,
+    owners,
+    settle,
+    settled,
+    settled_group,
+    tp,
+)
 from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.errors import NotPermittedError, OffsetCommitError
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.model import ConsumerId
 from zkconsumer.testing import FakeCluster, FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -25,10 +36,7 @@ DIRECTORIES = [paths.owner_topic, paths.offset_topic]
 
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 2)
-    make_topic(made, 2, OTHER)
-    return made
+    return new_server(2, "t", OTHER)
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
@@ -44,9 +52,9 @@ def test_a_refused_directory_costs_its_topic_alone(
     member.subscribe({"t": 1, OTHER: 1})
     settle([member], 40)
     state = member.rebalancer.state
-    assert set(member.owned) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert set(member.owned) == {tp(0), tp(1)}
     assert (state.phase, state.owned, state.wanted) == (Phase.WAITING, 2, 4)
-    assert set(state.blocked) == {TopicPartition(OTHER, 0), TopicPartition(OTHER, 1)}
+    assert set(state.blocked) == {tp(0, OTHER), tp(1, OTHER)}
     assert all(reason.startswith(f"{closed}: not permitted since") for reason in state.blocked.values())
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == [
         f"partitions are not claimed: {closed}: not permitted"
@@ -58,8 +66,7 @@ def test_a_refused_directory_costs_its_topic_alone(
 
 
 def test_left_partitions_are_claimed_beside_a_refused_topic(server: FakeZooKeeper) -> None:
-    first, second = SteppedMember(server, "a"), SteppedMember(server, "b")
-    settle([first, second])
+    first, second = settled_group(server, "ab")
     server.refuse(paths.owner_topic(GROUP, OTHER), "create")
     first.subscribe({"t": 1, OTHER: 1})
     settle([first, second])
@@ -71,8 +78,7 @@ def test_left_partitions_are_claimed_beside_a_refused_topic(server: FakeZooKeepe
 
 def test_where_every_topic_is_refused_whoever_joins_is_told(server: FakeZooKeeper) -> None:
     server.refuse(paths.owner_topic(GROUP, "t"), "create")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     with pytest.raises(NotPermittedError, match=paths.owner_topic(GROUP, "t")):
         member.rebalancer.first_round.result(0)
     server.refuse(paths.owner_topic(GROUP, "t"))
@@ -89,12 +95,12 @@ def test_whose_share_is_refused_stands_by_for_the_rest(server: FakeZooKeeper) ->
         member.subscribe({"single": 1, OTHER: 1})
     settle(members, 40)
     first, second = members
-    assert (set(first.owned), set(second.owned)) == ({TopicPartition("single", 0)}, set())
+    assert (set(first.owned), set(second.owned)) == ({tp(0, "single")}, set())
     assert second.rebalancer.first_round.result(0) is None
     assert (second.rebalancer.state.phase, second.rebalancer.state.wanted) == (Phase.WAITING, 1)
     first.stop()
     settle([second])
-    assert set(second.owned) == {TopicPartition("single", 0)}
+    assert set(second.owned) == {tp(0, "single")}
 
 
 def test_where_all_is_well_directories_cost_no_request_more(server: FakeZooKeeper) -> None:
@@ -113,25 +119,23 @@ def test_where_all_is_well_directories_cost_no_request_more(server: FakeZooKeepe
     assert calls == [1, 4]  # the members' directory; both of both topics
 
 
-def test_a_refused_offsets_directory_costs_its_topic_alone(server: FakeZooKeeper) -> None:
+def test_a_refused_offsets_directory_costs_its_topic_alone() -> None:
     """Offsets were deleted with their directories, of which one may not be made: those of the other topic, which were
     asked for together with it, could not be committed for ever.
     """
-    for topic in ("t", OTHER):
-        for partition in range(2):
-            server.put(paths.offset(GROUP, TopicPartition(topic, partition)), b"10")
+    server = new_server(2, "t", OTHER, offset=10)
     member = SteppedMember(server, "a")
     member.subscribe({"t": 1, OTHER: 1})
     settle([member])
-    for tp in member.owned:
-        member.finish(tp, 5)
+    for owned in member.owned:
+        member.finish(owned, 5)
     for topic in ("t", OTHER):
         server.remove(paths.offset_topic(GROUP, topic))
     server.refuse(paths.offset_topic(GROUP, OTHER), "create")
     with pytest.raises(OffsetCommitError):
         member.commit()
     settle([member], 40)
-    assert set(member.owned) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert set(member.owned) == {tp(0), tp(1)}
     assert paths.offset_topic(GROUP, OTHER) in str(member.rebalancer.state)
     member.commit()
     assert offsets(server) == {0: 15, 1: 15}
@@ -151,8 +155,7 @@ def test_unlistable_owners_hide_those_of_no_other_topic(
     """The look at all owners stopped there, so whoever had given up a later topic's partitions was never woken."""
     make_topic(server, 2, "aaa")
     scala = registered(server, "z", "static", "aaa", "t")
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member])
+    member = settled(server, "a", patience=0.0)
     closed = paths.owner_topic(GROUP, "aaa")
     server.put(closed)
     server.refuse(closed, "read")
@@ -167,22 +170,21 @@ def test_unlistable_owners_hide_those_of_no_other_topic(
 
 def test_filters_stop_nobody_if_topics_may_not_be_listed(server: FakeZooKeeper) -> None:
     """One of them in the group, and each round of the others failed, which need no list of topics at all."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.refuse(paths.TOPICS, "read")
     scala = registered(server, "z", "white_list", "t.*")
     settle([member])
     assert member.rebalancer.state.phase is Phase.OWNING
     assert f"unreadable: {paths.member(GROUP, scala)}" in member.rebalancer.state.detail
-    server.put(paths.owner(GROUP, TopicPartition("t", 2)), f"{scala}-0".encode(), ephemeral_owner=SCALA_SESSION)
+    server.put(paths.owner(GROUP, tp(2)), f"{scala}-0".encode(), ephemeral_owner=SCALA_SESSION)
     make_topic(server, 4)
     settle([member])
-    assert {tp.partition for tp in member.owned} == {0, 1, 3}
+    assert {owned.partition for owned in member.owned} == {0, 1, 3}
     assert "left to unreadable members: t-2" in member.rebalancer.state.detail
     server.refuse(paths.TOPICS)
     member.schedule.reconcile_at = 0.0
     settle([member])
-    assert {tp.partition for tp in member.owned} == {0, 1}
+    assert {owned.partition for owned in member.owned} == {0, 1}
 
 
 def test_a_member_by_filter_that_may_not_list_topics_says_so(server: FakeZooKeeper) -> None:

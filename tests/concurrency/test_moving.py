@@ -8,34 +8,35 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import (
+    GROUP,
+    TOPIC,
+    SteppedMember,
+    new_server,
+    node_at,
+    offsets,
+    owners,
+    settle,
+    settled,
+    tp,
+)
 from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.events import StartsResolved
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
 
-def tp(partition: int, topic: str = TOPIC) -> TopicPartition:
-    return TopicPartition(topic, partition)
-
-
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 2)
-    make_topic(made, 2, "other")
-    return made
+    return new_server(2, TOPIC, "other")
 
 
 @pytest.fixture
 def member(server: FakeZooKeeper) -> SteppedMember:
     server.put(paths.offset(GROUP, tp(0)), b"10")
-    made = SteppedMember(server, "a")
-    settle([made])
-    return made
+    return settled(server, "a")
 
 
 # ---- seeking ----
@@ -107,8 +108,7 @@ def test_a_seek_of_what_is_not_ours_says_so(server: FakeZooKeeper, member: Stepp
 @pytest.fixture
 def draining(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Draining:
     """Thread 1 holds a message of a partition that leaves."""
-    member = SteppedMember(server, "a", drain=60.0)
-    settle([member])
+    member = settled(server, "a", drain=60.0)
     return Draining(member, member.owned[tp(1)], monkeypatch)
 
 
@@ -243,8 +243,7 @@ def member_path() -> str:
 
 
 def test_the_others_never_see_the_group_without_us(server: FakeZooKeeper, member: SteppedMember) -> None:
-    second = SteppedMember(server, "b")
-    settle([member, second])
+    second = settled(server, "b", beside=[member])
     kept = dict(second.owned)
     member.subscribe({TOPIC: 1, "other": 1})
     settle([second, member])
@@ -284,8 +283,7 @@ def test_a_change_of_topics_outlives_a_lost_answer_and_an_expiry(server: FakeZoo
     settle([member])
     assert done.done()
     assert set(member.owned) == {tp(0, "other"), tp(1, "other")}
-    node = server.node(member_path())
-    assert node is not None
+    node = node_at(server, member_path())
     assert b"other" in node.data
 
 

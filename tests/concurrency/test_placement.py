@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from tests.concurrency.group import GROUP, SteppedMember, make_topic, owners, settle
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, node_at, owners, settle
 from tests.concurrency.placement import placed_member
 from zkconsumer.assignors import placement
 from zkconsumer.assignors.even_load import LOOKS, PAUSE_LOOKS
@@ -64,8 +64,7 @@ def counts(server: FakeZooKeeper) -> dict[str, int]:
 
 def advertises(server: FakeZooKeeper, member: SteppedMember) -> bool:
     path = paths.member(GROUP, member.consumer)
-    node = server.node(path)
-    assert node is not None
+    node = node_at(server, path)
     return PLAN_KEY in node_codecs.decode_registration(node.data, path).extra
 
 
@@ -79,15 +78,13 @@ def group(server: FakeZooKeeper, names: str, *, lasts: bool = True) -> list[Step
 
 def test_the_oldest_member_writes_one_plan(server: FakeZooKeeper) -> None:
     members = group(server, "ba")
-    node = server.node(PLAN)
-    assert node is not None
+    node = node_at(server, PLAN)
     plan = decode_plan(node.data)
     assert plan.planner == "g_b"
     assert {tp.partition: str(thread) for tp, thread in plan.assignment.items()} == owners(server)
     assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
     settle(members)
-    again = server.node(PLAN)
-    assert again is not None
+    again = node_at(server, PLAN)
     assert again.version == node.version, "a plan that fits is not written again"
 
 
@@ -120,8 +117,7 @@ def test_the_planner_too_may_restart(server: FakeZooKeeper) -> None:
     members.append(placed_member(server, "a"))
     settle(members)
     assert owners(server) == before
-    node = server.node(PLAN)
-    assert node is not None
+    node = node_at(server, PLAN)
     assert decode_plan(node.data).planner == "g_b"
 
 
@@ -171,8 +167,7 @@ def test_a_spoilt_plan_is_written_again(server: FakeZooKeeper, data: bytes) -> N
     server.put(PLAN, data)
     settle(members)
     assert owners(server) == before
-    node = server.node(PLAN)
-    assert node is not None
+    node = node_at(server, PLAN)
     assert decode_plan(node.data).planner == "g_a"
 
 
@@ -191,16 +186,14 @@ def test_a_plan_that_reserves_for_millions_of_streams_is_none(server: FakeZooKee
     """The planner would list the streams of all reservations, which no memory holds."""
     members = group(server, "ab")
     before = owners(server)
-    node = server.node(PLAN)
-    assert node is not None
+    node = node_at(server, PLAN)
     document = json.loads(node.data)
     document["subscriptions"].append({"t": 100_000})
     document["reserved"] = {f"g_x{n}": len(document["subscriptions"]) - 1 for n in range(20_000)}
     server.put(PLAN, json.dumps(document).encode())
     settle(members)
     assert owners(server) == before
-    again = server.node(PLAN)
-    assert again is not None
+    again = node_at(server, PLAN)
     assert decode_plan(again.data) == decode_plan(node.data)
 
 
@@ -301,8 +294,7 @@ def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper, monke
     c = placed_member(server, "c")
     settle([a, b, c])
     assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
-    node = server.node(PLAN)
-    assert node is not None
+    node = node_at(server, PLAN)
     assert node.version == 2, "one for each of the members that joined"
 
 
@@ -318,8 +310,7 @@ def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_pas
     members = [placed_member(server, name, strategy="lag-aware") for name in "ab"]
     settle(members)
     before = owners(server)
-    node = server.node(paths.member_loads(GROUP, "g_a"))
-    assert node is not None
+    node = node_at(server, paths.member_loads(GROUP, "g_a"))
     assert json.loads(node.data) == {"version": 1, "loads": {}}, "nothing was fetched yet"
     for _ in range(PAUSE_LOOKS + LOOKS + 3):
         for member in members:

@@ -1,6 +1,6 @@
 """Any order of joins, leaves, deaths, lost watches and bad plans: members that follow a plan keep the group's promises.
 
-All rules and promises of ``test_group_machine`` hold. At rest every partition is owned as the plan says, or by range.
+All rules and promises of ``group_machine`` hold. At rest every partition is owned as the plan says, or by range.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 from time import monotonic
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.concurrency.group import GROUP, SteppedMember, owners, settle
+from tests.concurrency.group_machine import MOST, SETTINGS, GroupMachine, picks
 from tests.concurrency.placement import PLACED, placed_member
-from tests.concurrency.test_group_machine import MOST, Group, picks
 from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.placement_plan import decode_plan
 from zkconsumer.errors import RegistryError
@@ -26,7 +25,7 @@ PLAN = paths.placement(GROUP)
 OLD_PLANS = 5
 
 
-class PlacedGroup(Group):
+class PlacedGroupMachine(GroupMachine):
     """Members with ``sticky``, some of them with a ``group.instance.id``, and now and then one without."""
 
     def __init__(self) -> None:
@@ -139,7 +138,5 @@ class PlacedGroup(Group):
             }
 
 
-TestPlacedGroup = PlacedGroup.TestCase
-TestPlacedGroup.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestPlacedGroup = PlacedGroupMachine.TestCase
+TestPlacedGroup.settings = SETTINGS

@@ -6,17 +6,26 @@ them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import (
+    GROUP,
+    SteppedMember,
+    make_topic,
+    offsets,
+    owners,
+    settle,
+    settled,
+    settled_group,
+    tp,
+)
+from tests.concurrency.staging import after, fail
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import NodeChanged, StartsResolved, StartsStored, StopRequested
 from zkconsumer.member.zookeeper.round_schedule import NEVER
@@ -24,44 +33,17 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import registered_brokers
-from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 BROKER = b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1"}'
-
-
-@pytest.fixture
-def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    return made
-
-
-def tp(partition: int) -> TopicPartition:
-    return TopicPartition(TOPIC, partition)
 
 
 def phase(member: SteppedMember) -> Phase:
     return member.rebalancer.state.phase
 
 
-def failing(member: SteppedMember, method: str, times: int) -> None:
-    """Let the next requests of one kind fail."""
-    original: Callable[..., Any] = getattr(member.session, method)
-    left = [times]
-
-    def request(*arguments: Any, **options: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
-            raise RegistryUnavailableError("staged")
-        return original(*arguments, **options)
-
-    setattr(member.session, method, request)
-
-
 def test_kafka_101_subscribing_makes_no_topic(server: FakeZooKeeper) -> None:
     """Subscribing to a topic that did not exist made its node, with which no broker could do anything."""
-    member = SteppedMember(server, "a", topic="later")
-    settle([member])
+    member = settled(server, "a", topic="later")
     assert server.node(paths.topic("later")) is None
     make_topic(server, 1, "later")
     settle([member])
@@ -73,10 +55,9 @@ def test_kafka_225_a_failed_round_is_told_and_repeated(server: FakeZooKeeper, re
     """A rebalance that failed inside the event of a changed topic was lost: nobody was told, nobody tried again, and
     the member stayed registered without owning anything.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     make_topic(server, 6)
-    failing(member, request_kind, 3)
+    fail(member.session, request_kind, 3)
     member.step()
     assert member.rebalancer.state.detail.startswith("staged (since ")
     assert len(member.owned) == 4, "what it owns flows on"
@@ -88,8 +69,7 @@ def test_kafka_262_what_was_lost_is_not_released_again(server: FakeZooKeeper) ->
     """From a memory that was out of date, and without looking whose they were, a member deleted the owner nodes of
     others, and two consumed a partition each.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.remove(paths.owner(GROUP, tp(0)))
     server.put(paths.owner(GROUP, tp(0)), b"g_stranger-0", ephemeral_owner=99)
     member.stop()
@@ -98,8 +78,7 @@ def test_kafka_262_what_was_lost_is_not_released_again(server: FakeZooKeeper) ->
 
 def test_kafka_265_a_burst_of_changes_is_one_rebalance(server: FakeZooKeeper) -> None:
     """Each notification caused a rebalance of its own, inside the callback, where it could lock up."""
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     before = first.rebalancer.state.rebalances
     for n in range(5, 20):
         make_topic(server, n)
@@ -115,8 +94,7 @@ def test_kafka_989_and_4409_no_round_begins_during_a_shutdown(server: FakeZooKee
     """A shutdown during a rebalance or a topic's event left a thread that fetched without a client, or a deadlock. Here
     both are events of one thread, in either order.
     """
-    member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
-    settle([member, other])
+    member, _other = settled_group(server, "ab")
     change = NodeChanged(paths.ids(GROUP))
     for event in (StopRequested(), change) if last else (change, StopRequested()):
         member.events.put(event)
@@ -135,22 +113,15 @@ def test_kafka_1010_a_broker_that_vanishes_harms_nothing(server: FakeZooKeeper) 
         server.put(paths.broker(broker), BROKER)
     session = server.session()
     session.open(Deadline(1))
-    original = session.children
-
-    def then_one_leaves(*arguments: Any, **options: Any) -> Any:
-        names = original(*arguments, **options)
-        server.remove(paths.broker(2))
-        return names
-
-    session.children = then_one_leaves  # type: ignore[method-assign]
+    after(session, "children", lambda: server.remove(paths.broker(2)))
     assert [broker.broker_id for broker in registered_brokers(session, Deadline(1))] == [1]
 
 
 def test_kafka_1848_shutdown_does_not_wait_for_the_next_attempt(server: FakeZooKeeper) -> None:
     """Between the attempts of a rebalance nobody looked whether the consumer was to be shut down."""
     member = SteppedMember(server, "a")
-    failing(member, "transact", 1)
-    failing(member, "read", 1_000_000)
+    fail(member.session, "transact", 1)
+    fail(member.session, "read", 1_000_000)
     member.step()
     assert member.rebalancer.state.phase is Phase.STARTING
     member.schedule.due = float("inf")
@@ -161,8 +132,7 @@ def test_kafka_1848_shutdown_does_not_wait_for_the_next_attempt(server: FakeZooK
 
 def test_kafka_2169_a_session_that_does_not_come_back_is_told(server: FakeZooKeeper) -> None:
     """That no new session could be had after an expiry was not reported: the consumer owned nothing, in silence."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.session.suspend()
     member.step()
     assert phase(member) is Phase.SUSPENDED
@@ -176,8 +146,7 @@ def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> 
     """A connection broke while the first start was being stored, so a second fetcher asked for the start as well. The
     partition jumped to the second answer: back, or with ``largest`` forward over messages.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     position = member.owned[tp(0)]
     member.events.put(StartsResolved({position: 77}))
     member.events.put(StartsResolved({position: 90}))
@@ -196,8 +165,7 @@ def test_a_due_reconciliation_does_not_spin_while_it_cannot_run(server: FakeZooK
     than its interval the group's thread took a whole core; with a round that failed each time it came again at once,
     however long the pause was to be.
     """
-    member = SteppedMember(server, "a", interval=1000.0, backoff=1000.0, backoff_max=1000.0)
-    settle([member])
+    member = settled(server, "a", interval=1000.0, backoff=1000.0, backoff_max=1000.0)
     if away == "ZooKeeper":
         member.session.suspend()
     else:
@@ -211,28 +179,18 @@ def test_a_due_reconciliation_does_not_spin_while_it_cannot_run(server: FakeZooK
     assert due > monotonic() + 100.0
 
 
-def test_a_start_that_cannot_be_read_twice_is_read_in_the_end(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_cannot_be_read_twice_is_read_in_the_end(server: FakeZooKeeper) -> None:
     """The second failure came while a round was concluded, where the state table allows no demand for another round.
     The round counted as failed, with an error of ours in the log.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     position = member.owned[tp(0)]
     nodes = member.coordinator.rounds.owner_nodes
-    reread, failures = nodes.reread, [RegistryUnavailableError("no answer"), RegistryUnavailableError("no answer")]
-
-    def failing_twice(partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, KnownOffset]:
-        if failures:
-            raise failures.pop()
-        return reread(partitions, deadline)
-
-    monkeypatch.setattr(nodes, "reread", failing_twice)
+    failed = fail(nodes, "reread", 2)
     member.events.put(StartsStored({position: 3}, frozenset({position})))
     server.put(paths.offset(GROUP, tp(0)), b"9")
     settle([member])
-    assert not failures
+    assert len(failed) == 2
     assert member.owned[tp(0)].consumed == 9
 
 
@@ -242,8 +200,7 @@ def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
     """With ``rebalance.drain.timeout.ms`` above some three seconds, one message that took its time at the shutdown
     kept the group's thread until the session was closed under it, and nothing of any partition was committed.
     """
-    member = SteppedMember(server, "a", drain=3600.0)
-    settle([member])
+    member = settled(server, "a", drain=3600.0)
     waited: list[float] = []
 
     def noting(_: Sequence[PartitionPosition], limit: Deadline) -> None:
@@ -274,8 +231,7 @@ def test_an_endless_expression_costs_its_time_limit_once(
         return allows(self, topic, exclude_internal)
 
     monkeypatch.setattr(TopicFilter, "allows", counted)
-    member = SteppedMember(server, "m")
-    settle([member])
+    member = settled(server, "m")
     assert len(member.owned) == 2
     for partitions in range(3, 8):
         make_topic(server, partitions)
@@ -289,8 +245,7 @@ def test_a_node_wanted_but_not_claimed_is_deleted_later(server: FakeZooKeeper) -
     events ended it before that. The next round gave the partition to another member. By then nobody remembered our
     node, so that member waited for it as long as our session lived.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     nodes = member.coordinator.rounds.owner_nodes
     server.put(paths.owner(GROUP, tp(0)), b"garbage")
     nodes.doubt([tp(0)])

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
-from time import monotonic
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import (
+    GROUP,
+    SteppedMember,
+    make_topic,
+    new_server,
+    node_at,
+    offsets,
+    owners,
+    settle,
+    settled,
+    tp,
+)
+from tests.concurrency.staging import after, before, unavailable
+from tests.simulated_clock import Simulation
 from tests.timing import eventually, scaled
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetCommitError, OffsetConflictError, RegistryUnavailableError
+from zkconsumer.errors import OffsetCommitError, OffsetConflictError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.zookeeper import registration
 from zkconsumer.member.zookeeper.state_machine import State
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_values import NodeEvent, NodeEventKind
 
 FOREIGN = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
-
-
-def tp(partition: int, topic: str = "t") -> TopicPartition:
-    return TopicPartition(topic, partition)
 
 
 def own(partition: int) -> str:
@@ -37,11 +43,7 @@ def own(partition: int) -> str:
 
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    for partition in range(4):
-        made.put(paths.offset(GROUP, tp(partition)), b"10")
-    return made
+    return new_server(4, offset=10)
 
 
 def reconciled(member: SteppedMember) -> None:
@@ -49,40 +51,21 @@ def reconciled(member: SteppedMember) -> None:
     settle([member])
 
 
-def raced(
-    monkeypatch: pytest.MonkeyPatch, target: object, method: str, deed: Callable[[], None], *, after: bool = False
-) -> None:
-    """Something is done right before (or after) the next call of a method."""
-    original = getattr(target, method)
-
-    def call(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(target, method, original)
-        if not after:
-            deed()
-        answer = original(*arguments, **options)
-        if after:
-            deed()
-        return answer
-
-    monkeypatch.setattr(target, method, call)
-
-
 # ---- the look at everything, every rebalance.interval.ms ----
 
 
-def test_a_waiting_member_reconciles_all_the_same(server: FakeZooKeeper) -> None:
+def test_a_waiting_member_reconciles_all_the_same(clock: Simulation, server: FakeZooKeeper) -> None:
     """Every round put the reconciliation off, and a member that waits for a partition has a round every other second.
     While a foreign process held one partition, the member found no lost watch and no operator's rewind.
     """
     server.put(own(3), b"stranger")
-    member = SteppedMember(server, "a", interval=0.2)
-    settle([member])
+    member = settled(server, "a", interval=20.0)
     assert member.coordinator.phase is State.WAITING
     server.put(paths.offset(GROUP, tp(0)), b"3")
-    end = monotonic() + scaled(20)
-    while member.owned[tp(0)].consumed != 3:
+    for _ in range(15):
+        clock.now += 2.0
         member.step()
-        assert monotonic() < end
+    assert member.owned[tp(0)].consumed == 3
 
 
 def lose_watch(server: FakeZooKeeper, path: str) -> None:
@@ -101,8 +84,7 @@ def test_a_reconciliation_reads_few_registrations_in_turn(server: FakeZooKeeper)
     nothing = FOREIGN.replace(b'"t":1', b"")
     for number in range(most):
         server.put(foreign(number), nothing, ephemeral_owner=5)
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     server.operations.clear()
     reconciled(member)
     # beside them: our own, the topic, our owner nodes, and the versions of our offset nodes
@@ -116,8 +98,7 @@ def test_a_reconciliation_reads_few_registrations_in_turn(server: FakeZooKeeper)
 
 @pytest.mark.parametrize("lost", ["the members", "our registration", "an owner node of ours", "the topic"])
 def test_a_lost_watch_is_made_up_for_by_the_next_reconciliation(server: FakeZooKeeper, lost: str) -> None:
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     mine = paths.member(GROUP, member.consumer)
     for path in (paths.ids(GROUP), mine, own(3), paths.topic("t")):
         lose_watch(server, path)
@@ -161,11 +142,9 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     transaction, and heard of the deletion when the node existed again. It took the node for gone, failed to create it,
     took the existing one for a foreign node, created it anew, and so on.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     path = paths.member(GROUP, member.consumer) if whose == "our registration" else own(3)
-    before = server.node(path)
-    assert before is not None
+    before = node_at(server, path)
     member.cache._fired(NodeEvent(NodeEventKind.DELETED, path))
     rebalances = member.rebalancer.state.rebalances
     settle([member])
@@ -175,11 +154,15 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_an_overwritten_owner_node_leaves_with_its_partition(server: FakeZooKeeper) -> None:
+@pytest.mark.parametrize("noticed", [False, True])
+def test_an_overwritten_owner_node_leaves_with_its_partition(server: FakeZooKeeper, noticed: bool) -> None:
     """It was lost and in no list any more, so it stood until our session ended, and the next owner waited."""
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     server.put(own(3), b"garbage")
+    if noticed:
+        first.finish(tp(3))
+        with pytest.raises(OffsetCommitError):
+            first.commit()
     second = SteppedMember(server, "b")
     settle([second, first])
     assert set(second.owned) == {tp(2), tp(3)}
@@ -188,21 +171,8 @@ def test_an_overwritten_owner_node_leaves_with_its_partition(server: FakeZooKeep
 def test_an_owner_node_overwritten_during_a_release_is_released(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = SteppedMember(server, "a")
-    settle([first])
-    raced(monkeypatch, first.coordinator.rounds.owner_nodes, "release", lambda: server.put(own(3), b"garbage"))
-    second = SteppedMember(server, "b")
-    settle([second, first])
-    assert set(second.owned) == {tp(2), tp(3)}
-
-
-def test_what_a_commit_found_lost_is_released_where_it_moves_on(server: FakeZooKeeper) -> None:
-    first = SteppedMember(server, "a")
-    settle([first])
-    server.put(own(3), b"garbage")
-    first.finish(tp(3))
-    with pytest.raises(OffsetCommitError):
-        first.commit()
+    first = settled(server, "a")
+    before(first.coordinator.rounds.owner_nodes, "release", lambda: server.put(own(3), b"garbage"))
     second = SteppedMember(server, "b")
     settle([second, first])
     assert set(second.owned) == {tp(2), tp(3)}
@@ -213,8 +183,8 @@ def test_a_release_between_claim_and_watch_is_seen_at_once(
 ) -> None:
     """No watch tells of it: it was made after the first look, and gone before the second."""
     member = SteppedMember(server, "a", backoff_max=1000.0)
-    raced(monkeypatch, member.session, "transact", lambda: server.put(own(3), b"x", ephemeral_owner=99))
-    raced(monkeypatch, member.coordinator.rounds.owner_nodes, "claim", lambda: server.remove(own(3)), after=True)
+    before(member.session, "transact", lambda: server.put(own(3), b"x", ephemeral_owner=99))
+    after(member.coordinator.rounds.owner_nodes, "claim", lambda: server.remove(own(3)))
     settle([member])
     assert set(owners(server)) == {0, 1, 2, 3}
 
@@ -224,11 +194,9 @@ def test_a_refused_release_keeps_nothing_else_from_moving(
 ) -> None:
     """Every round failed at it, for ever: no other partition was claimed or released any more."""
     make_topic(server, 2, "other")
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     server.refuse(own(3), "delete")
-    second = SteppedMember(server, "b")
-    settle([first, second])
+    second = settled(server, "b", beside=[first])
     first.subscribe({"t": 1, "other": 1})
     settle([first, second])
     assert set(second.owned) == {tp(2)}
@@ -240,8 +208,7 @@ def test_a_refused_release_keeps_nothing_else_from_moving(
 def test_a_hostile_owner_node_fills_neither_state_nor_log(server: FakeZooKeeper) -> None:
     server.put(own(2), b"x" * 1_000_000)
     server.put(own(3), b"two\nlines\x00")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     text = str(member.rebalancer.state)
     assert len(text) < 1000
     assert "\n" not in text
@@ -257,7 +224,7 @@ def test_of_two_with_one_id_at_the_same_moment_one_waits(
     """Neither saw the other, and who came second took the first's registration for its own, with its partitions."""
     member = SteppedMember(server, "a")
     mine = paths.member(GROUP, member.consumer)
-    raced(monkeypatch, member.session, "create", lambda: server.put(mine, FOREIGN, ephemeral_owner=777))
+    before(member.session, "create", lambda: server.put(mine, FOREIGN, ephemeral_owner=777))
     settle([member])
     assert (dict(member.owned), owners(server)) == ({}, {})
     assert re.search(f"{mine} is held by session 0x309: .* \\(since [0-9:]{{8}}\\)", str(member.rebalancer.state))
@@ -270,16 +237,14 @@ def test_who_cannot_register_gives_up_what_it_owns(server: FakeZooKeeper) -> Non
     """An operator deletes our node, and another process with our consumer.id creates its own before us. The group then
     assigns our partitions to others. We released nothing, because no round of ours got that far.
     """
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.finish(tp(3), 2)
     mine = paths.member(GROUP, member.consumer)
     server.remove(mine)
     server.put(mine, FOREIGN, ephemeral_owner=777)
     settle([member])
     assert (dict(member.owned), owners(server), offsets(server)[3]) == ({}, {}, 12)
-    other = SteppedMember(server, "b")
-    settle([member, other])
+    other = settled(server, "b", beside=[member])
     assert set(other.owned) == {tp(2), tp(3)}
     server.remove(mine)
     settle([member, other])
@@ -298,9 +263,9 @@ def test_an_overwritten_registration_without_answer_is_made_anew(
 
     def lost() -> None:
         server.put(paths.member(GROUP, member.consumer), FOREIGN.replace(b'"t":1', b'"t":5'))
-        raise RegistryUnavailableError("the answer was lost")
+        unavailable()
 
-    raced(monkeypatch, member.session, way, lost, after=True)
+    after(member.session, way, lost)
     settle([member])
     assert set(owners(server).values()) == {f"{member.consumer}-0"}
 
@@ -350,7 +315,7 @@ def test_the_state_says_what_a_member_waits_for_and_since_when(
     member.session.expire_unnoticed()
     member.session.resume()
     with monkeypatch.context() as patch:
-        patch.setattr(member.session, "children", lambda *_: _refuse())
+        patch.setattr(member.session, "children", unavailable)
         member.step(3)
     assert re.match(r"failed because staged \(since later\); tried again, owning 0 of 4 partitions", says())
     settle([member])
@@ -362,32 +327,26 @@ def test_the_state_says_what_a_member_waits_for_and_since_when(
     assert says() == "closed"
 
 
-def _refuse() -> None:
-    raise RegistryUnavailableError("staged")
-
-
 def test_a_round_that_fails_is_tried_for_ever(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The original gives up after four times, and stays registered."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     with monkeypatch.context() as patch:
-        patch.setattr(member.session, "read", lambda *_, **__: _refuse())
+        patch.setattr(member.session, "read", unavailable)
         make_topic(server, 6)
         settle([member], 300)
     settle([member])
     assert len(member.owned) == 6
 
 
-def test_a_release_without_a_watch_is_found_at_the_next_look(server: FakeZooKeeper) -> None:
+def test_a_release_without_a_watch_is_found_at_the_next_look(clock: Simulation, server: FakeZooKeeper) -> None:
     server.put(own(3), b"stranger", ephemeral_owner=5)
-    member = SteppedMember(server, "a", backoff_max=0.2)
-    settle([member])
+    member = settled(server, "a", backoff=1.0, backoff_max=1.0)
     lose_watch(server, own(3))
     server.remove(own(3))
-    end = monotonic() + scaled(20)
-    while len(member.owned) < 4:
+    for _ in range(3):
+        clock.now += 1.0
         member.step()
-        assert monotonic() < end
+    assert len(member.owned) == 4
 
 
 # ---- what may not be read ----
@@ -399,8 +358,7 @@ def test_a_member_whose_node_we_may_not_read_harms_nobody(server: FakeZooKeeper)
     server.put(foreign, FOREIGN, ephemeral_owner=5)
     server.put(own(1), f"{GROUP}_z-0".encode(), ephemeral_owner=5)
     server.refuse(foreign, "read")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     assert set(member.owned) == {tp(0), tp(2), tp(3)}
     assert foreign in str(member.rebalancer.state)
     assert "left to unreadable members: t-1" in str(member.rebalancer.state)
@@ -409,8 +367,7 @@ def test_a_member_whose_node_we_may_not_read_harms_nobody(server: FakeZooKeeper)
 def test_an_offset_without_read_rights_harms_only_its_partition(server: FakeZooKeeper) -> None:
     """It is not guessed."""
     server.refuse(paths.offset(GROUP, tp(2)), "read")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     assert set(member.owned) == {tp(0), tp(1), tp(3)}
     assert "does not let us read it" in str(member.rebalancer.state)
     assert paths.offset(GROUP, tp(2)) in str(member.rebalancer.state)
@@ -421,8 +378,7 @@ def test_an_offset_without_read_rights_harms_only_its_partition(server: FakeZooK
 
 def test_lost_rights_to_an_offset_stop_its_partition_only(server: FakeZooKeeper) -> None:
     """The rights are taken away while the partition is consumed."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     before = {n: member.owned[tp(n)] for n in (0, 1, 3)}
     server.refuse(paths.offset(GROUP, tp(2)), "read", "write")
     member.finish(tp(2), 1)
@@ -440,8 +396,7 @@ def test_lost_rights_to_an_offset_stop_its_partition_only(server: FakeZooKeeper)
 def test_a_topic_that_we_may_not_read_harms_only_itself(server: FakeZooKeeper) -> None:
     make_topic(server, 2, "other")
     server.refuse(paths.topic("other"), "read")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.subscribe({"t": 1, "other": 1})
     settle([member])
     assert len(member.owned) == 4
@@ -451,8 +406,7 @@ def test_a_topic_that_we_may_not_read_harms_only_itself(server: FakeZooKeeper) -
 def test_an_owner_node_that_we_may_not_read_is_somebodys(server: FakeZooKeeper) -> None:
     server.put(own(3), b"x", ephemeral_owner=5)
     server.refuse(own(3), "read")
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     assert set(member.owned) == {tp(0), tp(1), tp(2)}
     assert "t-3, held by a node that ZooKeeper does not let us read since" in str(member.rebalancer.state)
 
@@ -465,8 +419,7 @@ def test_offsets_whose_directory_was_deleted_are_made_again(server: FakeZooKeepe
     """``ConsumerGroupCommand --delete --topic`` does that. A transaction makes no parents, so no commit of an owner
     succeeded any more.
     """
-    member = SteppedMember(server, "a", conflict=conflict)
-    settle([member])
+    member = settled(server, "a", conflict=conflict)
     member.finish(tp(0), 5)
     server.remove(paths.offset_topic(GROUP, "t"))
     reconciled(member)
@@ -486,8 +439,7 @@ def test_offsets_whose_directory_was_deleted_are_made_again(server: FakeZooKeepe
 
 def test_a_second_foreign_write_frees_no_stopped_partition(server: FakeZooKeeper) -> None:
     """With ``offset.conflict=raise`` the partition flowed again, from wherever somebody wrote next."""
-    member = SteppedMember(server, "a", conflict="raise")
-    settle([member])
+    member = settled(server, "a", conflict="raise")
     member.finish(tp(0), 5)
     for offset in (3, 4):
         server.put(paths.offset(GROUP, tp(0)), b"%d" % offset)
@@ -506,8 +458,7 @@ def test_a_second_foreign_write_frees_no_stopped_partition(server: FakeZooKeeper
 
 def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited for the whole of ``rebalance.drain.timeout.ms``, which may be a minute."""
-    member = SteppedMember(server, "a", drain=3600.0)
-    settle([member])
+    member = settled(server, "a", drain=3600.0)
     member.owned[tp(3)].held_until = 11
     slices = 0
 
@@ -528,8 +479,7 @@ def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.M
 
 def test_a_failing_step_of_leaving_still_ends_the_thread(server: FakeZooKeeper) -> None:
     """It was tried again for ever, by a thread that nobody could end."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
 
     def broken() -> None:
         raise KeyError("a mistake of ours")
@@ -545,8 +495,7 @@ def test_a_round_that_fails_unexpectedly_shows_in_the_state(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It went on saying "owning 4 of 4 partitions", however often its rounds failed."""
-    member = SteppedMember(server, "a", backoff=0.01, backoff_max=0.05)
-    settle([member])
+    member = settled(server, "a", backoff=0.01, backoff_max=0.05)
 
     def broken(*_: object) -> None:
         raise ValueError("a mistake of ours")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.concurrency.group import TOPIC, SteppedMember, make_topic, offsets, settle
+from tests.concurrency.group import TOPIC, SteppedMember, new_server, offsets, settle, settled
 from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer.errors import OffsetCommitError, OffsetConflictError
 from zkconsumer.model import TopicPartition
@@ -19,9 +19,7 @@ START, OURS, THEIRS = 50, 60, 20
 
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 2)
-    return made
+    return new_server(2)
 
 
 @pytest.fixture
@@ -33,8 +31,7 @@ def store() -> MemoryStore:
 
 def reset(server: FakeZooKeeper, store: MemoryStore, conflict: str = "adopt", *, dual: bool = False) -> SteppedMember:
     """A member that was at ``OURS`` when somebody wrote ``THEIRS``; its group's thread has not heard of it yet."""
-    member = SteppedMember(server, "a", store=store, expires=True, conflict=conflict, dual=dual)
-    settle([member])
+    member = settled(server, "a", store=store, expires=True, conflict=conflict, dual=dual)
     member.finish(HERE, OURS - START)
     member.commit()
     assert store.offsets[HERE] == OURS
@@ -71,8 +68,7 @@ def test_dual_nodes_follow_a_reset(server: FakeZooKeeper, store: MemoryStore) ->
     settle([member])
     assert (offsets(server)[0], store.offsets[HERE]) == (THEIRS, THEIRS)
     member.stop()
-    other = SteppedMember(server, "b", store=store, expires=True, dual=True)
-    settle([other])
+    other = settled(server, "b", store=store, expires=True, dual=True)
     assert other.owned[HERE].consumed == THEIRS
 
 

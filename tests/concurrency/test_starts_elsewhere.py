@@ -8,24 +8,26 @@ import logging
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, try_again
+from tests.concurrency.group import (
+    GROUP,
+    new_server,
+    offsets,
+    owners,
+    settle,
+    settled,
+    tp,
+    try_again,
+)
 from tests.unit.offsets.fakes import MemoryStore, failing
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.member.events import StartsResolved
-from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
 
-def tp(partition: int) -> TopicPartition:
-    return TopicPartition(TOPIC, partition)
-
-
 @pytest.fixture
 def server() -> FakeZooKeeper:
-    server = FakeZooKeeper()
-    make_topic(server, 2)
-    return server
+    return new_server(2)
 
 
 def never() -> MemoryStore:
@@ -39,8 +41,7 @@ def test_the_start_is_what_the_store_says(server: FakeZooKeeper) -> None:
     store = MemoryStore()
     store.offsets = {tp(0): 7, tp(1): 9}
     server.put(paths.offset(GROUP, tp(0)), b"100")  # of the time before the move: it is not asked any more
-    member = SteppedMember(server, "a", store=store)
-    settle([member])
+    member = settled(server, "a", store=store)
     assert {t.partition: p.fetched for t, p in member.delivery.flowing.items()} == {0: 7, 1: 9}
 
 
@@ -48,8 +49,7 @@ def test_with_dual_commit_it_is_the_larger_of_both(server: FakeZooKeeper) -> Non
     store = MemoryStore()
     store.offsets = {tp(0): 7, tp(1): 9}
     server.put(paths.offset(GROUP, tp(0)), b"100")
-    member = SteppedMember(server, "a", store=store, dual=True)
-    settle([member])
+    member = settled(server, "a", store=store, dual=True)
     assert {t.partition: p.fetched for t, p in member.delivery.flowing.items()} == {0: 100, 1: 9}
     member.commit()
     assert (store.offsets, offsets(server)) == ({tp(0): 100, tp(1): 9}, {0: 100, 1: 9})
@@ -63,8 +63,7 @@ def test_what_somebody_wrote_into_the_node_counts_alone(
     """The larger of both would undo what an operator set back, who finds the offsets in ZooKeeper."""
     store = MemoryStore()
     store.offsets = {tp(0): 50, tp(1): 50}
-    member = SteppedMember(server, "a", store=store, dual=True)
-    settle([member])
+    member = settled(server, "a", store=store, dual=True)
     member.finish(tp(0), 40)
     member.commit()
     member.finish(tp(0), 10)
@@ -91,13 +90,11 @@ def test_what_somebody_wrote_into_the_node_counts_alone(
 def test_a_silent_store_holds_up_the_start_and_nothing_else(server: FakeZooKeeper) -> None:
     """In the original the search for the coordinator has no end, and a rebalance or a shutdown hangs in it."""
     store = never()
-    first = SteppedMember(server, "a", store=store)
-    settle([first])
+    first = settled(server, "a", store=store)
     assert set(first.owned) == {tp(0), tp(1)}
     assert first.rebalancer.first_round.done()
     assert first.delivery.flowing == {}
-    second = SteppedMember(server, "b", store=store)
-    settle([first, second])
+    second = settled(server, "b", store=store, beside=[first])
     assert owners(server) == {0: f"{first.consumer}-0", 1: f"{second.consumer}-0"}
     store.trouble = lambda: None
     store.offsets = {tp(0): 7, tp(1): 9}
@@ -110,8 +107,7 @@ def test_a_silent_store_holds_up_the_start_and_nothing_else(server: FakeZooKeepe
 
 def test_an_answer_for_a_former_ownership_starts_nothing(server: FakeZooKeeper) -> None:
     store = never()
-    member = SteppedMember(server, "a", store=store)
-    settle([member])
+    member = settled(server, "a", store=store)
     old = member.owned[tp(0)]
     store.trouble = lambda: None
     try_again(member)  # the answer is on its way
@@ -124,8 +120,7 @@ def test_an_answer_for_a_former_ownership_starts_nothing(server: FakeZooKeeper) 
 
 def test_a_start_that_was_reset_is_in_the_store_before_it_counts(server: FakeZooKeeper) -> None:
     store = MemoryStore()
-    member = SteppedMember(server, "a", store=store)
-    settle([member])
+    member = settled(server, "a", store=store)
     position = member.owned[tp(0)]
     assert position.fetched is None
     store.trouble = failing(BrokerUnavailableError("away"))
@@ -142,8 +137,7 @@ def test_a_start_that_was_reset_is_in_the_store_before_it_counts(server: FakeZoo
 def test_without_a_right_to_write_the_other_store_has_the_start(server: FakeZooKeeper) -> None:
     server.refuse(paths.offset(GROUP, tp(0)), "create", "write")
     store = MemoryStore()
-    member = SteppedMember(server, "a", store=store, dual=True)
-    settle([member])
+    member = settled(server, "a", store=store, dual=True)
     member.events.put(StartsResolved({member.owned[tp(0)]: 77}))
     settle([member], 30)
     assert store.offsets == {tp(0): 77}
@@ -155,20 +149,17 @@ def test_an_unreadable_node_does_no_harm_if_it_is_not_used(
 ) -> None:
     server.put(paths.offset(GROUP, tp(0)), b"rubbish")
     with caplog.at_level(logging.ERROR):
-        both = SteppedMember(server, "a", store=MemoryStore(), dual=True)
-        settle([both])
+        both = settled(server, "a", store=MemoryStore(), dual=True)
     assert set(both.owned) == {tp(1)}  # an offset is not guessed
     both.stop()
-    alone = SteppedMember(server, "b", store=MemoryStore())
-    settle([alone])
+    alone = settled(server, "b", store=MemoryStore())
     assert set(alone.owned) == {tp(0), tp(1)}
 
 
 def test_a_leaving_member_commits_to_the_store(server: FakeZooKeeper) -> None:
     store = MemoryStore()
     store.offsets = {tp(0): 7, tp(1): 9}
-    member = SteppedMember(server, "a", store=store, dual=True)
-    settle([member])
+    member = settled(server, "a", store=store, dual=True)
     member.finish(tp(0), 3)
     member.stop()
     assert (store.offsets, offsets(server)) == ({tp(0): 10, tp(1): 9}, {0: 10, 1: 9})

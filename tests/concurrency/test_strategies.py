@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle, settled
 from zkconsumer import ConsumerConfig
 from zkconsumer.assignors import NO_RACKS, Members, Partitions, Racks, assignment_strategy
 from zkconsumer.assignors.assignor import assignor
@@ -21,13 +21,6 @@ from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
-
-
-@pytest.fixture
-def server() -> FakeZooKeeper:
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    return made
 
 
 def config(strategy: str, **properties: str) -> ConsumerConfig:
@@ -85,29 +78,24 @@ def test_our_strategy_needs_the_advertisement_of_the_whole_group(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.rebalance_round")
-    first = SteppedMember(server, "a", strategy=strategy("average-by-circle"), extra=CIRCLE)
-    settle([first])
-    old = SteppedMember(server, "b")
-    settle([first, old])
+    first = settled(server, "a", strategy=strategy("average-by-circle"), extra=CIRCLE)
+    old = settled(server, "b", beside=[first])
     assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}, "range while one member does not say"
     said = [r for r in caplog.records if "average-by-circle" in r.message]
     assert [r.levelname for r in said] == ["WARNING"], "said once, not in each round"
     assert "g_b do not advertise the strategy" in said[0].message
     assert "range is in effect" in said[0].message
     old.stop()
-    new = SteppedMember(server, "b", strategy=strategy("average-by-circle"), extra=CIRCLE)
-    settle([first, new])
+    settled(server, "b", strategy=strategy("average-by-circle"), extra=CIRCLE, beside=[first])
     assert owners(server) == {0: "g_a-0", 1: "g_b-0", 2: "g_a-0", 3: "g_b-0"}
     assert "the whole group agrees now" in caplog.text
 
 
 def test_a_group_that_refuses_to_be_mixed_keeps_what_it_owns(server: FakeZooKeeper) -> None:
     refusing = strategy("average-by-circle", assignment_mixed_group="refuse")
-    first = SteppedMember(server, "a", strategy=refusing, extra=CIRCLE)
-    settle([first])
+    first = settled(server, "a", strategy=refusing, extra=CIRCLE)
     before = dict(first.owned)
-    old = SteppedMember(server, "b")
-    settle([first, old])
+    old = settled(server, "b", beside=[first])
     assert dict(first.owned) == before
     assert set(owners(server).values()) == {"g_a-0"}
     assert "refused until they do" in first.rebalancer.state.detail
@@ -121,8 +109,7 @@ def test_a_strategy_that_raises_leaves_the_assignment_in_force(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     made, chosen = failing(monkeypatch)
-    member = SteppedMember(server, "a", strategy=made)
-    settle([member])
+    member = settled(server, "a", strategy=made)
     before = dict(member.owned)
     chosen.fails = error
     make_topic(server, 6)
@@ -144,8 +131,7 @@ def test_lost_partitions_come_back_while_the_strategy_fails(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, chosen = failing(monkeypatch)
-    member = SteppedMember(server, "a", strategy=made)
-    settle([member])
+    member = settled(server, "a", strategy=made)
     chosen.fails = ValueError("no")
     member.session.expire()
     settle([member])
@@ -158,8 +144,7 @@ def test_a_member_whose_strategy_fails_at_once_joins_and_says_so(
 ) -> None:
     made, chosen = failing(monkeypatch)
     chosen.fails = ValueError("no room")
-    member = SteppedMember(server, "a", strategy=made)
-    settle([member])
+    member = settled(server, "a", strategy=made)
     assert member.rebalancer.first_round.done()
     assert server.node(paths.member(GROUP, "g_a")) is not None
     assert "no room" in str(member.rebalancer.state)
@@ -180,8 +165,7 @@ def test_an_impossible_assignment_is_refused_as_a_whole(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, nonsense: Any
 ) -> None:
     made, chosen = failing(monkeypatch)
-    member = SteppedMember(server, "a", strategy=made)
-    settle([member])
+    member = settled(server, "a", strategy=made)
     monkeypatch.setattr(chosen, "assign", lambda *_: nonsense)
     make_topic(server, 5)
     settle([member])
@@ -214,8 +198,7 @@ def test_racks_are_read_for_strategies_that_want_them(server: FakeZooKeeper) -> 
 
 def test_strategies_that_ask_for_no_racks_read_no_leader(server: FakeZooKeeper) -> None:
     lead(server, {0: 1, 1: 1, 2: 1, 3: 1}, {1: "east"})
-    member = SteppedMember(server, "a", strategy=strategy("roundrobin"))
-    settle([member])
+    member = settled(server, "a", strategy=strategy("roundrobin"))
     server.operations.clear()
     lead(server, {0: 2}, {2: "west"})
     settle([member])
@@ -305,6 +288,5 @@ def test_a_strategy_that_raises_systemexit_ends_no_member(server: FakeZooKeeper)
         def __call__(self, view: object, threads: object) -> Assignment:
             raise SystemExit(3)
 
-    member = SteppedMember(server, "a", strategy=Quitting(ConsumerConfig(zookeeper_connect="z", group_id=GROUP)))
-    settle([member])
+    member = settled(server, "a", strategy=Quitting(ConsumerConfig(zookeeper_connect="z", group_id=GROUP)))
     assert "SystemExit" in member.rebalancer.state.detail

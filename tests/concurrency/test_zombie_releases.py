@@ -6,15 +6,12 @@ tells them apart either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
-from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, new_server, node_at, owners, settle, settled
+from tests.concurrency.staging import after, before, unavailable
+from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -25,36 +22,28 @@ P2, P3 = TopicPartition(TOPIC, 2), TopicPartition(TOPIC, 3)
 @pytest.fixture
 def server() -> FakeZooKeeper:
     """Of four partitions the last one was never started."""
-    made = FakeZooKeeper()
-    make_topic(made, 4)
-    for number in range(3):
-        made.put(paths.offset(GROUP, TopicPartition(TOPIC, number)), b"10")
+    made = new_server(4, offset=10)
+    made.remove(paths.offset(GROUP, P3))
     return made
 
 
 def node_of(server: FakeZooKeeper, tp: TopicPartition) -> int:
-    node = server.node(paths.owner(GROUP, tp))
-    assert node is not None
-    return node.czxid
+    return node_at(server, paths.owner(GROUP, tp)).czxid
 
 
 def test_a_release_in_a_later_session_leaves_claims_of_others(server: FakeZooKeeper) -> None:
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     second = SteppedMember(server, "b")
     claimed: list[int] = []
-    revoke = first.delivery.revoke
 
-    def stopped_meanwhile(positions: Sequence[PartitionPosition]) -> None:
-        revoke(positions)
-        if positions and not claimed:
-            first.session.expire_unnoticed()
-            settle([second])
-            claimed.append(node_of(server, P3))
-            first.session.suspend()
-            first.session.resume()
+    def stopped_meanwhile() -> None:
+        first.session.expire_unnoticed()
+        settle([second])
+        claimed.append(node_of(server, P3))
+        first.session.suspend()
+        first.session.resume()
 
-    first.delivery.revoke = stopped_meanwhile  # type: ignore[method-assign]
+    after(first.delivery, "revoke", stopped_meanwhile)
     second.step(2)
     first.step(2)
     assert claimed == [node_of(server, P3)], "its owner has not lost it"
@@ -63,23 +52,18 @@ def test_a_release_in_a_later_session_leaves_claims_of_others(server: FakeZooKee
 
 
 def test_an_unanswered_release_is_not_repeated_on_others_claims(server: FakeZooKeeper) -> None:
-    first = SteppedMember(server, "a")
-    settle([first])
+    first = settled(server, "a")
     first.finish(P2, 5)
     second = SteppedMember(server, "b")
     second.step(4)
     claimed: list[int] = []
-    transact = first.session.transact
 
-    def lossy(build: Callable[[Any], None], deadline: Deadline) -> Any:
-        if claimed:
-            return transact(build, deadline)
-        transact(build, deadline)
+    def claimed_before_the_answer() -> None:
         settle([second])
         claimed.append(node_of(server, P3))
-        raise RegistryUnavailableError("no answer in time")
+        unavailable()
 
-    first.session.transact = lossy  # type: ignore[method-assign]
+    after(first.session, "transact", claimed_before_the_answer)
     first.step(2)
     assert claimed == [node_of(server, P3)], "its owner has not lost it"
     settle([first, second])
@@ -91,18 +75,8 @@ def test_a_claim_that_came_into_another_session_is_given_back(server: FakeZooKee
     group's thread heard of the end of the first one. Nobody knew of these owner nodes any more.
     """
     first = SteppedMember(server, "a")
-    transact = first.session.transact
-    late: list[bool] = []
-
-    def in_the_next_session(build: Callable[[Any], None], deadline: Deadline) -> Any:
-        if not late:
-            late.append(True)
-            first.session.expire()
-        return transact(build, deadline)
-
-    first.session.transact = in_the_next_session  # type: ignore[method-assign]
+    before(first.session, "transact", first.session.expire)
     first.step(2)
-    assert late
     assert len(owners(server)) == 4
     second = SteppedMember(server, "b")
     second.step()
@@ -113,8 +87,7 @@ def test_a_claim_that_came_into_another_session_is_given_back(server: FakeZooKee
 
 def test_a_last_commit_after_its_deadline_releases_nothing(server: FakeZooKeeper) -> None:
     """Its partitions may have been claimed again by then, by ourselves too."""
-    member = SteppedMember(server, "a")
-    settle([member])
+    member = settled(server, "a")
     member.finish(P2, 5)
     held = list(member.owned.values())
     known = member.committer.surrender(held, commit=True, held=NONE_HELD, deadline=Deadline(0.0), release=True)

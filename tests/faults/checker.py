@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
-from tests.faults.history import NEVER, SECOND, Fault, HandOut, History, Ownership, Process, topic_of
+from tests.faults.history import NEVER, SECOND, Fault, HandOut, History, Ownership, Process
 from tests.faults.recoveries import recovery
 from tests.faults.verdict import Rules, Verdict
 
@@ -69,7 +69,7 @@ def one_owner(found: History, rules: Rules, verdict: Verdict) -> None:
                 verdict.past_gate.append(text)
             else:
                 verdict.late.append(text)
-        elif hand_out.at > holder.end + SEEN_NS + int(rules.unowned * SECOND):
+        elif hand_out.at > holder.end + SEEN_NS:
             after = (hand_out.at - holder.end) / SECOND
             text = f"{where}, {after:.3f} s after its owner node was gone"
             (verdict.past_gate if _past_the_gate(found, hand_out) else verdict.late).append(text)
@@ -105,7 +105,7 @@ def _past_the_gate(found: History, hand_out: HandOut) -> bool:
 
 def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
     """I2: all acknowledged messages are handed out, and no commit passes the finished messages."""
-    verdict.lost, verdict.absent = _never_handed_out(found, rules)
+    verdict.lost, verdict.absent = _never_handed_out(found)
     if verdict.lost:
         verdict.violations.append(f"I2: {len(verdict.lost)} lost, such as {', '.join(verdict.lost[:5])}")
     finished = {tp: _Finished(all_of_it) for tp, all_of_it in found.hand_outs.items()}
@@ -127,14 +127,14 @@ def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
                     verdict.violations.append(f"I2: the offset of {tp} went back from {before.value} to {after.value}")
 
 
-def _never_handed_out(found: History, rules: Rules) -> tuple[list[str], list[str]]:
+def _never_handed_out(found: History) -> tuple[list[str], list[str]]:
     """Return the acknowledged messages that were never handed out, and apart from them those missing in the log.
 
     An idempotent producer accepts an answer without an offset as an acknowledgement. Then the message may be missing in
     the log itself, which shows no gap.
     """
     handed_out = {(hand_out.tp, hand_out.offset) for hand_out in _all(found)}
-    missing = [place for place in found.acked if place not in handed_out and topic_of(place[0]) not in rules.drop]
+    missing = [place for place in found.acked if place not in handed_out]
     lost = [f"{tp} {offset}" for tp, offset in sorted(missing)]
     absent: list[str] = []
     for tp, values in found.somewhere.items():
@@ -142,7 +142,7 @@ def _never_handed_out(found: History, rules: Rules) -> tuple[list[str], list[str
         offsets = {hand_out.offset for hand_out in found.hand_outs.get(tp, ())}
         whole = bool(offsets) and offsets == set(range(max(offsets) + 1))
         for value, at in sorted(values.items()):
-            if value not in came and topic_of(tp) not in rules.drop:
+            if value not in came:
                 # whatever was acknowledged later stands behind it
                 not_there = whole and at <= found.acked_until.get(tp, -1)
                 (absent if not_there else lost).append(f"{tp} {value!r}")
@@ -390,12 +390,3 @@ def _all(found: History) -> Iterator[HandOut]:
 
 def _place(hand_out: HandOut) -> str:
     return f"{hand_out.tp} {hand_out.offset} by {hand_out.process.who}"
-
-
-def kept(found: History, tps: Iterable[str], begin: int, end: int) -> bool:
-    """Return whether these partitions had the same owner node all that time."""
-    for tp in tps:
-        holder = found.owner(tp, begin)
-        if holder is None or holder.end < end or found.owner(tp, end) is not holder:
-            return False
-    return True

@@ -1,6 +1,6 @@
 """One consumer group under test: a topic, a load, a watcher, members, and the faults.
 
-One thread uses ``Group``. The driver's event log has all its actions, so the checker needs only the logs.
+One thread uses ``RecordedGroup``. The driver's event log has all its actions, so the checker needs only the logs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, monotonic_ns, time_ns
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
@@ -24,13 +24,13 @@ from kazoo.handlers.threading import KazooTimeoutError
 from tests.cluster.in_process import by_range
 from tests.cluster.legacy_member import LegacyMember
 from tests.faults.checker import check
-from tests.faults.events import SUFFIX, EventLog, read_all
+from tests.faults.events import SUFFIX, EventLog, Tail, read_all
 from tests.faults.history import History, history
-from tests.faults.processes import Member, Producer, Watcher, driver_log
+from tests.faults.processes import MemberProcess, Producer, Watcher, driver_log
 from tests.faults.proxy import Proxy
 from tests.faults.verdict import Rules, Verdict
 from tests.sessions import end_session
-from tests.timing import eventually, scaled, time_factor
+from tests.timing import eventually, scaled
 
 DRAIN_S = 40.0
 SETTLE_S = 40.0
@@ -60,12 +60,11 @@ class Timing:
         return self.runs if self.runs is not None else quick if self.session < 3 else full
 
 
-class Servers:
+class Servers(NamedTuple):
     """The addresses of the servers: ZooKeeper's own, and the brokers'."""
 
-    def __init__(self, connect: str, bootstrap: str) -> None:
-        self.connect = connect
-        self.bootstrap = bootstrap
+    connect: str
+    bootstrap: str
 
 
 @dataclass(slots=True)
@@ -97,7 +96,7 @@ class Links:
             proxy.close()
 
 
-class Group:
+class RecordedGroup:
     """A group under test. A context manager: it starts topic, watcher and load, and ends every process."""
 
     def __init__(
@@ -115,7 +114,7 @@ class Group:
         self.name = name
         self.timing = timing
         self.topics = dict(topics)
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, MemberProcess] = {}
         self.legacy: dict[str, LegacyMember] = {}
         self.links: dict[str, Links] = {}
         self.directory = Path(tempfile.mkdtemp(prefix=f"zkconsumer-faults-{name}-"))
@@ -125,6 +124,7 @@ class Group:
         self._work = work
         self._wants_load = load
         self._lives: dict[str, int] = {}
+        self._tails: dict[Path, Tail] = {}  # of processes that have ended
         self._faults = 0
         self._mishap: list[str] = []
         self.keep = False
@@ -199,7 +199,7 @@ class Group:
             **self._properties,
         }
 
-    def join(self, name: str, *, linked: bool = False, ready: bool = True, **config: Any) -> Member:
+    def join(self, name: str, *, linked: bool = False, ready: bool = True, **config: Any) -> MemberProcess:
         """Start a member; ``linked``: through proxies of its own (``links``). ``config``: as the process takes it,
         ``properties`` over the group's.
         """
@@ -209,7 +209,7 @@ class Group:
         if "whitelist" not in config:
             config.setdefault("topics", dict.fromkeys(self.topics, 1))
         life = self._lives[name] = self._lives.get(name, -1) + 1
-        member = Member(
+        member = MemberProcess(
             self.directory, name, life, properties=properties, **{"work": self._work, **config}
         ).start()  # fmt: skip
         self.members[name] = member
@@ -231,7 +231,7 @@ class Group:
             "broker.address.map": ",".join(f"{at}={proxy.address}" for at, proxy in links.brokers.items()),
         }
 
-    def start(self, count: int = 3, *, linked: tuple[str, ...] = (), **config: Any) -> list[Member]:
+    def start(self, count: int = 3, *, linked: tuple[str, ...] = (), **config: Any) -> list[MemberProcess]:
         """Start ``count`` members a, b, c ... and wait until they are settled and every partition has hand-outs."""
         for number in range(count):
             name = chr(ord("a") + number)
@@ -253,11 +253,11 @@ class Group:
         member.start().wait_ready()
         return member
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: MemberProcess) -> None:
         """End a member cleanly and wait for its end."""
         self.gone(member, tell=True)
 
-    def gone(self, member: Member, *, tell: bool = False) -> None:
+    def gone(self, member: MemberProcess, *, tell: bool = False) -> None:
         """Wait for the end of a member after its signal."""
         if tell:
             member.terminate()
@@ -322,7 +322,7 @@ class Group:
 
         eventually(lambda: seen() >= wanted, seconds, f"hand-outs of all of {self.name}: {self.describe}")
 
-    def abandoned(self, victim: Member) -> None:
+    def abandoned(self, victim: MemberProcess) -> None:
         """Wait until other members own all partitions of this member."""
 
         def others_own() -> bool:
@@ -337,7 +337,7 @@ class Group:
 
     # ---- faults ----
 
-    def fault(self, kind: str, victim: Member | None = None, **about: Any) -> Open:
+    def fault(self, kind: str, victim: MemberProcess | None = None, **about: Any) -> Open:
         """Log a fault. Call it right before the fault."""
         if victim is not None:
             about |= {"victim": victim.name, "pid_of": victim.pid}
@@ -345,7 +345,7 @@ class Group:
         self._faults += 1
         return Open(self._faults - 1, self.log)
 
-    def kill(self, victim: Member, kind: str = "kill") -> Open:
+    def kill(self, victim: MemberProcess, kind: str = "kill") -> Open:
         """Kill a member (SIGKILL). It is no member of the group any more."""
         fault = self.fault(kind, victim)
         victim.signal(signal.SIGKILL)
@@ -355,7 +355,7 @@ class Group:
         return fault
 
     @contextlib.contextmanager
-    def frozen(self, victim: Member, kind: str = "freeze", **about: Any) -> Iterator[Open]:
+    def frozen(self, victim: MemberProcess, kind: str = "freeze", **about: Any) -> Iterator[Open]:
         """Freeze a member (SIGSTOP) for a block (SIGCONT)."""
         fault = self.fault(kind, victim, **about)
         victim.signal(signal.SIGSTOP)
@@ -366,7 +366,7 @@ class Group:
             victim.signal(signal.SIGCONT)
             fault.healed()
 
-    def expire(self, victim: Member) -> Open:
+    def expire(self, victim: MemberProcess) -> Open:
         """End a member's session on the server: another client takes it over and closes it."""
         identity = victim.session
         fault = self.fault("expiry", victim)
@@ -415,14 +415,8 @@ class Group:
                 continue
             tail = next((m.tail for m in self.members.values() if m.log_path == path), None)
             if tail is None:
-                tail = self._past.setdefault(path, _tail(path))
+                tail = self._tails.setdefault(path, Tail(path))
             yield from (event for event in tail.look() if event["e"] == "h")
-
-    @property
-    def _past(self) -> dict[Path, Any]:
-        if not hasattr(self, "_past_tails"):
-            self._past_tails: dict[Path, Any] = {}
-        return self._past_tails
 
     def finish(self, *, drain: float = DRAIN_S) -> None:
         """Drain the group, end every member cleanly, and end the watcher a moment later."""
@@ -453,9 +447,13 @@ class Group:
                 log.at(int(m.at * 1e9) + shift, "h", **place, v=value, th=0, legacy=True)
             log.close()
 
+    def history_so_far(self) -> History:
+        """Return the history of all logs."""
+        return history(read_all(self.directory))
+
     def judge(self, rules: Rules | None = None) -> tuple[Verdict, History]:
         """Return the verdict and the history of the logs. Call it after :meth:`finish`."""
-        found = history(read_all(self.directory))
+        found = self.history_so_far()
         rules = rules or Rules(commit=self.timing.commit, bound=self.timing.bound)
         verdict = check(found, rules)
         verdict.violations += self._mishap
@@ -466,7 +464,7 @@ class Group:
 class _Description:
     """A description of a group for the message of a failure, made when it is printed."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: RecordedGroup) -> None:
         self._group = group
 
     def __str__(self) -> str:
@@ -475,12 +473,6 @@ class _Description:
             f"{m.name}: {m.state or '-'}{'' if m.running else ' (ended)'}" for m in group.members.values()
         )
         return f"owners {group.owners()}, states {states}, logs in {group.directory}"
-
-
-def _tail(path: Path) -> Any:
-    from tests.faults.events import Tail
-
-    return Tail(path)
 
 
 def _topic(tp: str) -> str:
@@ -500,8 +492,3 @@ def _within(predicate: Callable[[], bool], seconds: float) -> bool:
 def sleep(seconds: float) -> None:
     """Let a fault last. This is the length of the fault, and not a wait for a condition."""
     threading.Event().wait(seconds)
-
-
-def slack() -> float:
-    """Return the factor of time limits on this machine."""
-    return time_factor()

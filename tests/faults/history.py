@@ -6,7 +6,6 @@ by its consumer id.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -271,8 +270,3 @@ def _broken(found: History, event: Event) -> None:
             fault.healed = at
         else:
             fault.settled = at
-
-
-def topic_of(tp: str) -> str:
-    """Return the topic in a partition's name."""
-    return re.sub(r"-(-?\d+)$", "", tp)

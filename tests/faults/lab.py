@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from tests.faults.group import Group, Servers, Timing
+from tests.faults.group import RecordedGroup, Servers, Timing
 from tests.faults.history import History
 from tests.faults.verdict import Rules, Verdict
 from zkconsumer.devcluster import DevCluster
@@ -82,13 +82,13 @@ class Lab:
         timing: Timing | None = None,
         assignment: Mapping[int, list[int]] | None = None,
         **options: Any,
-    ) -> Iterator[Group]:
+    ) -> Iterator[RecordedGroup]:
         """Return a group with its own topic. ``assignment`` gives the topic's replicas."""
         cluster = self.cluster
         name = new_name(f"row{row}")
         cluster.create_topic(name, partitions, assignment=assignment)
         servers = Servers(cluster.zookeeper_connect, cluster.bootstrap_servers)
-        with Group(servers, name, timing or self.timing, {name: partitions}, **options) as group:
+        with RecordedGroup(servers, name, timing or self.timing, {name: partitions}, **options) as group:
             group.random.seed(self.random.random())
             directories = _directories.get()
             group.keep = self.keep or directories is not None
@@ -96,7 +96,7 @@ class Lab:
                 directories.append(group.directory)
             yield group
 
-    def populate(self, group: Group, count: int = 3, **options: Any) -> None:
+    def populate(self, group: RecordedGroup, count: int = 3, **options: Any) -> None:
         """Start ``count`` members of ours and, in a mixed lab, one of the original."""
         if self.mixed:
             group.join_legacy("scala")
@@ -130,7 +130,7 @@ class Report:
     figures: list[str] = field(default_factory=list)
     failure: str = ""
 
-    def judged(self, group: Group, rules: Rules) -> History:
+    def judged(self, group: RecordedGroup, rules: Rules) -> History:
         """Add the verdict about a group's logs. A row may have several groups."""
         verdict, found = group.judge(rules)
         into = self.verdict

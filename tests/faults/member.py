@@ -4,7 +4,6 @@ CONFIG is a JSON file:
 - ``name`` and ``log``; ``control``, a named pipe with one JSON command in each line
 - ``properties`` of the connector; ``topics`` (name -> streams), or ``whitelist`` with ``streams``
 - ``work``: seconds of work for each message; ``limits``: resource limits by name
-- ``main_reads``: the main thread reads the first stream, and the signal handler itself shuts down.
 
 Each stream has its own thread, and the main thread waits for SIGTERM or a command. Two threads belong to the harness:
 one reads the commands, the other logs each change of the connector's state.
@@ -35,21 +34,16 @@ LOOK_EVERY_S = 0.025
 USAGE_EVERY_S = 2.0
 LEAVING_S = 3.0
 _real_time = time.time
-_real_time_ns = time.time_ns
 
 
 class Listener(ConsumerRebalanceListener):
-    """A listener that logs its calls. A command sets ``on_call`` for the next call."""
+    """A listener that logs its calls."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
-        self.on_call: Callable[[], None] | None = None
 
     def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
         self.log("releasing", tps=_flat(partitions))
-        if self.on_call is not None:
-            action, self.on_call = self.on_call, None
-            action()
 
     def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
         self.log("lost", tps=_flat(partitions))
@@ -104,25 +98,22 @@ def threads() -> list[str]:
     return sorted(t.name for t in threading.enumerate() if not t.name.startswith(("harness-", "MainThread")))
 
 
-class Member:
+class LoggingMember:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.log = EventLog(Path(config["log"]), config["name"], role="member")
         self.work = float(config.get("work", 0.0))
         self.once: deque[tuple[str, float]] = deque()  # what befalls the next messages
         self.ended = threading.Event()
-        self.closers: list[threading.Thread] = []
-        self.listener = Listener(self.log)
         self.connector = ZookeeperConsumerConnector(config["properties"])
-        self.connector.set_consumer_rebalance_listener(self.listener)
+        self.connector.set_consumer_rebalance_listener(Listener(self.log))
         self.failed = False
-        self.closed = False
         self.readers: list[threading.Thread] = []
 
     # ---- life ----
 
     def run(self) -> None:
-        signal.signal(signal.SIGTERM, self._told_to_end)
+        signal.signal(signal.SIGTERM, lambda *_: self.ended.set())
         control = os.open(self.config["control"], os.O_RDWR)  # so that it never ends
         self._start("harness-control", self._control, control)
         before = (threads(), descriptors())
@@ -142,13 +133,8 @@ class Member:
         else:
             self.log("ready", consumer=self.connector.consumer_id, streams=[s.name for s in streams])
             self._read_all(streams)
-        self.close("main")
+        self._close()
         self._leave(*before)
-
-    def _told_to_end(self, *_: object) -> None:
-        if self.config.get("main_reads"):
-            self.close("handler")
-        self.ended.set()
 
     def _streams(self) -> list[Any]:
         if "whitelist" in self.config:
@@ -158,29 +144,25 @@ class Member:
         return [stream for streams in made.values() for stream in streams]
 
     def _read_all(self, streams: list[Any]) -> None:
-        first = 1 if self.config.get("main_reads") else 0
-        for number, stream in list(enumerate(streams))[first:]:
+        for number, stream in enumerate(streams):
             self.readers.append(self._start(f"harness-reader-{number}", self._read, stream, number))
-        if first:
-            self._read(streams[0], 0)
         while not self.ended.wait(0.2) and any(reader.is_alive() for reader in self.readers):
             pass
 
-    def close(self, where: str) -> None:
+    def _close(self) -> None:
         """Shut down and log the time it took."""
         begin = time.monotonic_ns()
-        self.log.at(begin, "close_begin", where=where)
+        self.log.at(begin, "close_begin", where="main")
         try:
             self.connector.shutdown()
         except BaseException as error:
             self.log("error", where="shutdown", error=repr(error))
-        self.closed = True
-        self.log("close_end", where=where, seconds=(time.monotonic_ns() - begin) / 1e9)
+        self.log("close_end", where="main", seconds=(time.monotonic_ns() - begin) / 1e9)
         self.ended.set()
 
     def _leave(self, threads_before: list[str], descriptors_before: dict[str, str]) -> None:
-        for thread in (*self.closers, *self.readers):
-            thread.join(2 * LEAVING_S)
+        for reader in self.readers:
+            reader.join(2 * LEAVING_S)
         stuck = [reader.name for reader in self.readers if reader.is_alive()]
         end = time.monotonic() + LEAVING_S
         while True:
@@ -295,22 +277,8 @@ class Member:
                 except BaseException as error:
                     self.log("error", where="command", error=repr(error))
 
-    def _do_close(self, where: str = "main") -> None:
-        if where == "main":
-            self.ended.set()
-        elif where == "thread":
-            self.closers.append(self._start("harness-closing", self.close, "thread"))
-        elif where == "twice":
-            for number in range(2):
-                self.closers.append(self._start(f"harness-closing-{number}", self.close, f"twice {number}"))
-        elif where == "callback":
-            self.listener.on_call = lambda: self.close("callback")
-
     def _do_befall(self, what: str, seconds: float = 0.0, times: int = 1) -> None:
         self.once.extend([(what, seconds)] * times)
-
-    def _do_work(self, seconds: float) -> None:
-        self.work = seconds
 
     def _do_forget_session(self) -> None:
         """Make kazoo believe that its session has expired, although it has not."""
@@ -381,7 +349,7 @@ def main() -> None:
     logging.Formatter.default_time_format = "%H:%M:%S"
     level = getattr(logging, config.get("log_level", "INFO"))
     logging.basicConfig(level=level, format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s")
-    Member(config).run()
+    LoggingMember(config).run()
 
 
 if __name__ == "__main__":

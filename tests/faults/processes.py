@@ -105,7 +105,7 @@ class Recorded:
             self.wait_end()  # which also closes the pipes to one that ended by itself
 
 
-class Member(Recorded):
+class MemberProcess(Recorded):
     """A member process of our connector."""
 
     module = "member"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.faults.history import NEVER, SECOND, Fault, History, topic_of
+from tests.faults.history import NEVER, SECOND, Fault, History
 from tests.faults.verdict import Recovery, Rules, Verdict
 
 
@@ -22,7 +22,7 @@ def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
             span = _moved(found, fault, until)
             spans[-1] = span or spans[-1]
             continue
-        first = {tp: _first_after(found, tp, fault, begin) for tp in tps if topic_of(tp) not in rules.drop}
+        first = {tp: _first_after(found, tp, fault, begin) for tp in tps}
         # there may have been no message to hand out: only partitions with hand-outs in that time count
         if not first:
             continue

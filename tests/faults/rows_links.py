@@ -6,10 +6,10 @@ from time import monotonic, monotonic_ns
 
 from kazoo.client import KazooClient
 
-from tests.faults.group import Group, Open, sleep
+from tests.faults.group import Open, RecordedGroup, sleep
 from tests.faults.history import SECOND
 from tests.faults.lab import Lab, Report, row
-from tests.faults.processes import Member
+from tests.faults.processes import MemberProcess
 from tests.timing import eventually
 
 
@@ -131,7 +131,7 @@ def hopeless(lab: Lab) -> float:
     return 3 * lab.timing.session + lab.timing.tick + 2.0
 
 
-def _works(report: Report, group: Group, delay: float) -> list[tuple[str, float, float]]:
+def _works(report: Report, group: RecordedGroup, delay: float) -> list[tuple[str, float, float]]:
     """Return the recovery if it was slow."""
     fault = group.fault("slow link", group.members["b"], loses=False, heals=True)
     group.links["b"].zookeeper.carry(delay, jitter=delay / 4)
@@ -147,7 +147,7 @@ def _works(report: Report, group: Group, delay: float) -> list[tuple[str, float,
     return [("a leave over a slow link", seconds, bound)] if seconds > bound else []
 
 
-def _works_or_gives_up(lab: Lab, report: Report, group: Group, delay: float) -> None:
+def _works_or_gives_up(lab: Lab, report: Report, group: RecordedGroup, delay: float) -> None:
     """Delay answers by nearly a session timeout. The member serves if they are in time, and reports it if not."""
     victim = group.members["b"]
     fault = group.fault("slow link", victim, heals=True)
@@ -159,7 +159,7 @@ def _works_or_gives_up(lab: Lab, report: Report, group: Group, delay: float) -> 
     _heal(group, fault)
 
 
-def _gives_up(lab: Lab, report: Report, group: Group, delay: float) -> None:
+def _gives_up(lab: Lab, report: Report, group: RecordedGroup, delay: float) -> None:
     victim = group.members["b"]
     fault = group.fault("dead link", victim)
     begin = monotonic_ns()
@@ -171,18 +171,18 @@ def _gives_up(lab: Lab, report: Report, group: Group, delay: float) -> None:
     _heal(group, fault)
 
 
-def _heal(group: Group, fault: Open) -> None:
+def _heal(group: RecordedGroup, fault: Open) -> None:
     group.links["b"].zookeeper.carry()
     fault.healed()
     _whole(group)
     fault.settled()
 
 
-def _whole(group: Group) -> None:
+def _whole(group: RecordedGroup) -> None:
     if "c" not in group.members:
         group.plan("join")
         _ = group.join("c", ready=False)
     for member in group.members.values():
-        assert isinstance(member, Member)
+        assert isinstance(member, MemberProcess)
         member.wait_for("ready")
     group.settle()

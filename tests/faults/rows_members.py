@@ -1,18 +1,15 @@
-"""Faults of members: rows 1 to 5, 7, 26, 29, 30 of the matrix."""
+"""Faults of members: rows 1, 2, 4, 5, 7, 29 and 30 of the matrix."""
 
 from __future__ import annotations
 
-import threading
-from contextlib import ExitStack
 from time import monotonic_ns
 from typing import Any
 
 from tests.faults.checker import CLEAN, said
-from tests.faults.events import read_all
-from tests.faults.group import Group, sleep
-from tests.faults.history import SECOND, History, history
+from tests.faults.group import RecordedGroup, sleep
+from tests.faults.history import SECOND
 from tests.faults.lab import Lab, Report, row
-from tests.faults.processes import Member
+from tests.faults.processes import MemberProcess
 from tests.timing import eventually
 
 
@@ -66,24 +63,6 @@ def bounced(lab: Lab, report: Report) -> None:
     report.require(not report.verdict.duplicates[CLEAN], "I4: duplicates on clean moves")
 
 
-@row("3", "SIGSTOP for half the session", mixed=True)
-def paused_briefly(lab: Lab, report: Report) -> None:
-    with lab.group("3") as group:
-        lab.populate(group)
-        for _ in range(lab.timing.times(2, 5)):
-            victim = group.members[group.random.choice(sorted(group.members))]
-            begin, before = monotonic_ns(), group.owners()
-            with group.frozen(victim, "short pause", loses=False, heals=True) as fault:
-                sleep(lab.timing.session / 2)
-            group.flow()
-            fault.settled()
-            report.require(group.owners() == before, "a pause of half a session moved partitions")
-            group.note("paused", begin=begin)
-        group.finish()
-        # SIGCONT is followed by the next look at the lease and the next fetch, no more
-        report.judged(group, lab.rules(bounds={"short pause": 2.0}, rounds=0 if not lab.mixed else None))
-
-
 @row("4", "zombie: SIGSTOP for two sessions under load", quick=True, mixed=True)
 def zombie(lab: Lab, report: Report) -> None:
     with lab.group("4", work=0.002) as group:
@@ -95,7 +74,7 @@ def zombie(lab: Lab, report: Report) -> None:
     told_of_zombies(report)
 
 
-def freeze_and_thaw(lab: Lab, group: Group) -> None:
+def freeze_and_thaw(lab: Lab, group: RecordedGroup) -> None:
     """Make one zombie: freeze it until others own its partitions and have hand-outs, then resume it."""
     victim = group.members[group.random.choice(sorted(group.members))]
     sleep(group.random.uniform(0.0, 0.6))
@@ -112,36 +91,6 @@ def told_of_zombies(report: Report) -> None:
     report.tell(f"{report.verdict.frozen_runs} freezes: {late} late, {past} past the gate")
     for text in report.verdict.past_gate:
         report.tell(f"past the gate: {text}")
-
-
-@row("4x50", "fifty zombies at 200 messages a second")
-def zombies(lab: Lab, report: Report) -> None:
-    # three groups side by side, each with a load of its own
-    groups, failures = 3, []
-    each = -(-lab.timing.times(9, 50) // groups)
-
-    def one(number: int, group: Group) -> None:
-        try:
-            for _ in range(each):
-                freeze_and_thaw(lab, group)
-            group.finish()
-        except BaseException as failure:
-            failures.append(failure)
-
-    with ExitStack() as stack:
-        made = [stack.enter_context(lab.group("4x50", work=0.002)) for _ in range(groups)]
-        for group in made:
-            group.start(3)
-        threads = [threading.Thread(target=one, args=pair, name=f"zombies-{pair[0]}") for pair in enumerate(made)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
-        for group in made:
-            report.judged(group, lab.rules(bounds={"thaw": 4.0}))
-    told_of_zombies(report)
 
 
 @row("5", "the session expires", quick=True, mixed=True)
@@ -164,7 +113,7 @@ def expired(lab: Lab, report: Report) -> None:
         report.require(said(found, "rejoining|suspended"), "I9: no state told of the expiry")
 
 
-def _just_then(group: Group, victim: Member, when: str) -> None:
+def _just_then(group: RecordedGroup, victim: MemberProcess, when: str) -> None:
     """Wait for the moment of a kill: the begin of a commit, a claim, or a joining member's rebalance."""
     if when == "idle":
         sleep(group.random.uniform(0.0, 0.5))
@@ -195,38 +144,8 @@ def leftovers(lab: Lab, report: Report) -> None:
             eventually(lambda v=victim, o=old: v.session[0] != o, 20, "another session")  # type: ignore[misc]
             group.settle()
             fault.settled()
-            waits = said(_so_far(group), "in use|waiting|held by|session|registered", begin, who=victim.name)
+            waits = said(group.history_so_far(), "in use|waiting|held by|session|registered", begin, who=victim.name)
             report.require(waits, "I9: nothing told of waiting for the own old nodes")
-        group.finish()
-        report.judged(group, lab.rules())
-
-
-def _so_far(group: Group) -> History:
-    return history(read_all(group.directory))
-
-
-@row("26", "one consumer.id twice")
-def twice(lab: Lab, report: Report) -> None:
-    with lab.group("26") as group:
-        group.start(2)
-        first = group.members["a"]
-        second = group.join("again", ready=False, properties={"consumer.id": "a"})
-        eventually(lambda: "held by session" in second.state, 20, "a refusal")
-        report.tell(f"the second says: {second.state[:90]}")
-        del group.members["again"]
-        group.flow()
-        report.require(not second.hand_outs(), "I1: the second one of a name got messages")
-        fault = group.kill(first)
-        group.members["again"] = second
-        second.wait_for("ready")
-        group.settle()
-        fault.settled()
-        # one that comes while the name is taken for good gives up and says why
-        third = group.join("third", ready=False, properties={"consumer.id": "b", "rebalance.max.retries": 4})
-        error = third.wait_for("failed", 30)["error"]
-        report.require("ConsumerIdInUse" in error, f"I9: the third says {error}")
-        third.wait_end()
-        group.members.pop("third").kill()
         group.finish()
         report.judged(group, lab.rules())
 
@@ -289,7 +208,7 @@ def user_code(lab: Lab, report: Report) -> None:
         report.require(bool(found.hand_outs), "nothing was handed out")
 
 
-def _without_resources(group: Group, report: Report) -> None:
+def _without_resources(group: RecordedGroup, report: Report) -> None:
     """Deny members a resource. They raise and leave nothing behind, which the checker verifies."""
     ended = 0
     tries: list[dict[str, Any]] = [{"limits": {"NOFILE": count}} for count in (7, 9, 11)]

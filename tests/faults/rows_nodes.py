@@ -1,4 +1,4 @@
-"""Faults of nodes in ZooKeeper: rows 16, 23 to 25, 27 and 28 of the matrix."""
+"""Faults of nodes in ZooKeeper: rows 16, 23, 25 and 27 of the matrix."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from pathlib import Path
 from time import monotonic_ns
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
 from kazoo.security import make_acl
 
 from tests.faults.checker import said
-from tests.faults.events import Event, read_all
-from tests.faults.group import Group, sleep
-from tests.faults.history import SECOND, History, history
+from tests.faults.group import RecordedGroup, sleep
+from tests.faults.history import SECOND
 from tests.faults.lab import Lab, Report, row
 from tests.faults.proxy import Proxy
 from tests.timing import eventually, scaled
@@ -24,11 +22,6 @@ from zkconsumer.zookeeper import node_codecs
 
 _VECTORS = Path(__file__).parents[1] / "vectors" / "data"
 _LONG = b'{"version":1,"subscription":{"t":1},"pattern":"static","x":' + b"[" * 100_000
-
-
-def so_far(group: Group) -> History:
-    """Return the history so far."""
-    return history(read_all(group.directory))
 
 
 def odd_contents(what: str) -> dict[str, bytes]:
@@ -80,7 +73,7 @@ def _cannot_be_read(data: bytes, path: str) -> bool:
     return False
 
 
-def _all_say(group: Group, text: str) -> bool:
+def _all_say(group: RecordedGroup, text: str) -> bool:
     return all(text in member.state for member in group.members.values())
 
 
@@ -139,13 +132,13 @@ def strangers(lab: Lab, report: Report) -> None:
         report.judged(group, lab.rules(bounds={"dead stranger": lab.timing.bound + lab.patience}))
 
 
-def _named(group: Group, report: Report) -> None:
-    found = so_far(group)
+def _named(group: RecordedGroup, report: Report) -> None:
+    found = group.history_so_far()
     for number, holder in ((0, "stranger-0"), (1, "tool-0"), (2, "dead-0")):
         report.require(said(found, f"{group.name}-{number}.*{holder}"), f"I9: nothing names {holder}")
 
 
-def _quiet(group: Group, report: Report, seconds: float) -> None:
+def _quiet(group: RecordedGroup, report: Report, seconds: float) -> None:
     """Check that a member with a long wait for another one uses little CPU and few requests."""
     lines = {name: len(m.errors_text(100_000).splitlines()) for name, m in group.members.items()}
     before = {name: m.wait_for("usage") for name, m in group.members.items()}
@@ -188,7 +181,7 @@ def refused(lab: Lab, report: Report) -> None:
         report.judged(group, lab.rules(bounds={"rights": 2.0, "rights to claim": 2.0}))
 
 
-def _no_claims(lab: Lab, report: Report, group: Group) -> None:
+def _no_claims(lab: Lab, report: Report, group: RecordedGroup) -> None:
     """Forbid the creation of owner nodes: owned partitions flow on, and free ones wait until it is allowed again."""
     owners = f"/consumers/{group.name}/owners/{group.name}"
     group.zookeeper.set_acls(owners, [make_acl("world", "anyone", read=True, delete=True, admin=True)])
@@ -203,46 +196,6 @@ def _no_claims(lab: Lab, report: Report, group: Group) -> None:
     fault.healed()
     group.settle()
     fault.settled()
-
-
-@row("24", "topics, brokers, offsets and owners that cannot be read")
-def unreadable_nodes(lab: Lab, report: Report) -> None:
-    with lab.group("24") as group:
-        zookeeper, base = group.zookeeper, f"/consumers/{group.name}/offsets/{group.name}"
-        bad = {0: b"", 1: b"abc", 2: b"9e9", 3: b"9223372036854775808"}
-        for number, data in bad.items():
-            zookeeper.create(f"{base}/{number}", data, makepath=True)
-        zookeeper.create("/brokers/ids/4711", b"no broker", ephemeral=True)
-        zookeeper.create("/brokers/ids/4712", b'{"version":9}', ephemeral=True)
-        zookeeper.create("/brokers/ids/words", b"{}", ephemeral=True)
-        odd = {f"{group.name}-odd{number}": data for number, data in enumerate(odd_contents("topic_node").values())}
-        for name, data in odd.items():
-            zookeeper.create(f"/brokers/topics/{name}", data)
-        try:
-            for name in "abc":
-                group.join(name, ready=False, whitelist=f"{group.name}.*", streams=1)
-            free = {f"{group.name}-{number}" for number in range(4, 8)}
-            group.flow(among=free)
-            stuck = [e for m in group.members.values() for e in m.hand_outs() if e["tp"] not in free and not _odd(e)]
-            report.require(not stuck, f"I3: an offset was guessed: {stuck[:3]}")
-            told = " ".join(m.state + m.errors_text(100_000) for m in group.members.values())
-            for number in bad:
-                report.require(f"{base}/{number}" in told, f"I9: nothing names {base}/{number}")
-            fault = group.fault("offsets repaired", loses=False, heals=True)
-            for number in bad:
-                zookeeper.set(f"{base}/{number}", b"0")
-            fault.healed()
-            group.flow()
-            fault.settled()
-        finally:
-            for name in odd:
-                zookeeper.delete(f"/brokers/topics/{name}", recursive=True)
-        group.finish()
-        report.judged(group, lab.rules(ordered=False, drop=frozenset(odd), bounds={"offsets repaired": 22.0}))
-
-
-def _odd(event: Event) -> bool:
-    return "-odd" in event["tp"]
 
 
 @row("25", "hostile sizes and names", harsh=True)
@@ -286,47 +239,3 @@ def hostile_sizes(lab: Lab, report: Report) -> None:
         group.settle(60)
         group.finish()
         report.judged(group, lab.rules(bounds={"hostile nodes": 20.0}, rounds=None))
-
-
-@row("28", "an operator deletes and overwrites our nodes")
-def operator(lab: Lab, report: Report) -> None:
-    with lab.group("28") as group:
-        group.start(3)
-        zookeeper, base = group.zookeeper, f"/consumers/{group.name}"
-        owner = f"{base}/owners/{group.name}/0"
-        victim = next(m for m in group.members.values() if m.consumer in group.owners()[f"{group.name}-0"][0])
-
-        def deed(kind: str, *paths: str, data: bytes | None = None) -> None:
-            begin, before = monotonic_ns(), {path: zookeeper.exists(path).czxid for path in paths}
-            fault = group.fault(kind, victim if len(paths) == 1 else None)
-            for path in paths:
-                if data is None:
-                    zookeeper.delete(path, recursive=True)
-                else:
-                    zookeeper.set(path, data)
-            anew = lambda: all(_anew(zookeeper, path, czxid) for path, czxid in before.items())  # noqa: E731
-            eventually(anew, 20, f"{kind}: made again")
-            report.tell(f"{kind}: made again after {(monotonic_ns() - begin) / SECOND:.2f} s")
-            group.settle()
-            fault.settled()
-
-        deed("id deleted", f"{base}/ids/{victim.consumer}")
-        deed("owner deleted", owner)
-        deed("owner overwritten", owner, data=b"somebody_else-0")
-        deed("everything deleted", *(f"{base}/ids/{m.consumer}" for m in group.members.values()), owner)
-        fault = group.fault("group deleted")
-        for _ in range(3):  # they make their nodes again while we delete
-            with contextlib.suppress(KazooException):
-                zookeeper.delete(base, recursive=True)
-        group.settle(60)
-        fault.settled()
-        group.finish()
-        rules = lab.rules(
-            ordered=False, unowned=1.0, anew=frozenset({"group deleted"}), bounds={"group deleted": 5.0}, rounds=None
-        )
-        report.judged(group, rules)
-
-
-def _anew(zookeeper: KazooClient, path: str, czxid: int) -> bool:
-    stat = zookeeper.exists(path)
-    return stat is not None and stat.czxid != czxid

@@ -1,4 +1,4 @@
-"""Faults of servers: rows 12 to 15 and 17 to 19 of the matrix, and an ensemble that loses its leader."""
+"""Faults of servers: rows 12, 14, 15 and 17 to 19 of the matrix, and an ensemble that loses its leader."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from time import monotonic_ns
 from typing import Any
 
 from tests.faults.checker import said
-from tests.faults.events import Event, read_all
-from tests.faults.group import Group, Servers, sleep
-from tests.faults.history import SECOND, History, history
+from tests.faults.events import Event
+from tests.faults.group import RecordedGroup, Servers, sleep
+from tests.faults.history import SECOND
 from tests.faults.lab import PARTITIONS, Lab, Report, row
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import EmbeddedKafka, ZooKeeperEnsemble
@@ -22,11 +22,6 @@ from zkconsumer.zookeeper.cluster_admin import Admin
 
 OUTAGE = {"zookeeper crash": 6.0, "outage": 12.0}
 """Seconds: a connection that broke is tried again after at most one, and a whole session after the rest."""
-
-
-def so_far(group: Group) -> History:
-    """Return the history so far."""
-    return history(read_all(group.directory))
 
 
 @row("12", "ZooKeeper killed and back after a second", quick=True)
@@ -45,47 +40,14 @@ def zookeeper_crash(lab: Lab, report: Report) -> None:
             group.settle()
             fault.settled()
             report.require(group.owners() == before, "the return of ZooKeeper moved partitions")
-            report.require(said(so_far(group), "suspended", begin), "I9: nothing told of the outage")
+            report.require(said(group.history_so_far(), "suspended", begin), "I9: nothing told of the outage")
         group.finish()
         found = report.judged(group, lab.rules(bounds=OUTAGE))
         report.require(not found.of("lost"), "a blip shorter than the lease cost more than the pause")
         report.require(not report.verdict.duplicates, "a blip shorter than the lease made messages come again")
 
 
-@row("13", "ZooKeeper away for three sessions, and a member dies meanwhile")
-def zookeeper_away(lab: Lab, report: Report) -> None:
-    session = lab.timing.session
-    with lab.group("13") as group:
-        group.start(3)
-        for number in range(lab.timing.times(1, 3)):
-            fault = group.fault("outage", heals=True, loses=False)
-            begin = monotonic_ns()
-            lab.cluster.zookeeper.stop()
-            sleep(session * 1.5)
-            dead = group.members["c"] if number % 2 == 0 else None
-            if dead is not None:
-                group.kill(dead, "kill")
-            # with one that comes first in the order of names, everybody is to have another share afterwards
-            group.join(f"{number}", ready=False)
-            sleep(session * 1.5)
-            quiet = [
-                e for m in group.members.values() for e in m.hand_outs(begin) if e["t"] > begin + 1.2 * session * SECOND
-            ]
-            report.require(not quiet, f"I1: {len(quiet)} hand-outs after the lease's end, without ZooKeeper")
-            lab.cluster.zookeeper.start()
-            fault.healed()
-            group.settle(60)
-            fault.settled()
-            if dead is not None:
-                plan = group.plan("join")
-                group.join("c", ready=False)
-                group.settle()
-                plan.settled()
-        group.finish()
-        report.judged(group, lab.rules(bounds={"outage": 2 * lab.timing.bound, "kill": 60.0}))
-
-
-def _late(group: Group, begin: int, session: float) -> list[Event]:
+def _late(group: RecordedGroup, begin: int, session: float) -> list[Event]:
     """Return the hand-outs after the end of a lease that could not be renewed since ``begin``."""
     end = begin + int((session + 0.2) * SECOND)
     return [event for member in group.members.values() for event in member.hand_outs(end)]
@@ -96,7 +58,7 @@ def _own_topic(lab: Lab, broker: int | None) -> dict[int, list[int]]:
 
 
 @contextlib.contextmanager
-def on_brokers(lab: Lab, row_name: str, assignment: dict[int, list[int]], **options: Any) -> Iterator[Group]:
+def on_brokers(lab: Lab, row_name: str, assignment: dict[int, list[int]], **options: Any) -> Iterator[RecordedGroup]:
     """Return a group on a topic whose partitions are on given brokers."""
     with lab.group(row_name, len(assignment), assignment=assignment, **options) as group:
         yield group
@@ -144,12 +106,12 @@ def ensemble_of_three(lab: Lab, *java_options: str) -> Iterator[tuple[ZooKeeperE
 
 
 @contextlib.contextmanager
-def group_on(lab: Lab, name: str, connect: str, broker: EmbeddedKafka, **options: object) -> Iterator[Group]:
+def group_on(lab: Lab, name: str, connect: str, broker: EmbeddedKafka, **options: object) -> Iterator[RecordedGroup]:
     """A group on servers of its own."""
     topic = f"{name}-{os.getpid()}"
     with Admin(connect) as admin:
         admin.create_topic(topic, PARTITIONS)
-    with Group(Servers(connect, broker.address), topic, lab.timing, {topic: PARTITIONS}, **options) as group:  # type: ignore[arg-type]
+    with RecordedGroup(Servers(connect, broker.address), topic, lab.timing, {topic: PARTITIONS}, **options) as group:  # type: ignore[arg-type]
         yield group
 
 
@@ -221,7 +183,7 @@ def set_back(lab: Lab, report: Report) -> None:
         report.verdict = verdict
 
 
-def _wipe(lab: Lab, report: Report, group: Group) -> None:
+def _wipe(lab: Lab, report: Report, group: RecordedGroup) -> None:
     """Delete all nodes, even the topics. Members must come back, report it, and end on request."""
     server, begin = lab.cluster.zookeeper, monotonic_ns()
     server.stop()
@@ -302,7 +264,7 @@ def broker_hangs(lab: Lab, report: Report) -> None:
         report.judged(group, lab.rules(bounds={"broker hangs": 6.0, "broker link": 32.0}))
 
 
-def _largest_gap(group: Group, tps: set[str], begin: int, end: int) -> float:
+def _largest_gap(group: RecordedGroup, tps: set[str], begin: int, end: int) -> float:
     times: dict[str, list[int]] = {tp: [begin] for tp in tps}
     for member in group.members.values():
         for event in member.hand_outs(begin):
@@ -355,7 +317,7 @@ def _shorter_log(lab: Lab, report: Report) -> None:
         report.tell(f"{most + 1} consumed, log cut to a half, read again from its start; told {len(loud)} times")
 
 
-def _acked_values(group: Group) -> set[str]:
+def _acked_values(group: RecordedGroup) -> set[str]:
     producer = group.producers[-1]
     producer.signal(signal.SIGTERM)
     assert producer.wait_end(30)

@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-from tests.faults.group import Group, Open, Timing, sleep
+from tests.faults.group import Open, RecordedGroup, Timing, sleep
 from tests.faults.history import History
 from tests.faults.lab import Lab
-from tests.faults.processes import Member
+from tests.faults.processes import MemberProcess
 from tests.faults.soak_report import report, slow_alone
 from tests.faults.verdict import Rules, Verdict
 from tests.timing import scaled
@@ -41,7 +41,7 @@ FEWEST = 3
 class Soak:
     """The soak. Arguments: ``lab`` with the servers; ``chance``, the random numbers."""
 
-    def __init__(self, lab: Lab, group: Group, chance: random.Random) -> None:
+    def __init__(self, lab: Lab, group: RecordedGroup, chance: random.Random) -> None:
         self.lab = lab
         self.group = group
         self.chance = chance
@@ -107,7 +107,7 @@ class Soak:
         thread.start()
 
     @contextmanager
-    def _victim(self, name: str, *, spare: int = FEWEST) -> Iterator[Member | None]:
+    def _victim(self, name: str, *, spare: int = FEWEST) -> Iterator[MemberProcess | None]:
         """Reserve a member for one fault. None if too few others would be left."""
         with self._lock:
             free = sorted(n for n, m in self.group.members.items() if n not in self._busy and m.running)
@@ -124,7 +124,7 @@ class Soak:
                 with self._lock:
                     self._busy.discard(victim.name)
 
-    def _fault(self, kind: str, victim: Member | None = None, **about: object) -> Open:
+    def _fault(self, kind: str, victim: MemberProcess | None = None, **about: object) -> Open:
         with self._lock:
             return self.group.fault(kind, victim, **about)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.faults.checker import check, kept, said
+from tests.faults.checker import check, said
 from tests.faults.events import Event, EventLog, Tail, read_all
 from tests.faults.history import SECOND, History, history
 from tests.faults.verdict import Rules, Verdict
@@ -141,7 +141,6 @@ def test_i1_a_hand_out_without_an_owner_node_is_late() -> None:
     log.events = [event for event in log.events if event["e"] != "owner_gone"]
     log.gone(102, 3.0).got("a", 3.5, 10)
     assert "after its owner node was gone" in only(log.judged(), "I1")
-    assert log.judged(Rules(bound=4.0, unowned=1.0)).violations == [], "an operator's deed is noticed in time"
 
 
 def test_i1_a_claim_that_the_watcher_missed_counts() -> None:
@@ -173,7 +172,6 @@ def test_i1_a_message_in_hand_at_the_claim_is_an_overlap() -> None:
 def test_i2_what_was_acknowledged_and_never_handed_out_is_lost() -> None:
     log = takeover().produced([15])
     assert "1 lost, such as t-0 15" in only(log.judged(), "I2")
-    assert log.judged(Rules(bound=4.0, drop=frozenset({"t"}))).violations == []
 
 
 def test_i2_knows_a_message_at_an_unknown_offset_by_its_value() -> None:
@@ -330,14 +328,6 @@ def test_i9_what_a_state_said() -> None:
     assert not said(log.history, "held by [0-9]")
     assert not said(log.history, "held", begin=2 * SECOND)
     assert not said(log.history, "held", who="b")
-
-
-def test_an_owner_node_that_is_kept() -> None:
-    log = Log().member("a", 11)
-    owned = log.owns("a", 11, 1.0)
-    assert kept(log.history, [TP], 2 * SECOND, 3 * SECOND)
-    log.gone(owned, 2.5)
-    assert not kept(log.history, [TP], 2 * SECOND, 3 * SECOND)
 
 
 def test_a_log_is_read_back_while_it_is_written(tmp_path: Path) -> None:

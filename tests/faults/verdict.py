@@ -15,23 +15,18 @@ class Rules:
 
     - ``commit``: the commit interval. ``close``: the bound of a shutdown.
     - ``bound``: the bound of a recovery. ``bounds`` has others by kind of fault.
-    - ``unowned``: the time for hand-outs without an owner node, after an operator has deleted the node.
     - ``ordered``: the offsets are those of one log, and no program set them back.
     - ``rounds``: the most rebalances of one process from a fault to the next.
-    - ``clean_kinds``: the faults that excuse no duplicate.
     """
 
     commit: float = 1.0
     bound: float = 5.0
     bounds: dict[str, float] = field(default_factory=dict)
     close: float = CLOSE_S
-    unowned: float = 0.0
     ordered: bool = True
     rounds: int | None = None
     anew: frozenset[str] = frozenset()
     """Kinds of faults that delete offsets. After them all messages may be repeated."""
-    drop: frozenset[str] = frozenset()
-    """Topics that the run deletes. Their acknowledged messages need not be consumed."""
     slack: float = 1.0
     """The factor for the limits of close and calls on a loaded machine."""
 

@@ -40,7 +40,7 @@ RELEASE_S = 20.0
 _groups = count()
 
 
-class Member:
+class InterruptedMember:
     """A member of a group of its own, and what its application was given.
 
     Arguments: ``reads`` is how many messages it has taken before the operation begins.
@@ -167,19 +167,19 @@ class MemberOperation:
     """Something that an application does with its connector.
 
     Arguments: ``act`` is interrupted; ``closes`` says that the member has left the group by it, or by being
-    interrupted in it; ``reads`` as for :class:`Member`.
+    interrupted in it; ``reads`` as for :class:`InterruptedMember`.
     """
 
     name: str
-    act: Callable[[Member], None]
+    act: Callable[[InterruptedMember], None]
     closes: bool = False
     reads: int = 3
 
-    def prepare(self) -> Member:
+    def prepare(self) -> InterruptedMember:
         """A member of a group of its own."""
-        return Member(shared_cluster(), self.reads)
+        return InterruptedMember(shared_cluster(), self.reads)
 
-    def after(self, member: Member, aftermath: Aftermath | None) -> int:
+    def after(self, member: InterruptedMember, aftermath: Aftermath | None) -> int:
         """Read on, leave, and let another member read the rest. Raises: Violation."""
         try:
             member.check_committed()
@@ -193,7 +193,7 @@ class MemberOperation:
         return 0
 
 
-def _read_all_again(member: Member) -> None:
+def _read_all_again(member: InterruptedMember) -> None:
     member.connector.resume(member.connector.assignment())
     member.connector.seek(TopicPartition(TOPIC, 0), 0)
     member.returned[0].clear()
@@ -204,39 +204,39 @@ def _read_all_again(member: Member) -> None:
         raise Violation(f"stands still: committed {[member.committed(number) for number in range(PARTITIONS)]}")
 
 
-def _commits(member: Member) -> None:
+def _commits(member: InterruptedMember) -> None:
     member.connector.commit_offsets()
 
 
-def _commits_given(member: Member) -> None:
+def _commits_given(member: InterruptedMember) -> None:
     member.connector.commit_offsets({TopicPartition(TOPIC, 0): min(2, member.first_unseen(0))})
 
 
-def _seeks(member: Member) -> None:
+def _seeks(member: InterruptedMember) -> None:
     with untraced():
         member.returned[0] = [offset for offset in member.returned[0] if offset < 1]
     member.connector.seek(TopicPartition(TOPIC, 0), 1)
 
 
-def _seeks_to_the_beginning(member: Member) -> None:
+def _seeks_to_the_beginning(member: InterruptedMember) -> None:
     member.connector.seek(TopicPartition(TOPIC, 0), "earliest")
 
 
-def _seeks_to_a_time(member: Member) -> None:
+def _seeks_to_a_time(member: InterruptedMember) -> None:
     with untraced():
         for offsets in member.returned.values():
             offsets.clear()
     member.connector.seek_to_timestamp(0)
 
 
-def _pauses(member: Member) -> None:
+def _pauses(member: InterruptedMember) -> None:
     tp = [TopicPartition(TOPIC, 0)]
     member.connector.pause(tp)
     member.connector.paused()
     member.connector.resume(tp)
 
 
-def _pauses_and_reads(member: Member) -> None:
+def _pauses_and_reads(member: InterruptedMember) -> None:
     tp = [TopicPartition(TOPIC, 0)]
     member.connector.pause(tp)
     for message in member.stream:
@@ -245,34 +245,30 @@ def _pauses_and_reads(member: Member) -> None:
     member.took(member.stream.get(timeout=scaled(PATIENCE_S)))
 
 
-def _shuts_down(member: Member) -> None:
+def _shuts_down(member: InterruptedMember) -> None:
     member.connector.shutdown()
 
 
-def _leaves_the_block(member: Member) -> None:
+def _leaves_the_block(member: InterruptedMember) -> None:
     with member.connector:
         member.took(member.stream.get(timeout=scaled(PATIENCE_S)))
 
 
-def _reads_and_commits(member: Member) -> None:
+def _reads_and_commits(member: InterruptedMember) -> None:
     for message in member.connector.messages():
         member.took(message)
         member.connector.commit_offsets()
 
 
-def _gets_and_commits(member: Member) -> None:
+def _gets_and_commits(member: InterruptedMember) -> None:
     for _ in range(PARTITIONS * EACH - 3):
         member.took(member.connector.messages().get(timeout=scaled(PATIENCE_S)))
         member.connector.commit_offsets()
 
 
-def _runs(member: Member) -> None:
+def _runs(member: InterruptedMember) -> None:
     member.connector.run(member.took)
     member.connector.shutdown()
-
-
-def _adds_topics(member: Member) -> None:
-    member.connector.add_topics({"others": 1})
 
 
 @dataclass(frozen=True)
@@ -284,13 +280,13 @@ class OutlivedOperation(MemberOperation):
 
     closes: bool = True
 
-    def prepare(self) -> Member:
+    def prepare(self) -> InterruptedMember:
         """A member whose committer and group thread are busy."""
         member = super().prepare()
         member.hold_requests()
         return member
 
-    def after(self, member: Member, aftermath: Aftermath | None) -> int:
+    def after(self, member: InterruptedMember, aftermath: Aftermath | None) -> int:
         """Take a message, let the request be reached, and look what is committed. Raises: Violation."""
         last: Any = None
         try:
@@ -308,17 +304,17 @@ class OutlivedOperation(MemberOperation):
         return super().after(member, aftermath)
 
 
-def _commits_within_limits(member: Member) -> None:
+def _commits_within_limits(member: InterruptedMember) -> None:
     with suppress(OffsetCommitError):
         member.connector.commit_offsets(timeout=BRIEFLY_S)
 
 
-def _seeks_within_limits(member: Member) -> None:
+def _seeks_within_limits(member: InterruptedMember) -> None:
     with suppress(TimeoutError):
         member.connector.seek(TopicPartition(TOPIC, 0), 0, timeout=BRIEFLY_S)
 
 
-def _unsubscribes(member: Member) -> None:
+def _unsubscribes(member: InterruptedMember) -> None:
     with suppress(RegistryUnavailableError):
         member.connector.unsubscribe(TOPIC, timeout=BRIEFLY_S)
 

@@ -9,8 +9,8 @@ from tests.interrupts.sweep import Operation
 from tests.interrupts.world import (
     ROWS,
     TABLE,
+    InterruptedStreams,
     Reading,
-    World,
     by_batches,
     by_batches_next,
     by_for,
@@ -29,11 +29,11 @@ from zkconsumer.streams.rate_limit import RateLimitedLease
 from zkconsumer.zookeeper.lease import Lease
 
 
-def filled(**settings: Any) -> Callable[[], World]:
+def filled(**settings: Any) -> Callable[[], InterruptedStreams]:
     """A world with the chunks that most operations read."""
 
-    def make() -> World:
-        world = World(**settings)
+    def make() -> InterruptedStreams:
+        world = InterruptedStreams(**settings)
         world.fill()
         return world
 
@@ -44,7 +44,7 @@ def _paced(lease: Lease) -> RateLimitedLease:
     return RateLimitedLease(lease, 1e9)
 
 
-def _suspended() -> World:
+def _suspended() -> InterruptedStreams:
     world = filled()()
     world.took(world.stream.get(timeout=0))
     world.lease.suspend()
@@ -52,7 +52,7 @@ def _suspended() -> World:
 
 
 def _asks_in_vain(ask: Reading) -> Reading:
-    def act(world: World) -> None:
+    def act(world: InterruptedStreams) -> None:
         if world.lease.valid:
             return by_for(world)
         ask(world)
@@ -61,25 +61,25 @@ def _asks_in_vain(ask: Reading) -> Reading:
     return act
 
 
-def _back(world: World) -> None:
+def _back(world: InterruptedStreams) -> None:
     world.lease.resume(world.lease.epoch)
 
 
-def _get_in_vain(world: World) -> None:
+def _get_in_vain(world: InterruptedStreams) -> None:
     try:
         world.stream.get(timeout=0.001)
     except ConsumerTimeoutException:
         pass
 
 
-def _batch_in_vain(world: World) -> None:
+def _batch_in_vain(world: InterruptedStreams) -> None:
     try:
         next(world.stream.batches(timeout=0.001))
     except ConsumerTimeoutException:
         pass
 
 
-def _pauses(world: World) -> None:
+def _pauses(world: InterruptedStreams) -> None:
     queue, position = world.stream.queue, world.partitions[0].position
     world.took(world.stream.get(timeout=0))
     queue.pause(position)
@@ -88,7 +88,7 @@ def _pauses(world: World) -> None:
     by_for(world)
 
 
-def _pauses_columns(world: World) -> None:
+def _pauses_columns(world: InterruptedStreams) -> None:
     queue, position = world.stream.queue, world.partitions[0].position
     world.took_rows(next(world.stream.batches(max_rows=ROWS)))
     queue.pause(position)
@@ -97,18 +97,18 @@ def _pauses_columns(world: World) -> None:
     by_batches(world)
 
 
-def _resume(world: World) -> None:
+def _resume(world: InterruptedStreams) -> None:
     world.stream.queue.resume(world.partitions[0].position)
 
 
-def _waiting() -> World:
-    world = World(timeout=0.001)
+def _waiting() -> InterruptedStreams:
+    world = InterruptedStreams(timeout=0.001)
     world.fetch(0, 2)
     world.fetch(0, 1, late=True)
     return world
 
 
-def _waits(world: World) -> None:
+def _waits(world: InterruptedStreams) -> None:
     while True:
         try:
             message = world.stream.get(timeout=0.001)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import random
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from types import FrameType
@@ -109,26 +110,8 @@ def ring(operation: Operation, seconds: float, seed: int, enough: int = 1 << 30)
     Arguments: ``seed`` chooses the moments (the machine's own timing does so too); it ends when ``enough`` interrupts
     came inside the project.
     """
-    figures = SignalFigures(operation.name)
-    choose = random.Random(seed)
-    end = monotonic() + seconds
-    bell = _Bell(choose, callers=operation.reaches)
-    for _ in range(2):  # the first one imports what is imported late
-        began = monotonic()
-        made = _read(operation)
-        bell.longest = 1.2 * (monotonic() - began)
-        operation.after(made, None)
-    with timer(bell.ring):
-        while monotonic() < end and bell.inside < enough:
-            figures.worlds += 1
-            try:
-                figures.repeats = max(figures.repeats, _one_world(operation, bell))
-            except Violation as violation:
-                figures.findings.append(str(violation))
-            except Exception as refusal:
-                figures.findings.append(f"refuses: {type(refusal).__name__}: {refusal}")
-    figures.inside, figures.outside, figures.between = bell.inside, bell.outside, bell.between
-    return figures
+    bell = _Bell(random.Random(seed), callers=operation.reaches)
+    return _campaign(operation, bell, lambda: _one_world(operation, bell), seconds, enough)
 
 
 def storm(operation: Operation, seconds: float, seed: int, enough: int = 1 << 30) -> SignalFigures:
@@ -136,25 +119,32 @@ def storm(operation: Operation, seconds: float, seed: int, enough: int = 1 << 30
 
     Arguments and result as for :func:`ring`. Any number of messages may come again.
     """
-    figures = SignalFigures(operation.name)
     bell = _Bell(random.Random(seed), again=True)
+    patient = replace(operation, repeats=1 << 30)
+    return _campaign(operation, bell, lambda: _stormy_world(patient, bell), seconds, enough)
+
+
+def _campaign(
+    operation: Operation, bell: _Bell, one_world: Callable[[], int], seconds: float, enough: int
+) -> SignalFigures:
+    figures = SignalFigures(operation.name)
     end = monotonic() + seconds
-    for _ in range(2):
+    for _ in range(2):  # the first one imports what is imported late
         began = monotonic()
-        made = _read(operation)
+        made = operation.prepare()
+        operation.act(made)
         bell.longest = 1.2 * (monotonic() - began)
         operation.after(made, None)
-    patient = replace(operation, repeats=1 << 30)
     with timer(bell.ring):
         while monotonic() < end and bell.inside < enough:
             figures.worlds += 1
             try:
-                figures.repeats = max(figures.repeats, _stormy_world(patient, bell))
+                figures.repeats = max(figures.repeats, one_world())
             except Violation as violation:
                 figures.findings.append(str(violation))
             except Exception as refusal:
                 figures.findings.append(f"refuses: {type(refusal).__name__}: {refusal}")
-    figures.inside, figures.outside = bell.inside, bell.outside
+    figures.inside, figures.outside, figures.between = bell.inside, bell.outside, bell.between
     return figures
 
 
@@ -180,12 +170,6 @@ def _stormy_world(operation: Operation, bell: _Bell) -> int:
         if collects:
             gc.enable()
     return operation.after(made, AGAIN)
-
-
-def _read(operation: Operation) -> Any:
-    made = operation.prepare()
-    operation.act(made)
-    return made
 
 
 def _one_world(operation: Operation, bell: _Bell) -> int:

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
 from tests.interrupts.boundaries import Alarm, Boundary, Interrupted, NoMemory, Tracer, Visit, boundaries, in_project
-from tests.interrupts.world import Reading, Violation, World, by_batches, by_for, by_messages
+from tests.interrupts.world import InterruptedStreams, Reading, Violation, by_batches, by_for, by_messages
 from tests.timing import scaled
 
 RUN_S = 20.0
@@ -52,14 +52,14 @@ class Operation:
     """
 
     name: str
-    prepare: Callable[[], World]
+    prepare: Callable[[], InterruptedStreams]
     act: Reading
     repeats: int = 1
-    mend: Callable[[World], None] = lambda _world: None
+    mend: Callable[[InterruptedStreams], None] = lambda _world: None
     columns: bool = True
     reaches: bool = True
 
-    def after(self, world: World, aftermath: Aftermath | None) -> int:
+    def after(self, world: InterruptedStreams, aftermath: Aftermath | None) -> int:
         """Read on, and check that all came and is finished."""
         world.forget_hands()
         world.check()
@@ -74,30 +74,30 @@ class Aftermath(NamedTuple):
     """The steps after the interrupt."""
 
     name: str
-    go_on: Callable[[Operation, World], None]
+    go_on: Callable[[Operation, InterruptedStreams], None]
 
 
-def _again(operation: Operation, world: World) -> None:
+def _again(operation: Operation, world: InterruptedStreams) -> None:
     _read_on(operation.act, world)
 
 
-def _by_for(operation: Operation, world: World) -> None:
+def _by_for(operation: Operation, world: InterruptedStreams) -> None:
     _read_on(by_for if len(world.streams) == 1 else by_messages, world)
 
 
-def _by_columns(operation: Operation, world: World) -> None:
+def _by_columns(operation: Operation, world: InterruptedStreams) -> None:
     if operation.columns and len(world.streams) == 1:
         _read_on(by_batches, world)
     else:
         _by_for(operation, world)
 
 
-def _leaves(operation: Operation, world: World) -> None:
+def _leaves(operation: Operation, world: InterruptedStreams) -> None:
     world.revoke(0)
     _by_for(operation, world)
 
 
-def _read_on(read: Reading, world: World) -> None:
+def _read_on(read: Reading, world: InterruptedStreams) -> None:
     world.fetch_again()
     world.late()
     read(world)

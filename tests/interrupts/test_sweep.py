@@ -16,7 +16,7 @@ from tests.interrupts import members, pythons, reading
 from tests.interrupts.boundaries import Interrupted, in_project
 from tests.interrupts.signals import ring, storm
 from tests.interrupts.sweep import AGAIN, Operation, sweep, told
-from tests.interrupts.world import ELSEWHERE, World, by_get
+from tests.interrupts.world import ELSEWHERE, InterruptedStreams, by_get
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
@@ -67,7 +67,7 @@ def test_an_interrupted_member_commits_nothing_unseen(operation: members.MemberO
 @pytest.mark.usefixtures("_cluster")
 def test_a_second_shutdown_ends_an_interrupted_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C during ``shutdown()`` left fetchers, committer and the session alive. The second one waited for nobody."""
-    member = members.Member(members.shared_cluster())
+    member = members.InterruptedMember(members.shared_cluster())
 
     def interrupted(manager: FetcherManager, deadline: Deadline) -> None:
         raise KeyboardInterrupt
@@ -182,7 +182,7 @@ def _lossy_get(stream: KafkaStream[Any, Any]) -> Any:
 
 
 def _by(get: Any) -> Any:
-    def act(world: World) -> None:
+    def act(world: InterruptedStreams) -> None:
         while True:
             try:
                 message = get(world.stream)

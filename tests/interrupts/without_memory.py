@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from tests.interrupts.reading import filled
-from tests.interrupts.world import ELSEWHERE, Violation, World, by_for, by_messages
+from tests.interrupts.world import ELSEWHERE, InterruptedStreams, Violation, by_for, by_messages
 from zkconsumer.data_plane import COMPILED
 from zkconsumer.errors import ConsumerTimeoutException
 
@@ -25,12 +25,12 @@ def _loop(messages: Iterator[Any]) -> Ask:
     return lambda: next(messages)
 
 
-def _rows(world: World) -> Any:
+def _rows(world: InterruptedStreams) -> Any:
     # all rows of a chunk: pyarrow's compute functions, which look for the row to stop at, crash without memory
     return next(world.stream.batches(timeout=0))
 
 
-WAYS: dict[str, Callable[[World], Ask]] = {
+WAYS: dict[str, Callable[[InterruptedStreams], Ask]] = {
     "for": lambda world: _loop(iter(world.stream)),
     "get": lambda world: lambda: world.stream.get(timeout=0),
     "next": lambda world: lambda: next(world.stream),

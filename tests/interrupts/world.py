@@ -143,7 +143,7 @@ class Partition:
         self.in_hand = first
 
 
-class World:
+class InterruptedStreams:
     """Two partitions of one stream, or of two that are read as one.
 
     Arguments: ``lease`` in place of one that is valid; ``merged`` makes two streams; ``settings`` go to the streams.
@@ -332,10 +332,10 @@ class World:
 
 # ---- ways to read until nothing is left
 
-Reading = Callable[[World], None]
+Reading = Callable[[InterruptedStreams], None]
 
 
-def by_for(world: World) -> None:
+def by_for(world: InterruptedStreams) -> None:
     """``for message in stream``."""
     try:
         for message in world.stream:
@@ -344,7 +344,7 @@ def by_for(world: World) -> None:
         pass
 
 
-def by_get(world: World) -> None:
+def by_get(world: InterruptedStreams) -> None:
     """``stream.get(timeout=0)``."""
     while True:
         try:
@@ -354,7 +354,7 @@ def by_get(world: World) -> None:
         world.took(message)
 
 
-def by_next(world: World) -> None:
+def by_next(world: InterruptedStreams) -> None:
     """``next(stream)``."""
     while True:
         try:
@@ -364,7 +364,7 @@ def by_next(world: World) -> None:
         world.took(message)
 
 
-def by_messages(world: World) -> None:
+def by_messages(world: InterruptedStreams) -> None:
     """``for message in connector.messages()``."""
     try:
         for message in world.merged:
@@ -373,7 +373,7 @@ def by_messages(world: World) -> None:
         pass
 
 
-def by_messages_get(world: World) -> None:
+def by_messages_get(world: InterruptedStreams) -> None:
     """``connector.messages().get(timeout=0)``."""
     while True:
         try:
@@ -383,7 +383,7 @@ def by_messages_get(world: World) -> None:
         world.took(message)
 
 
-def by_messages_next(world: World) -> None:
+def by_messages_next(world: InterruptedStreams) -> None:
     """``next(connector.messages())``."""
     while True:
         try:
@@ -399,7 +399,7 @@ TABLE = 4
 """Rows of a table, where tables are asked for."""
 
 
-def by_batches(world: World) -> None:
+def by_batches(world: InterruptedStreams) -> None:
     """``for batch in stream.batches()``."""
     try:
         for rows in world.stream.batches(max_rows=ROWS):
@@ -408,7 +408,7 @@ def by_batches(world: World) -> None:
         pass
 
 
-def by_batches_next(world: World) -> None:
+def by_batches_next(world: InterruptedStreams) -> None:
     """``next(stream.batches())``."""
     batches = world.stream.batches(max_rows=ROWS)
     while True:
@@ -419,7 +419,7 @@ def by_batches_next(world: World) -> None:
         world.took_rows(rows)
 
 
-def by_to_arrow(world: World) -> None:
+def by_to_arrow(world: InterruptedStreams) -> None:
     """``stream.to_arrow(max_messages=4, timeout=0)``."""
     while True:
         table = world.stream.to_arrow(max_messages=TABLE, timeout=0)
@@ -428,13 +428,13 @@ def by_to_arrow(world: World) -> None:
         world.took_rows(table)
 
 
-def by_take(world: World) -> None:
+def by_take(world: InterruptedStreams) -> None:
     """``stream.take(4, timeout=0)``."""
     while taken := world.stream.take(TABLE, timeout=0):
         world.took_list(taken)
 
 
-def by_turns(world: World) -> None:
+def by_turns(world: InterruptedStreams) -> None:
     """Messages, batches and tables by turns."""
     try:
         while True:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scale.changes import GROUP, OURS, TOPIC, Group
-from tests.scale.ours import NEVER, OurMember
-from tests.scale.rolling import rolling_restart
+from scripts.measurements.scale.changes import GROUP, OURS, TOPIC, SimulatedGroup
+from scripts.measurements.scale.ours import NEVER, OurMember
+from scripts.measurements.scale.rolling import rolling_restart
 from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.zookeeper import paths
@@ -35,7 +35,7 @@ def test_without_lasting_names_only_the_restarted_share_moves() -> None:
 def test_timers_alone_end_the_grace_time_and_a_withdrawal() -> None:
     """Nothing changes in ZooKeeper when these times are over, so only the members' own timers can tell."""
     grace = 30.0
-    group = Group(OURS, 20, counts_cpu=False, interval=NEVER)
+    group = SimulatedGroup(OURS, 20, counts_cpu=False, interval=NEVER)
     with group.simulation.clocks():
         try:
             for name in ("a", "b", "c"):
@@ -65,6 +65,6 @@ def test_timers_alone_end_the_grace_time_and_a_withdrawal() -> None:
             group.simulation.close()
 
 
-def advertise(group: Group) -> bool:
+def advertise(group: SimulatedGroup) -> bool:
     found = group.server.tree(paths.ids(GROUP))
     return all(PLAN_KEY in decode_registration(data, path).extra for path, data in found.items())

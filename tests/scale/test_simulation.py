@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scale.changes import CHANGES, ORIGINAL, OURS, Cost, simulate
-from tests.scale.report import draw, table
+from scripts.measurements.scale.changes import CHANGES, ORIGINAL, OURS, Cost, simulate
+from scripts.measurements.scale.report import draw, table
 from zkconsumer.member.zookeeper.registration import DOUBTED
 
 SMALL, LARGE = (40, 8), (160, 32)

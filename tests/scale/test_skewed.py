@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scale.skewed import CASES, skewed_load
+from scripts.measurements.scale.skewed import CASES, skewed_load
 
 
 @pytest.mark.parametrize(("case", "most"), [("all are fast", 0), ("one partition is hot", 3)])

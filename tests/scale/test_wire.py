@@ -7,11 +7,11 @@ from queue import Empty
 
 import pytest
 
+from scripts.measurements.scale.flow import largest_gap
+from scripts.measurements.scale.owners import range_owners
+from scripts.measurements.scale.wire import Costs, CountedServer
 from tests.cluster.member_process import Consumed
-from tests.scale.clock import Mailbox, Simulation
-from tests.scale.flow import largest_gap
-from tests.scale.owners import range_owners
-from tests.scale.wire import Costs, CountedServer
+from tests.simulated_clock import Mailbox, Simulation
 from zkconsumer.assignors.assignor import Member
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.deadline import Deadline

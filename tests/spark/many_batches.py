@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from tests.bench.machine import resident_mib
+from scripts.measurements.bench.machine import resident_mib
 from tests.cluster.conftest import produce_to
 from tests.spark.conftest import child_processes, runners
 from tests.timing import scaled

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.spark_session import Runs, kafka_source
+from scripts.measurements.bench.spark_session import Runs, kafka_source
 from tests.cluster.conftest import NewTopic
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster

@@ -30,13 +30,20 @@ def test_every_known_bug_names_its_promise() -> None:
         assert any(line.startswith("# Promise: ") for line in head[1:]), patch.stem
 
 
-def test_every_known_bug_has_its_row_in_regressions() -> None:
-    rows = (ROOT / "zkconsumer/REGRESSIONS.md").read_text().replace("\n", " ").replace("`", "")
+def _bugs_of(patch: Path) -> list[str]:
+    """Return the reports and the rows of REGRESSIONS.md that the head of a patch names."""
+    head = " ".join(line[2:] for line in patch.read_text().partition("--- a/")[0].splitlines())
+    return [report or text for report, text in re.findall(r'(KAFKA-\d+)|"([^"]+)"', head)]
+
+
+def test_every_known_bug_is_named_by_its_rows_in_regressions() -> None:
+    """A row is one of a table, or a point of the list at the end."""
+    rows = re.split(r"\n(?=[-|#] ?)", (ROOT / "zkconsumer/REGRESSIONS.md").read_text())
     for patch in PATCHES:
-        head = " ".join(line[2:] for line in patch.read_text().partition("--- a/")[0].splitlines())
-        named = re.findall(r'KAFKA-\d+|"[^"]+"', head)
-        assert named, patch.stem
-        assert [name for name in named if name.strip('"') not in rows] == [], patch.stem
+        rows_of_it = " ".join(row for row in rows if f"`simulation: {patch.stem}`" in row)
+        words = " ".join(rows_of_it.replace("`", "").split())
+        assert _bugs_of(patch), patch.stem
+        assert [bug for bug in _bugs_of(patch) if bug not in words] == [], f"add `simulation: {patch.stem}` to its row"
 
 
 def test_a_patch_that_does_not_apply_cannot_run(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.concurrency.group import SteppedMember, make_topic, settle
-from tests.scale.clock import Simulation
+from tests.simulated_clock import Simulation
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import CLOSE_WITHIN
 from zkconsumer.deadline import Deadline

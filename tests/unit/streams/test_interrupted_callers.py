@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.interrupts.world import World
+from tests.interrupts.world import InterruptedStreams
 from tests.signal_gate import Gate, interrupting
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.column_reader import ColumnReader
@@ -51,17 +51,17 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 @pytest.fixture(params=[False, True], ids=["stream", "messages"])
-def world(request: pytest.FixtureRequest, gate: Gate) -> World:
-    world = World(merged=request.param)
+def world(request: pytest.FixtureRequest, gate: Gate) -> InterruptedStreams:
+    world = InterruptedStreams(merged=request.param)
     world.fetch(0, 3)
     return world
 
 
-def reader(world: World) -> Any:
+def reader(world: InterruptedStreams) -> Any:
     return world.merged if len(world.streams) > 1 else world.stream
 
 
-def test_get_gives_its_message_to_the_variable(world: World, gate: Gate) -> None:
+def test_get_gives_its_message_to_the_variable(world: InterruptedStreams, gate: Gate) -> None:
     def action(gate: Gate) -> None:
         gate.ready = True
         message = stream.get(timeout=0)
@@ -79,7 +79,7 @@ def test_rows_reach_the_variable(gate: Gate, name: str) -> None:
         rows = ask(2, timeout=0)
         gate.beyond = rows is not None
 
-    world = World()
+    world = InterruptedStreams()
     world.fetch(0, 3)
     ask = getattr(world.stream, name)
     assert not gate.looks(action)
@@ -93,14 +93,16 @@ def test_a_loop_over_batches_gives_them_to_its_variable(gate: Gate) -> None:
             gate.beyond = rows is not None
             break
 
-    world = World()
+    world = InterruptedStreams()
     world.fetch(0, 3)
     batches = world.stream.batches(max_rows=2, timeout=0)
     assert not gate.looks(action)
     assert world.stream.get(timeout=0).offset == 2
 
 
-def test_a_loop_gives_each_message_to_its_variable(world: World, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_gives_each_message_to_its_variable(
+    world: InterruptedStreams, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def waited(*_: object) -> bool:
         gate.near = True
         _ = gate.passed
@@ -131,7 +133,7 @@ def test_the_builtin_next_is_left_before_its_variable_is_set(gate: Gate, name: s
         found = next(asked)
         gate.beyond = found is not None
 
-    world = World()
+    world = InterruptedStreams()
     world.fetch(0, 3)
     stream = world.stream
     asked: Any = stream if name == "next(stream)" else stream.batches(max_rows=1, timeout=0)

@@ -1,0 +1,1 @@
+"""Commands for work on the package. They are shell scripts, except for ``packaging`` and ``measurements``."""
