@@ -16,7 +16,7 @@ import pytest
 from tests.internals import member_of
 from tests.interrupts.sweep import bounded
 from tests.timing import eventually, scaled
-from tests.unit.streams.test_async_cancellation import cancelled_at
+from tests.unit.streams.bench import awaited, cancelled_at
 from tests.unit.test_async_connector import (
     EACH,
     FIRST,
@@ -281,7 +281,7 @@ def test_cancelled_topics_are_left_again(cluster: FakeCluster, make: Make) -> No
     async def read() -> None:
         async with make() as connector:
             stream = await stream_of(connector)
-            assert await asyncio.ensure_future(_awaited(cancelled_at(connector.add_topics({"others": 1}), 1)))
+            assert await asyncio.ensure_future(awaited(cancelled_at(connector.add_topics({"others": 1}), 1)))
             assert (await stream.getone()).offset == 0
             added: dict[str, list[AsyncStream[Any, Any]]] = {}
             while not added:
@@ -339,16 +339,12 @@ def test_an_application_may_be_cancelled_anywhere(
     while reached:
         seen, hand, group = list[int](), list[int](), f"g{suspension}"
         connector = make(**{"group.id": group})
-        reached = run(_awaited(cancelled_at(_application(connector, seen, hand), suspension)))
+        reached = run(awaited(cancelled_at(_application(connector, seen, hand), suspension)))
         eventually(lambda: not threads_of(f"{group}_"), WITHIN, "the member to leave")  # noqa: B023
         run(rest(seen, group))
         assert set(seen) == set(range(PARTITIONS * EACH)), f"cancelled in suspension {suspension}"
         assert len(seen) <= PARTITIONS * EACH + len(hand), f"cancelled in suspension {suspension}"
         suspension += 3
-
-
-async def _awaited(work: Any) -> Any:
-    return await work
 
 
 async def _commit(connector: AsyncZookeeperConsumerConnector) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.streams import new_stream
 from tests.timing import scaled
-from tests.unit.streams.test_kafka_stream import Bench, position
+from tests.unit.streams.bench import Bench, position
 from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_fetch import FetchMetrics

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.streams import valid_lease
 from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.batch_size import MOST, BatchSize
 from zkconsumer.balance.engine import Engine
@@ -29,7 +30,6 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams.rate_limit import RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
-from zkconsumer.zookeeper.lease import Lease
 
 AT_ONCE = Deadline(0.0)
 FAILED = Failed(ZeroDivisionError("no"))
@@ -39,9 +39,7 @@ class World:
     """An engine with one partition ``t-0``, whose messages are all read."""
 
     def __init__(self, messages: int = 6, **rules: Any) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         self.errors: list[BaseException] = []
         retry = rules.pop("retry", Retry(delays=[0.0], park_after=99, park_seconds=1e6))
         self.engine = Engine(self.lease, EngineRules(retry=retry, **rules), failed=self.errors.append)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.streams import valid_lease
 from tests.timing import eventually
 from zkconsumer.balance import open_partition
 from zkconsumer.balance import reader as reader_module
@@ -30,7 +30,6 @@ from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
 from zkconsumer.testing.partition_log import encode_batch
-from zkconsumer.zookeeper.lease import Lease
 
 TP = TopicPartition("t", 0)
 AT_ONCE = Deadline(0.0)
@@ -40,9 +39,7 @@ class World:
     """A reader of one stream with the partition ``t-0``, which steps when the test says so."""
 
     def __init__(self, *, window: int = 100, skip: bool = False) -> None:
-        lease = Lease()
-        lease.renew(monotonic(), 3600.0)
-        lease.resume(lease.epoch)
+        lease = valid_lease()
         budget = QueueBudget(1 << 30)
         self.queue = StreamQueue(100, lambda: None, budget)
         reader = ChunkReader("s", self.queue, lease, ReadSettings(skip_corrupt=skip), lambda *_: None)

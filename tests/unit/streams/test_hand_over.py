@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -42,10 +42,7 @@ class Watched(PartitionPosition):
 
 @pytest.fixture
 def lease() -> Lease:
-    made = Lease()
-    made.renew(monotonic(), 3600.0)
-    made.resume(made.epoch)
-    return made
+    return valid_lease()
 
 
 @pytest.fixture

@@ -11,11 +11,10 @@ import gc
 from collections.abc import Callable, Iterator
 from itertools import islice
 from threading import Thread, get_native_id
-from time import monotonic
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.tiers import only_plain
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -29,9 +28,7 @@ class Reading:
     """A stream of three messages, and what a commit by its reader would write."""
 
     def __init__(self) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         queue = StreamQueue(2, lambda: None)
         self.stream: KafkaStream[bytes, bytes] = new_stream("s", queue, self.lease, timeout=0)
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)

@@ -7,13 +7,12 @@ from time import monotonic
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.sets import WHERE, Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import KafkaStream, StreamQueue
-from zkconsumer.zookeeper.lease import Lease
 
 SIZE = 270_000
 VALUE = bytes(SIZE)
@@ -23,9 +22,7 @@ class World:
     """A stream of one partition, and what it counts as consumed."""
 
     def __init__(self) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
         self.queue = StreamQueue(10, lambda: None)
         self.counted: list[tuple[int, int]] = []

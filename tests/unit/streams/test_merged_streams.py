@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.tiers import only_plain
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
@@ -19,7 +19,6 @@ from zkconsumer.data_plane import hand_out
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue, merged_streams
-from zkconsumer.zookeeper.lease import Lease
 
 
 class Several:
@@ -28,9 +27,7 @@ class Several:
     def __init__(
         self, count: int, *, timeout: float | None = 0, budget: QueueBudget | None = None, **options: Any
     ) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         self.streams: list[KafkaStream[Any, Any]] = [
             new_stream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout) for n in range(count)
         ]

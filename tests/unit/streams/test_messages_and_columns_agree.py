@@ -8,14 +8,13 @@ sets are cut off or corrupt.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.unit.kafka import reference
 from tests.unit.kafka.column_ways import WAYS, choose
 from tests.unit.kafka.reference import Plain
@@ -25,7 +24,6 @@ from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import KafkaStream, StreamQueue
-from zkconsumer.zookeeper.lease import Lease
 
 Stream = KafkaStream[bytes | None, bytes | None]
 Found = tuple[list[Plain], str, int | None]
@@ -42,9 +40,7 @@ class Sent(NamedTuple):
 
 
 def stream_of(sent: Sent, *, check_crc: bool = True) -> tuple[Stream, PartitionPosition]:
-    lease = Lease()
-    lease.renew(monotonic(), 3600.0)
-    lease.resume(lease.epoch)
+    lease = valid_lease()
     queue = StreamQueue(2, lambda: None)
     stream: Stream = new_stream("s", queue, lease, timeout=0, check_crc=check_crc, read_committed=True)
     position = PartitionPosition(WHERE, ThreadId("g_c-0"), sent.fetch_offset)

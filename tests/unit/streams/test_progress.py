@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import rich
 
-from tests.unit.streams.test_kafka_stream import Bench, position
+from tests.unit.streams.bench import Bench, position
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.streams.progress import ProgressBar
 
