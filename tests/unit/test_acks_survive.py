@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.balance.retry import Retry
 from zkconsumer.core.message_pointers import decode_pointers
@@ -24,12 +24,7 @@ WHERE: dict[str, dict[str, Any]] = {
     "brokers": {"group.coordination": "kafka"},
 }
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events", 1)
-        yield made
+cluster = cluster_with({"events": [[]]})
 
 
 def connector(cluster: FakeCluster, where: str, **more: Any) -> ZookeeperConsumerConnector:

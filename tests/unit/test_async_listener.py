@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.test_async_connector import WITHIN, Make, committed, run, stream_of, threads_of
-from tests.unit.test_async_connector import cluster as cluster
-from tests.unit.test_async_connector import make as make
+from tests.unit.async_members import WITHIN, Make, committed, stream_of, threads_of
+from tests.unit.async_members import cluster as cluster
+from tests.unit.async_members import make as make
+from tests.unit.streams.bench import run
 from zkconsumer import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector, async_connector
 from zkconsumer.balance import loop_bridge
 from zkconsumer.errors import ConnectorClosedException

@@ -12,6 +12,7 @@ import pytest
 
 from tests.internals import member_of
 from tests.timing import scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
@@ -21,14 +22,7 @@ from zkconsumer.testing import FakeCluster
 
 TP = TopicPartition("events", 0)
 WITHIN = 20.0
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events")
-        made.append("events", 0, [b"v"] * 10)
-        yield made
+cluster = cluster_with({"events": [[b"v"] * 10]})
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pytest
 
 from tests.internals import member_of
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import (
     AsyncZookeeperConsumerConnector,
     MessageAndMetadata,
@@ -40,13 +41,7 @@ class Gone(Exception):
     """Raised by a signal handler, or by whatever else ends a call early."""
 
 
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        for topic in (TP.topic, OTHER.topic):
-            made.create_topic(topic)
-            made.append(topic, 0, [b"v"] * 10)
-        yield made
+cluster = cluster_with({TP.topic: [[b"v"] * 10], OTHER.topic: [[b"v"] * 10]})
 
 
 class Application:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError
@@ -35,14 +36,7 @@ KEPT: dict[str, dict[str, Any]] = {
     "brokers": {"group.coordination": "kafka"},
 }
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 1)
-        made.create_topic("u", 1)
-        made.append("t", 0, [b"%d" % number for number in range(MESSAGES)])
-        yield made
+cluster = cluster_with({"t": [[b"%d" % number for number in range(MESSAGES)]], "u": [[]]})
 
 
 @pytest.fixture(params=KEPT)

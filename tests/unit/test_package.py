@@ -72,10 +72,6 @@ def test_the_public_names_are_there() -> None:
     assert all(hasattr(zkconsumer, name) for name in zkconsumer.__all__)
 
 
-def test_the_module_is_the_console_script(tmp_path: Path) -> None:
-    assert "usage: zkconsumer" in run_python("-m", "zkconsumer", "--help", folder=tmp_path)
-
-
 @pytest.mark.tier("standard")
 @pytest.mark.timeout(300)
 def test_a_wheel_holds_every_module_and_the_typing_marker(tmp_path: Path) -> None:

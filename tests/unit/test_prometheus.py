@@ -7,7 +7,6 @@ import importlib
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,19 +16,14 @@ from prometheus_client.openmetrics import exposition, parser
 
 from tests.documents import example
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import Health, ZookeeperConsumerConnector
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.metrics import Buckets, MetricName, Value
 from zkconsumer.prometheus import Collector
 from zkconsumer.testing import FakeCluster
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 2)
-        made.append("t", 0, [b"%d" % number for number in range(5)])
-        yield made
+cluster = cluster_with({"t": [[b"%d" % number for number in range(5)], []]})
 
 
 def member(cluster: FakeCluster, **properties: Any) -> ZookeeperConsumerConnector:

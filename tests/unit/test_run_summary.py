@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,18 +12,13 @@ import pytest
 
 from tests.timing import eventually
 from tests.unit.balance import handlers
+from tests.unit.clusters import cluster_with
 from zkconsumer import BalancedMessage, FailureLimit, Later, Reject, Retry, RunSummary, ZookeeperConsumerConnector
 from zkconsumer.core.message_pointers import decode_pointers
 from zkconsumer.testing import FakeCluster
 
 COUNT = 12
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events")
-        yield made
+cluster = cluster_with({"events": [[]]})
 
 
 def connector(cluster: FakeCluster, **properties: Any) -> ZookeeperConsumerConnector:

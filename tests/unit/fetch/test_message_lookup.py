@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.timing import scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
@@ -15,13 +16,7 @@ from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.testing.fake_cluster import FakeCluster
 
 WHERE = TopicPartition("events", 0)
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(brokers=2) as cluster:
-        cluster.create_topic("events", 1)
-        yield cluster
+cluster = cluster_with({"events": [[]]}, brokers=2, zookeeper=False)
 
 
 @pytest.fixture

@@ -94,10 +94,25 @@ class Peer:
         return data
 
 
+Script = Callable[[Peer], None]
+
+
+def answers(*bodies: bytes) -> Script:
+    """Return a script that answers the question for versions, then one request after the other."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        for body in bodies:
+            peer.answer(peer.request().correlation_id, body)
+        peer.until_closed()
+
+    return script
+
+
 class ScriptedBroker:
     """Serves one connection after the other on a thread of its own; ends with the block."""
 
-    def __init__(self, *scripts: Callable[[Peer], None]) -> None:
+    def __init__(self, *scripts: Script) -> None:
         self.scripts = list(scripts)
         self.failure: BaseException | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))

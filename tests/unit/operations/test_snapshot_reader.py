@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from tests.timing import scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
@@ -41,13 +42,7 @@ def soon() -> Deadline:
     return Deadline(scaled(10.0))
 
 
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as running:
-        running.create_topic("t", 2)
-        running.create_topic("u1")
-        running.append("t", 0, [b"a", b"b"])
-        yield running
+cluster = cluster_with({"t": [[b"a", b"b"], []], "u1": [[]]})
 
 
 @pytest.fixture

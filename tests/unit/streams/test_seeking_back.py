@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.clusters import cluster_with
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeCluster
@@ -38,14 +39,7 @@ def as_columns(stream: KafkaStream[Any, Any]) -> Callable[[], list[int]]:
 
 
 READS = {"messages": (one_by_one, 9), "columns": (as_columns, 7)}
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 1)
-        made.append("t", 0, [b"%d" % number for number in range(20)])
-        yield made
+cluster = cluster_with({"t": [[b"%d" % number for number in range(20)]]})
 
 
 @pytest.fixture(params=KEPT)
