@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.deadline import Deadline
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.group_channel import GroupChannel, Membership
+from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.testing import FakeCluster
 
 Join = Callable[..., ZookeeperConsumerConnector]
@@ -65,3 +70,15 @@ def committed(cluster: FakeCluster, topic: str = "events", group: str = "g") -> 
 def whole(*ends: int) -> list[tuple[int, int]]:
     """Return the place of each message up to these ends of the partitions 0, 1 and so on."""
     return [(partition, offset) for partition, end in enumerate(ends) for offset in range(end)]
+
+
+def commit_from_outside(cluster: FakeCluster, offsets: Mapping[TopicPartition, int], group: str = "g") -> None:
+    """Write offsets to Kafka as a tool does, or as a member does if the group has members."""
+    view = cluster.group(group)
+    who = Membership(group, view.generation, next(iter(view.members))) if view.members else Membership(group)
+    channel = GroupChannel(
+        BrokerChannel(Endpoint(*cluster.addresses()[0]), client_id="test", socket_timeout=scaled(5.0))
+    )
+    channel.connect(Deadline(scaled(5.0)))
+    assert channel.commit(who, offsets, Deadline(scaled(5.0))) == dict.fromkeys(offsets, 0)
+    channel.close()

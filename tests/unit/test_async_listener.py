@@ -62,11 +62,7 @@ async def _fail() -> None:
 
 @pytest.mark.parametrize(
     ("act", "told"),
-    [
-        (_hang, "does not return"),
-        (_fail, "raised ValueError: mine"),
-        (_cancel_itself, "raised CancelledError"),
-    ],
+    [(_hang, "does not return"), (_fail, "raised ValueError: mine"), (_cancel_itself, "raised CancelledError")],
     ids=["hangs", "raises", "cancelled"],
 )
 def test_a_listener_that_goes_wrong_is_told(make: Make, act: Act, told: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -85,12 +86,8 @@ def test_an_unknown_topic_is_told_in_time(connect: Join) -> None:
 
 def test_an_unknown_topic_needs_an_answer(connect: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is away says nothing of topics."""
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise BrokerUnavailableError("away")
-
     connector = connect()
-    monkeypatch.setattr(BrokerChannel, "metadata", refused)
+    monkeypatch.setattr(BrokerChannel, "metadata", Mock(side_effect=BrokerUnavailableError("away")))
     with pytest.raises(BrokerUnavailableError, match="away") as told:
         connector.partitions_for("evnets", timeout=scaled(0.3))
     assert not isinstance(told.value, UnknownTopicError)

@@ -516,11 +516,7 @@ def test_a_cancelled_task_changes_nothing_later(cluster: FakeCluster) -> None:
             member = member_of(connector)
             go_on = threading.Event()
             member.committer.submit(lambda: go_on.wait(scaled(WITHIN)))
-            for call in (
-                lambda: connector.commit(),
-                lambda: connector.commit({TP: 7}),
-                lambda: connector.seek(TP, 5),
-            ):
+            for call in (lambda: connector.commit(), lambda: connector.commit({TP: 7}), lambda: connector.seek(TP, 5)):
                 task = asyncio.ensure_future(call())
                 await asyncio.sleep(SOON)
                 task.cancel()

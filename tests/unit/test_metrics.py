@@ -126,11 +126,7 @@ def test_a_stream_counts_whole_chunks_and_parts_handed_out() -> None:
     bench = Bench()
     told: list[tuple[str, int, int]] = []
     stream: KafkaStream[bytes, bytes] = new_stream(
-        "t/g_c-0",
-        bench.queue,
-        bench.lease,
-        timeout=0.0,
-        count=lambda *counted: told.append(counted),
+        "t/g_c-0", bench.queue, bench.lease, timeout=0.0, count=lambda *counted: told.append(counted)
     )
     one, other = position(0), position(1, start=2)
     bench.put(one, 0, 3)

@@ -109,8 +109,7 @@ def test_a_key_is_told_only_if_it_is_a_text(
 
 
 @pytest.mark.parametrize(
-    ("error", "name"),
-    [(ZeroDivisionError("no"), "ZeroDivisionError"), (KeyboardInterrupt(), "KeyboardInterrupt")],
+    ("error", "name"), [(ZeroDivisionError("no"), "ZeroDivisionError"), (KeyboardInterrupt(), "KeyboardInterrupt")]
 )
 def test_a_handler_that_raises_ends_its_span(
     tracer: Tracer, exporter: InMemorySpanExporter, error: BaseException, name: str
@@ -210,10 +209,7 @@ def test_links_of_a_batch_are_limited(tracer: Tracer, exporter: InMemorySpanExpo
 
 def run(tracer: Any, handler: Callable[[MessageAndMetadata[Any, Any]], object]) -> None:
     """Run a handler for the two messages of a topic, the first with a trace context."""
-    sent = [
-        NewRecord(0, 1_700_000_000_000, b"k", b"first", SENT),
-        NewRecord(1, 1_700_000_000_000, None, b"second"),
-    ]
+    sent = [NewRecord(0, 1_700_000_000_000, b"k", b"first", SENT), NewRecord(1, 1_700_000_000_000, None, b"second")]
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t", 1)
         log = cluster.log("t", 0)

@@ -36,7 +36,6 @@ def test_the_account_counts_each_kind_of_message() -> None:
 
 
 def test_a_message_may_be_consumed_before_its_acknowledgement() -> None:
-    """A message may be consumed before the producer hears of it."""
     account = MessageAccount()
     account.consumed("ann", [((0, 0), 5)])
     account.produced((0, 0), 5)

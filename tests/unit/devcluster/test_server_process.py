@@ -72,7 +72,6 @@ def test_a_killed_server_starts_again_on_its_port_with_its_data() -> None:
 
 
 def test_a_stopped_server_leaves_no_directory_behind() -> None:
-    """A server that was stopped, and not closed, leaves no directory behind."""
     program = """
 from tests.unit.devcluster.test_server_process import PythonServer
 server = PythonServer().start()
@@ -115,7 +114,6 @@ def test_a_given_port_that_is_taken_is_said_so() -> None:
 
 
 def test_a_failed_start_quotes_the_servers_log() -> None:
-    """A server that ends during its start raises an error that quotes its log."""
     server = PythonServer("broken")
     with pytest.raises(ServerStartError, match="the disk is on fire"):
         server.start(scaled(10))
@@ -166,7 +164,6 @@ def test_a_forked_child_that_exits_leaves_the_server_alone(monkeypatch: pytest.M
 
 
 def test_before_the_start_there_is_no_port_and_no_directory() -> None:
-    """Before the first start there is no port and no directory."""
     server = PythonServer()
     with pytest.raises(RuntimeError):
         _ = server.port

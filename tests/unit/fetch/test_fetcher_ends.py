@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from tests.timing import scaled
@@ -83,12 +85,8 @@ def test_a_fetcher_without_a_thread_gets_no_partitions(monkeypatch: pytest.Monke
         metrics=Metrics(),
         budget=QueueBudget(1 << 40),
     )
-
-    def no_thread(self: Fetcher) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as without_threads:
-        without_threads.setattr(Fetcher, "start", no_thread)
+        without_threads.setattr(Fetcher, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         fetch = PartitionFetch(PartitionPosition(WHERE, ThreadId("g_c-0"), 0), StreamQueue(2, lambda: None))
         with pytest.raises(RuntimeError):
             manager.hand_over([(fetch, broker)])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from queue import SimpleQueue
 from time import monotonic
+from unittest.mock import Mock
 
 import pytest
 
@@ -267,10 +268,7 @@ def test_a_commit_that_keeps_failing_is_logged_once_and_shown(
     member = Stepped(group.owned(dual=True), group, interval=0.0)
     position = member.own(T0, 5)
     member.start(position)
-
-    def refuse(*_: object) -> None:
-        raise NotPermittedError("/consumers/g/offsets/t/0: refused")
-
+    refuse = Mock(side_effect=NotPermittedError("/consumers/g/offsets/t/0: refused"))
     with monkeypatch.context() as patch:
         patch.setattr(group.session, "transact", refuse)
         for _ in range(5):
@@ -418,11 +416,7 @@ def test_our_commit_is_noted_if_zookeeper_fails_for_the_others(group: Group, mon
     offsets = zookeeper_only(group)
     stepped = Stepped(offsets, group)
     position = stepped.own(T0, 5)
-
-    def away(_offsets: object, _deadline: object) -> Mapping[TopicPartition, Exception]:
-        raise RegistryUnavailableError("away")
-
-    monkeypatch.setattr(offsets, "commit_unowned", away)
+    monkeypatch.setattr(offsets, "commit_unowned", Mock(side_effect=RegistryUnavailableError("away")))
     with pytest.raises(OffsetCommitError, match=r"t-1 at 3 \(away\)"):
         stepped.committer.tracker.commit_given(stepped.given({T0: 9, T1: 3}), soon())
     assert position.committed == 9
@@ -433,12 +427,8 @@ def test_a_bug_while_a_start_is_stored_ends_nothing(group: Group, monkeypatch: p
     member = Stepped(zookeeper_only(group), group)
     position = member.own(T0)
     stored: list[Mapping[PartitionPosition, bool]] = []
-
-    def broken(*_: object) -> None:
-        raise KeyError("a mistake of ours")
-
     with monkeypatch.context() as patch:
-        patch.setattr(group.zookeeper, "commit", broken)
+        patch.setattr(group.zookeeper, "commit", Mock(side_effect=KeyError("a mistake of ours")))
         member.committer.store_starts({position: 7}, stored.append)
         for _ in range(3):
             member.step()

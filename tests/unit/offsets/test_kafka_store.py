@@ -190,11 +190,7 @@ def test_an_error_of_one_partition_is_never_taken_for_no_offset(code: int) -> No
     [
         ([names(1), tells((0, 7, 0))], BrokerError, "nothing of t-1"),
         # the cluster still creates its topic of offsets
-        (
-            [names(-1, error_codes.COORDINATOR_NOT_AVAILABLE)],
-            CoordinatorUnavailableError,
-            "COORDINATOR_NOT_AVAILABLE",
-        ),
+        ([names(-1, error_codes.COORDINATOR_NOT_AVAILABLE)], CoordinatorUnavailableError, "COORDINATOR_NOT_AVAILABLE"),
         ([names(-1, error_codes.GROUP_AUTHORIZATION_FAILED)], BrokerResponseError, "GROUP_AUTHORIZATION_FAILED"),
     ],
     ids=["a partition is left out", "no topic of offsets yet", "not allowed"],

@@ -77,12 +77,8 @@ SNAPSHOT = group_snapshot(
     other_nodes={"/consumers/secretgroup/broadcast/secretgroup_secrethost1": None},
     acls={"/consumers/secretgroup/ids": "world:anyone=cdrwa, sasl:alice=cdrwa, digest:alice=r"},
     acks={TopicPartition("secrettopic", 0): AckNode(NoteSummary(5, 9, 2, 2), stat(), "secretnote")},
-    pointers={
-        TopicPartition("secrettopic", 1): PointersNode(1, 0, (PointedMessage(3, reason="secretnote"),), stat()),
-    },
-    loans={
-        TopicPartition("secrettopic", 0): {ConsumerId("secretgroup_secretclient"): LoanNode(64, 3, 1, stat())},
-    },
+    pointers={TopicPartition("secrettopic", 1): PointersNode(1, 0, (PointedMessage(3, reason="secretnote"),), stat())},
+    loans={TopicPartition("secrettopic", 0): {ConsumerId("secretgroup_secretclient"): LoanNode(64, 3, 1, stat())}},
     problems=(Problem("/consumers/secretgroup/secretstate", "secrethost1"), Problem("broker 1", "broker.example")),
 )
 

@@ -260,11 +260,7 @@ def test_a_brokers_group_is_read(version: str, sources: list[LiveSource]) -> Non
             assert found.brokers_group is not None
             assert (found.brokers_group.state, found.brokers_group.strategy) == ("Stable", "range")
             (member,) = found.brokers_group.members
-            assert (member.client_id, member.assignment, member.topics) == (
-                "reader",
-                (TopicPartition("t", 1),),
-                ("t",),
-            )
+            assert (member.client_id, member.assignment, member.topics) == ("reader", (TopicPartition("t", 1),), ("t",))
             assert found.kafka_offsets is not None
             stored = found.kafka_offsets[TopicPartition("t", 0)]
             assert (stored.offset, stored.metadata) == (1, "note")

@@ -404,10 +404,7 @@ def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str
             {"membership": "none", "group.coordination": "kafka", "session.timeout.ms": "9000"},
             "session.timeout.ms: '9000': contradicts membership='none'",
         ),
-        (
-            {"membership": "none", "rebalance.quiet.ms": "3"},
-            "rebalance.quiet.ms: '3': contradicts membership='none'",
-        ),
+        ({"membership": "none", "rebalance.quiet.ms": "3"}, "rebalance.quiet.ms: '3': contradicts membership='none'"),
     ],
 )
 def test_a_stream_refuses_what_it_cannot_do(given: dict[str, str], message: str) -> None:
@@ -523,10 +520,7 @@ def test_a_delay_is_written_as_spark_writes_durations(text: str | None, seconds:
     ("given", "said"),
     [
         (
-            {
-                "startingOffsetsByTimestamp": '{"t":{"0":5,"1":9}}',
-                "endingOffsetsByTimestamp": '{"t":{"0":5,"1":8}}',
-            },
+            {"startingOffsetsByTimestamp": '{"t":{"0":5,"1":9}}', "endingOffsetsByTimestamp": '{"t":{"0":5,"1":8}}'},
             """endingOffsetsByTimestamp: '{"t":{"0":5,"1":8}}': 8 of t-1 is before 9 of startingOffsetsByTimestamp""",
         ),
         (

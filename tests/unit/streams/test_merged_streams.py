@@ -7,6 +7,7 @@ from contextlib import suppress
 from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -329,12 +330,8 @@ def test_a_stream_alone_is_as_before_after_its_turns(three: Several) -> None:
 def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
     three.put(0, 3)
     assert three.merged.get(timeout=0).offset == 0
-
-    def interrupted(_: float) -> float:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(hand_out, "time_before", interrupted)
+        patched.setattr(hand_out, "time_before", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             next(three.merged)
     assert three.positions[0].finished(including_held=three.streams[0].held_by(get_native_id())) == 1

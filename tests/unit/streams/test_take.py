@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -90,12 +91,8 @@ def test_a_revocation_leaves_a_list_in_hand(bench: Bench) -> None:
 def test_a_list_that_was_not_returned_comes_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     where = position()
     bench.put(where, 0, 4)
-
-    def interrupted(_: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(arrow_api, "one_list", interrupted)
+        patched.setattr(arrow_api, "one_list", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             bench.stream.take(2, timeout=0)
 
