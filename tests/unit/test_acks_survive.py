@@ -10,6 +10,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
+from tests.values import present
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.balance.retry import Retry
 from zkconsumer.core.message_pointers import decode_pointers
@@ -83,7 +84,6 @@ def test_a_parked_message_is_passed_by_its_pointer(cluster: FakeCluster, where: 
     with pytest.raises(ConsumerTimeoutException):
         one.run(failing, "events", concurrency=4, order="none", retry=retry)
     one.shutdown()
-    node = cluster.zookeeper.node("/consumers/g/parked/events/0")
-    assert node is not None
+    node = present(cluster.zookeeper.node("/consumers/g/parked/events/0"))
     (pointer,) = decode_pointers(node.data).values()
     assert (pointer.offset, pointer.attempts) == (3, 2)

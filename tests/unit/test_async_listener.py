@@ -17,6 +17,7 @@ from tests.unit.async_members import WITHIN, Make, committed, stream_of, threads
 from tests.unit.async_members import cluster as cluster
 from tests.unit.async_members import make as make
 from tests.unit.streams.bench import run
+from tests.values import present
 from zkconsumer import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector, async_connector
 from zkconsumer.balance import loop_bridge
 from zkconsumer.errors import ConnectorClosedException
@@ -50,8 +51,7 @@ async def _hang() -> None:
 
 
 async def _cancel_itself() -> None:
-    task = asyncio.current_task()
-    assert task is not None
+    task = present(asyncio.current_task())
     task.cancel()
     await asyncio.sleep(0)
 

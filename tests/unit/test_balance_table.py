@@ -138,8 +138,7 @@ def test_max_poll_interval_does_not_watch_handlers() -> None:
         with running(cluster, held, properties=properties) as connector:
             settled(connector, held)
             rebalances = connector.state.rebalances
-            one = at_work(connector).held
-            assert one is not None
+            assert at_work(connector).held is not None
 
             def far_beyond() -> bool:
                 now = at_work(connector).held

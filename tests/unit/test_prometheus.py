@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 
 from tests.documents import example
+from tests.programs import run_python
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import Health, ZookeeperConsumerConnector
@@ -218,11 +218,7 @@ def test_the_example_of_the_docs_runs(cluster: FakeCluster) -> None:
     cluster.create_topic("events", 1)
     cluster.append("events", 0, [b"one"])
     code = example("health").replace("127.0.0.1:2181", cluster.zookeeper_connect).replace("9464", "0")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=scaled(60), check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("b'one' ready")
+    assert run_python("-W", "error", "-c", code).stdout.startswith("b'one' ready")
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
 from tests.timing import scaled
 from tests.unit.kafka.record_writer import NewRecord, batch_bytes
+from tests.values import present
 from zkconsumer import ConsumerConfig, MessageAndMetadata, ZookeeperConsumerConnector
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.testing import FakeCluster
@@ -212,8 +213,7 @@ def run(tracer: Any, handler: Callable[[MessageAndMetadata[Any, Any]], object]) 
     sent = [NewRecord(0, 1_700_000_000_000, b"k", b"first", SENT), NewRecord(1, 1_700_000_000_000, None, b"second")]
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t", 1)
-        log = cluster.log("t", 0)
-        assert log is not None
+        log = present(cluster.log("t", 0))
         log.append(batch_bytes(sent))
         with ZookeeperConsumerConnector(
             zookeeper_connect=cluster.zookeeper_connect, group_id="g", auto_offset_reset="smallest"

@@ -15,7 +15,6 @@ from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.batch_size import MOST, BatchSize
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
-from zkconsumer.balance.handler_results import outcomes_of
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition
@@ -391,13 +390,3 @@ def test_a_worker_on_its_way_spares_others_the_waking(monkeypatch: pytest.Monkey
     monkeypatch.setattr("zkconsumer.balance.engine.WakeFlag", Flag)
     assert not world.engine.take(1, Deadline(60.0))
     assert seen == [[0, 1], [0, 1, 1]]
-
-
-def test_outcomes_of_a_batch() -> None:
-    error = ValueError("no")
-    assert outcomes_of(None, 2) == [DONE, DONE]
-    assert outcomes_of([None, error], 2) == [DONE, Failed(error)]
-    wrong = outcomes_of([None], 2)
-    assert [str(one.error) for one in wrong if isinstance(one, Failed)] == [
-        "the handler returned 1 outcomes for 2 messages"
-    ] * 2

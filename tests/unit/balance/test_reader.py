@@ -9,6 +9,7 @@ import pytest
 
 from tests.streams import valid_lease
 from tests.timing import eventually
+from tests.values import present
 from zkconsumer.balance import open_partition
 from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.engine import Engine
@@ -185,8 +186,7 @@ def test_an_old_pointer_hides_no_message_where_slots_are_lent(world: World) -> N
         world.deliver(2 if jump else 0, 6)
         world.finish(world.take())
         known = False
-    ledger = world.position.ledger
-    assert ledger is not None
+    ledger = present(world.position.ledger)
     assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: Fate.PARKED, 3: Fate.DEAD}
 
 
@@ -319,8 +319,7 @@ def test_a_partition_whose_results_are_not_stored_is_not_read_on(world: World, m
     world.deliver(3, 3)
     assert world.offsets() == []
     assert world.position.full
-    ledger = world.position.ledger
-    assert ledger is not None
+    ledger = present(world.position.ledger)
     assert ledger.stored(ledger.point())
     assert world.offsets() == [3, 4, 5]
 

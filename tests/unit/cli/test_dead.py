@@ -13,6 +13,7 @@ import pytest
 from tests.timing import scaled
 from tests.unit.cli.command_line import CommandLine
 from tests.unit.clusters import commit_from_outside
+from tests.values import present
 from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, decode_pointers, encode_pointers, key_mark
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeCluster, ManualClock
@@ -42,8 +43,7 @@ class World(CommandLine):
         self.zookeeper.put(f"/consumers/{group}/parked/t/{partition}", encode_pointers(pointers))
 
     def pointers(self, partition: int = 0) -> dict[int, Pointer]:
-        node = self.zookeeper.node(f"/consumers/g/parked/t/{partition}")
-        assert node is not None
+        node = present(self.zookeeper.node(f"/consumers/g/parked/t/{partition}"))
         return decode_pointers(node.data)
 
     def json(self) -> Any:

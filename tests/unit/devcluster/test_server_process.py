@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.programs import run_python
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import ServerProcess, ServerStartError
@@ -80,9 +80,7 @@ server.start()
 server.stop()
 print(server.directory)
 """
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60), check=True
-    )
+    said = run_python("-c", program)
     assert said.stdout.startswith("/")
     assert not Path(said.stdout.strip()).exists()
 

@@ -64,11 +64,7 @@ class OnePartition:
 
         def script(peer: Peer) -> None:
             peer.versions()
-            while True:
-                try:
-                    asked = peer.request()
-                except ConnectionError:
-                    return
+            for asked in peer.requests():
                 if asked.api == LIST_OFFSETS.key:
                     error, offset = self.listed
                     if self.log_start is not None and struct.unpack(">q", asked.body[-8:])[0] == EARLIEST:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 from tests.timing import scaled
@@ -63,6 +64,12 @@ class Peer:
         data = self.exactly(size)
         api, version, correlation_id, length = struct.unpack_from(">hhih", data)
         return Asked(api, version, correlation_id, data[10 + length :])
+
+    def requests(self) -> Iterator[Asked]:
+        """Yield one request after the other, until the client is gone."""
+        with suppress(ConnectionError):
+            while True:
+                yield self.request()
 
     def answer(self, correlation_id: int, body: bytes) -> None:
         self.send(struct.pack(">ii", len(body) + 4, correlation_id) + body)

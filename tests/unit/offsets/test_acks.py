@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.offsets.acks import GROUP, TP, Member, NotesElsewhere, Server, ledger_of, read, soon, start
+from tests.values import present
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, encode_pointers
@@ -211,8 +212,7 @@ def test_foreign_bytes_are_not_overwritten(server: Fake) -> None:
     assert "no list of pointers" in one.store.parking_trouble(TP)
     ledger.finish([101])
     one.commit()
-    node = server.zookeeper.node(POINTERS)
-    assert node is not None
+    node = present(server.zookeeper.node(POINTERS))
     assert node.data == b"mine"
     assert server.offset() == 100
     assert not one.refused, "the partition is ours all the same"
@@ -439,8 +439,7 @@ def test_many_partitions_with_large_notes_are_several_requests() -> None:
         position.ledger.touch()
     one.commit()
     assert all(server.note(tp) is not None for tp in partitions)
-    node = server.zookeeper.node(NOTE)
-    assert node is not None
+    node = present(server.zookeeper.node(NOTE))
     assert 30_000 < node.length < NOTE_BYTES
     assert server.zookeeper.operations["transaction"] - before > len(partitions) * node.length // REQUEST_BYTES
 

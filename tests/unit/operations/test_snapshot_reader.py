@@ -11,6 +11,7 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.clusters import cluster_with
+from tests.values import present
 from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
@@ -92,8 +93,7 @@ def test_members_owners_and_offsets_are_read(cluster: FakeCluster, sources: list
     assert "not JSON" in third.problem
     assert third.stat is not None
     assert {str(tp): one.thread for tp, one in found.owners.items()} == {"t-0": "g_h-1-0", "gone-5": "g_h-1-0"}
-    owned = found.owners[TopicPartition("gone", 5)].stat
-    assert owned is not None
+    owned = present(found.owners[TopicPartition("gone", 5)].stat)
     assert owned.ephemeral_owner == 0
     assert found.offsets[TopicPartition("t", 0)].offset == 1
     bad = found.offsets[TopicPartition("t", 1)]
@@ -224,8 +224,7 @@ def test_a_forbidden_node_is_a_problem(cluster: FakeCluster, sources: list[LiveS
 
 def join(cluster: FakeCluster, group: str) -> GroupChannel:
     """A member of a brokers' group that was assigned partition 1 of ``t`` and has committed offset 1 of partition 0."""
-    coordinator = cluster.coordinator(group)
-    assert coordinator is not None
+    coordinator = present(cluster.coordinator(group))
     host, port = cluster.address(coordinator)
     channel = GroupChannel(
         BrokerChannel(Endpoint(coordinator, host, port), client_id="reader", socket_timeout=scaled(10))

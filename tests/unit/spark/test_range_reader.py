@@ -78,11 +78,7 @@ def answers(log: Mapping[int, bytes]) -> Callable[[Peer], None]:
 
     def script(peer: Peer) -> None:
         peer.versions()
-        while True:
-            try:
-                asked = peer.request()
-            except ConnectionError:
-                return
+        for asked in peer.requests():
             position = asked.values["topics"][0]["partitions"][0]["fetch_offset"]
             peer.answer(asked.correlation_id, log[position])
 

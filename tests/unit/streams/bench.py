@@ -11,6 +11,7 @@ from typing import Any
 from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.record_writer import NewRecord, batch_bytes
+from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, StreamQueue
@@ -96,8 +97,7 @@ def cancelled_at(work: Coroutine[Any, Any, Any], suspension: int) -> Generator[A
             return True
         count += 1
         if count == suspension:
-            task = asyncio.current_task()
-            assert task is not None
+            task = present(asyncio.current_task())
             task.cancel()  # it is thrown in as soon as the task waits
         error = None
         try:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.streams.bench import AsyncBench, elsewhere, position, run
+from tests.values import present
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.streams import MergedStreams, async_stream
 from zkconsumer.streams.async_stream import AsyncMessages
@@ -61,8 +62,7 @@ def test_a_waiting_reader_is_woken_by_a_fetcher(bench: AsyncBench) -> None:
         for way in (lambda: offsets(bench.reader, 1), bench.reader.getone, lambda: bench.reader.getmany(60_000)):
             task = asyncio.ensure_future(way())
             await until(lambda: bench.queue.reader_waits)
-            start = where.consumed if not where.held else where.finished(including_held=True)
-            assert start is not None
+            start = present(where.consumed if not where.held else where.finished(including_held=True))
             elsewhere(partial(bench.put, where, start, 1))
             await task
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.sets import WHERE, Batch, Written
+from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId
@@ -49,8 +50,7 @@ def test_a_large_message_in_hand_is_held_once(world: World) -> None:
     size = world.put(0, VALUE)
     message = next(world.stream)
     assert message.value == VALUE
-    taken = world.queue.taken
-    assert taken is not None
+    taken = present(world.queue.taken)
     assert taken.records == b""
     assert world.queue.held_bytes == SIZE
     with pytest.raises(ConsumerTimeoutException):
@@ -76,8 +76,7 @@ def test_a_large_message_that_was_not_returned_is_fetched_again(world: World) ->
 def test_other_chunks_stay_until_they_are_read(world: World, values: tuple[bytes, ...]) -> None:
     size = world.put(0, *values)
     assert next(world.stream).offset == 0
-    taken = world.queue.taken
-    assert taken is not None
+    taken = present(world.queue.taken)
     assert len(taken.records) == size
     world.stream.take_back()
     assert [next(world.stream).offset for _ in values] == list(range(len(values)))
@@ -90,8 +89,7 @@ def test_a_large_message_is_kept_while_the_lease_is_closed(world: World) -> None
     for _ in range(2):
         with pytest.raises(ConsumerTimeoutException):
             next(world.stream)
-    taken = world.queue.taken
-    assert taken is not None
+    taken = present(world.queue.taken)
     assert len(taken.records) == size
     assert world.position.fetch_from is None
     world.lease.renew(monotonic(), 3600.0)
