@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, CountConsumed, ReadSettings
 from zkconsumer.streams.rate_limit import HandOutGate
+from zkconsumer.zookeeper.lease import Lease
+
+
+def valid_lease() -> Lease:
+    """Return a lease that lasts as long as any test."""
+    lease = Lease()
+    lease.renew(monotonic(), 3600.0)
+    lease.resume(lease.epoch)
+    return lease
 
 
 def new_stream(

@@ -11,7 +11,7 @@ import pytest
 import regex  # type: ignore[import-untyped]
 
 from tests.timing import scaled
-from tests.unit.core.test_topic_filter import JAVA
+from tests.unit.core.java_expressions import JAVA
 from zkconsumer.core.java_regex import InvalidTopicFilterError, UntranslatableTopicFilterError, translate
 from zkconsumer.devcluster import java
 

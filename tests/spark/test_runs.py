@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.conftest import NewTopic
 from tests.timing import eventually
-from tests.unit.spark.test_replaced_logs import Query
+from tests.unit.spark.dictionary_cluster import Query
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.coordinator_cluster import cluster_of

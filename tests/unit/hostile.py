@@ -11,13 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from zlib import crc32
 
 import cramjam  # type: ignore[import-untyped,unused-ignore]
 import google_crc32c
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.scripted import Peer, ScriptedBroker
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -28,7 +27,6 @@ from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.streams.byte_budget import QueueBudget
-from zkconsumer.zookeeper.lease import Lease
 
 MB = 1 << 20
 LIMIT = 64 * MB
@@ -160,9 +158,7 @@ def read_set(records: bytes, way: str) -> str:
     """Read a set as a stream's reader does, all of it; returns what became of it."""
     budget = QueueBudget(64 * MB)
     queue = StreamQueue(2, lambda: None, budget)
-    lease = Lease()
-    lease.renew(monotonic(), 3600.0)
-    lease.resume(lease.epoch)
+    lease = valid_lease()
     stream: KafkaStream[bytes, bytes] = new_stream("s", queue, lease, timeout=0.0, largest_batch=LIMIT)
     position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
     reach = extent(records, WHERE, 0)

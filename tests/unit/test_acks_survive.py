@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
+from tests.values import present
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.balance.retry import Retry
 from zkconsumer.core.message_pointers import decode_pointers
@@ -24,12 +25,7 @@ WHERE: dict[str, dict[str, Any]] = {
     "brokers": {"group.coordination": "kafka"},
 }
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events", 1)
-        yield made
+cluster = cluster_with({"events": [[]]})
 
 
 def connector(cluster: FakeCluster, where: str, **more: Any) -> ZookeeperConsumerConnector:
@@ -88,7 +84,6 @@ def test_a_parked_message_is_passed_by_its_pointer(cluster: FakeCluster, where: 
     with pytest.raises(ConsumerTimeoutException):
         one.run(failing, "events", concurrency=4, order="none", retry=retry)
     one.shutdown()
-    node = cluster.zookeeper.node("/consumers/g/parked/events/0")
-    assert node is not None
+    node = present(cluster.zookeeper.node("/consumers/g/parked/events/0"))
     (pointer,) = decode_pointers(node.data).values()
     assert (pointer.offset, pointer.attempts) == (3, 2)

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
 import pytest
 
 from tests.internals import member_of
 from tests.timing import eventually, scaled
+from tests.unit.async_members import (
+    EACH,
+    FIRST,
+    PARTITIONS,
+    SECOND,
+    WITHIN,
+    Make,
+    committed,
+    holding,
+    stream_of,
+    threads_of,
+    until,
+)
+from tests.unit.async_members import cluster as cluster
+from tests.unit.async_members import make as make
+from tests.unit.streams.bench import run
 from zkconsumer import (
     AsyncConsumerRebalanceListener,
     AsyncStream,
@@ -30,60 +46,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
-
-WITHIN = 30.0
-PARTITIONS, EACH = 2, 20
-FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
-Make = Callable[..., AsyncZookeeperConsumerConnector]
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events", PARTITIONS)
-        for partition in range(PARTITIONS):
-            made.append("events", partition, [b"v%d" % n for n in range(EACH)])
-        yield made
-
-
-@pytest.fixture
-def make(cluster: FakeCluster) -> Make:
-    def made(**properties: Any) -> AsyncZookeeperConsumerConnector:
-        base = {
-            "zookeeper.connect": cluster.zookeeper_connect,
-            "group.id": "g",
-            "auto.offset.reset": "smallest",
-            "auto.commit.interval.ms": 60_000,
-        }
-        return AsyncZookeeperConsumerConnector(base | properties)
-
-    return made
-
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    async def bounded() -> Any:
-        return await asyncio.wait_for(work, scaled(WITHIN))
-
-    return asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-
-
-def threads_of(prefix: str) -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(prefix)]
-
-
-def committed(cluster: FakeCluster) -> list[int | None]:
-    tree = cluster.zookeeper.tree("/consumers/g/offsets")
-    found = [tree.get(f"/consumers/g/offsets/events/{number}") for number in range(PARTITIONS)]
-    return [None if offset is None else int(offset) for offset in found]
-
-
-async def stream_of(connector: AsyncZookeeperConsumerConnector, **arguments: Any) -> AsyncStream[Any, Any]:
-    return (await connector.create_message_streams({"events": 1}, **arguments))["events"][0]
 
 
 def test_a_topic_is_read_and_committed(cluster: FakeCluster, make: Make) -> None:
@@ -148,15 +110,7 @@ def test_a_commit_counts_what_its_own_task_holds(cluster: FakeCluster, make: Mak
         async with make() as connector:
             streams = (await connector.create_message_streams({"events": 2}))["events"]
             first, second = [await one.getone() for one in streams]
-            taken = asyncio.Event()
-
-            async def other() -> None:
-                await streams[1].getone()
-                taken.set()
-                await asyncio.Event().wait()
-
-            task = asyncio.ensure_future(other())
-            await taken.wait()
+            task = await holding(streams[1])
             await connector.commit()
             found = {tp.partition: await connector.committed(tp) for tp in (FIRST, SECOND)}
             # the first message of the second stream is finished, and the other task has the next one
@@ -165,7 +119,7 @@ def test_a_commit_counts_what_its_own_task_holds(cluster: FakeCluster, make: Mak
             await asyncio.sleep(0)
 
     run(read())
-    assert sorted(offset or 0 for offset in committed(cluster)) == [1, 1]
+    assert sorted(committed(cluster)) == [1, 1]
 
 
 def test_a_list_is_committed_as_a_whole(cluster: FakeCluster, make: Make) -> None:
@@ -205,19 +159,6 @@ def test_the_message_in_hand_is_finished_at_the_end(cluster: FakeCluster, make: 
 
     run(read())
     assert 6 in committed(cluster)
-
-
-def test_reading_in_wait_for_is_the_tasks_own(cluster: FakeCluster, make: Make) -> None:
-    """Before Python 3.12 ``wait_for`` reads in a task of its own."""
-
-    async def read() -> None:
-        async with make() as connector:
-            stream = await stream_of(connector)
-            message = await asyncio.ensure_future(stream.getone())
-            await connector.commit()
-            assert await connector.committed((message.topic, message.partition)) == 1
-
-    run(read())
 
 
 @pytest.mark.parametrize("at", ["create", "getone", "commit", "seek", "shutdown"])
@@ -305,7 +246,7 @@ def test_a_shutdown_that_is_begun_ends_loops(
 
     run(read())
     assert len(seen) == 7
-    assert sum(offset or 0 for offset in committed(cluster)) == 7
+    assert sum(committed(cluster)) == 7
 
 
 def test_other_tasks_may_finish_and_commit_at_the_end(cluster: FakeCluster, make: Make) -> None:
@@ -355,22 +296,14 @@ def test_a_shutdown_without_a_thread_is_done_by_the_next(
         assert connector.state.phase is Phase.CLOSED
 
     run(read())
-    assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+    assert sorted(committed(cluster)) == [0, 1]
 
 
 def test_a_message_nobody_finishes_is_told(cluster: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     async def read() -> None:
         connector = make()
         streams = (await connector.create_message_streams({"events": 2}))["events"]
-        taken = asyncio.Event()
-
-        async def other() -> None:
-            await streams[1].getone()
-            taken.set()
-            await asyncio.Event().wait()
-
-        task = asyncio.ensure_future(other())
-        await taken.wait()
+        task = await holding(streams[1])
         monkeypatch.setattr(shutdown, "LATE", scaled(WITHIN))  # a close on a busy machine ends later
         with pytest.raises(OffsetCommitError, match="still in hand"):
             await connector.shutdown(timeout=2.0)

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.test_async_connector import WITHIN, Make, committed, run, stream_of, threads_of
-from tests.unit.test_async_connector import cluster as cluster
-from tests.unit.test_async_connector import make as make
+from tests.unit.async_members import WITHIN, Make, committed, stream_of, threads_of
+from tests.unit.async_members import cluster as cluster
+from tests.unit.async_members import make as make
+from tests.unit.streams.bench import run
+from tests.values import present
 from zkconsumer import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector, async_connector
 from zkconsumer.balance import loop_bridge
 from zkconsumer.errors import ConnectorClosedException
@@ -49,8 +51,7 @@ async def _hang() -> None:
 
 
 async def _cancel_itself() -> None:
-    task = asyncio.current_task()
-    assert task is not None
+    task = present(asyncio.current_task())
     task.cancel()
     await asyncio.sleep(0)
 
@@ -61,11 +62,7 @@ async def _fail() -> None:
 
 @pytest.mark.parametrize(
     ("act", "told"),
-    [
-        (_hang, "does not return"),
-        (_fail, "raised ValueError: mine"),
-        (_cancel_itself, "raised CancelledError"),
-    ],
+    [(_hang, "does not return"), (_fail, "raised ValueError: mine"), (_cancel_itself, "raised CancelledError")],
     ids=["hangs", "raises", "cancelled"],
 )
 def test_a_listener_that_goes_wrong_is_told(make: Make, act: Act, told: str) -> None:

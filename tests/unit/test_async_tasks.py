@@ -16,21 +16,21 @@ import pytest
 from tests.internals import member_of
 from tests.interrupts.sweep import bounded
 from tests.timing import eventually, scaled
-from tests.unit.streams.test_async_cancellation import cancelled_at
-from tests.unit.test_async_connector import (
+from tests.unit.async_members import (
     EACH,
     FIRST,
     PARTITIONS,
     WITHIN,
     Make,
     committed,
-    run,
+    holding,
     stream_of,
     threads_of,
     until,
 )
-from tests.unit.test_async_connector import cluster as cluster
-from tests.unit.test_async_connector import make as make
+from tests.unit.async_members import cluster as cluster
+from tests.unit.async_members import make as make
+from tests.unit.streams.bench import awaited, cancelled_at, run
 from zkconsumer import AsyncStream, AsyncZookeeperConsumerConnector, MessageAndMetadata
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.streams import async_stream
@@ -59,9 +59,9 @@ def test_another_tasks_commit_leaves_a_message_out(cluster: FakeCluster, make: M
         async with make() as connector:
             await ask(await stream_of(connector))
             await asyncio.ensure_future(_commit(connector))
-            assert [offset or 0 for offset in committed(cluster)] == [0, 0]
+            assert committed(cluster) == [0, 0]
             await connector.commit()
-            assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+            assert sorted(committed(cluster)) == [0, 1]
 
     run(read())
 
@@ -79,7 +79,7 @@ def test_a_stream_that_is_dropped_has_its_message_in_hand(cluster: FakeCluster, 
             await asyncio.sleep(0.01)
         del stream
         await connector.commit()
-        assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+        assert sorted(committed(cluster)) == [0, 1]
         await connector.shutdown()
 
     run(read())
@@ -112,7 +112,7 @@ def test_all_topics_are_left_before_others_are_read(cluster: FakeCluster, make: 
             await connector.add_topics({"events": 1})
             await connector.messages().getone()
             await connector.commit()
-            assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+            assert sorted(committed(cluster)) == [0, 1]
 
     run(read())
 
@@ -135,7 +135,7 @@ def test_a_topic_is_left_before_its_commit_is_seen(cluster: FakeCluster, make: M
         await connector.shutdown()
 
     run(read())
-    assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+    assert sorted(committed(cluster)) == [0, 1]
 
 
 def test_the_task_that_read_last_has_the_message(cluster: FakeCluster, make: Make) -> None:
@@ -144,17 +144,9 @@ def test_the_task_that_read_last_has_the_message(cluster: FakeCluster, make: Mak
     async def read() -> None:
         async with make() as connector:
             await (await stream_of(connector)).getone()
-            taken = asyncio.Event()
-
-            async def other() -> None:
-                async for _ in connector.messages():
-                    taken.set()
-                    await asyncio.Event().wait()
-
-            task = asyncio.ensure_future(other())
-            await taken.wait()
+            task = await holding(connector.messages())
             await connector.commit()  # the first message is finished, and the second one is not this task's
-            assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+            assert sorted(committed(cluster)) == [0, 1]
             task.cancel()
             await asyncio.wait([task])
 
@@ -175,7 +167,7 @@ def test_a_commit_counts_what_its_caller_holds(cluster: FakeCluster, make: Make,
                 commit = asyncio.ensure_future(connector.commit())
                 await stream.getone()
                 await commit
-            assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+            assert sorted(committed(cluster)) == [0, 1]
             raise ValueError("the last message is not finished")
 
     with pytest.raises(ValueError, match="is not finished"):
@@ -270,7 +262,7 @@ def test_ctrl_c_leaves_the_group_and_the_message(cluster: FakeCluster, make: Mak
     finally:
         signal.signal(signal.SIGINT, before)
     assert not cluster.zookeeper.tree("/consumers/g/ids").keys() - {"/consumers/g/ids"}
-    assert sum(offset or 0 for offset in committed(cluster)) == 2
+    assert sum(committed(cluster)) == 2
 
 
 def test_cancelled_topics_are_left_again(cluster: FakeCluster, make: Make) -> None:
@@ -281,7 +273,7 @@ def test_cancelled_topics_are_left_again(cluster: FakeCluster, make: Make) -> No
     async def read() -> None:
         async with make() as connector:
             stream = await stream_of(connector)
-            assert await asyncio.ensure_future(_awaited(cancelled_at(connector.add_topics({"others": 1}), 1)))
+            assert await asyncio.ensure_future(awaited(cancelled_at(connector.add_topics({"others": 1}), 1)))
             assert (await stream.getone()).offset == 0
             added: dict[str, list[AsyncStream[Any, Any]]] = {}
             while not added:
@@ -339,16 +331,12 @@ def test_an_application_may_be_cancelled_anywhere(
     while reached:
         seen, hand, group = list[int](), list[int](), f"g{suspension}"
         connector = make(**{"group.id": group})
-        reached = run(_awaited(cancelled_at(_application(connector, seen, hand), suspension)))
+        reached = run(awaited(cancelled_at(_application(connector, seen, hand), suspension)))
         eventually(lambda: not threads_of(f"{group}_"), WITHIN, "the member to leave")  # noqa: B023
         run(rest(seen, group))
         assert set(seen) == set(range(PARTITIONS * EACH)), f"cancelled in suspension {suspension}"
         assert len(seen) <= PARTITIONS * EACH + len(hand), f"cancelled in suspension {suspension}"
         suspension += 3
-
-
-async def _awaited(work: Any) -> Any:
-    return await work
 
 
 async def _commit(connector: AsyncZookeeperConsumerConnector) -> None:
@@ -375,4 +363,4 @@ def test_a_signal_handler_may_begin_a_shutdown(cluster: FakeCluster, make: Make)
             assert message.offset == 0
 
     run(read())
-    assert sorted(offset or 0 for offset in committed(cluster)) == [0, 1]
+    assert sorted(committed(cluster)) == [0, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from threading import Event
 from typing import Any
 
@@ -10,18 +9,13 @@ import pytest
 
 from tests.balanced_run import T0, at_work, running
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer.balance.outcomes import Reject
 from zkconsumer.core import message_ledger
 from zkconsumer.metrics import BucketsValue
 from zkconsumer.testing import FakeCluster
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 2)
-        made.append("t", 0, [b"%d" % number for number in range(20)])
-        yield made
+cluster = cluster_with({"t": [[b"%d" % number for number in range(20)], []]})
 
 
 def fails_at(offset: int) -> Any:

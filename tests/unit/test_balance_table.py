@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from threading import Event, Lock
 from typing import Any
 
@@ -10,20 +9,14 @@ import pytest
 
 from tests.balanced_run import T0, at_work, running
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with, committed
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeCluster
 
 COUNT = 20
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 2)
-        made.append("t", 0, [b"%d" % number for number in range(COUNT)])
-        yield made
+cluster = cluster_with({"t": [[b"%d" % number for number in range(COUNT)], []]})
 
 
 class Held:
@@ -52,27 +45,23 @@ def settled(connector: ZookeeperConsumerConnector, held: Held) -> None:
     eventually(all_but_one, 20, lambda: f"only 5 in hand: {connector.state}")
 
 
-def committed(cluster: FakeCluster) -> int:
-    return int(cluster.zookeeper.tree("/consumers/g/offsets/t").get("/consumers/g/offsets/t/0", b"-1"))
-
-
 def test_commit_offsets_counts_nothing_in_hand(cluster: FakeCluster) -> None:
     held = Held(5)
     with running(cluster, held) as connector:
         settled(connector, held)
         connector.commit_offsets()
-        assert committed(cluster) == 5
+        assert committed(cluster, "t")[0] == 5
         assert "/consumers/g/acks/t/0" in cluster.zookeeper.tree("/consumers/g/acks")
         held.go.set()
         eventually(lambda: at_work(connector).base == COUNT, 20, lambda: f"the end: {connector.state}")
         connector.commit_offsets()
-        assert committed(cluster) == COUNT
+        assert committed(cluster, "t")[0] == COUNT
 
 
 def test_without_auto_commit_nothing_is_committed(cluster: FakeCluster) -> None:
     with running(cluster, lambda _: None, properties={"auto.commit.enable": "false"}) as connector:
         eventually(lambda: at_work(connector).base == COUNT, 20, lambda: f"the end: {connector.state}")
-    assert committed(cluster) <= 0
+    assert committed(cluster, "t")[0] <= 0
 
 
 def test_seek_makes_outcomes_in_hand_count_no_more(cluster: FakeCluster) -> None:
@@ -149,8 +138,7 @@ def test_max_poll_interval_does_not_watch_handlers() -> None:
         with running(cluster, held, properties=properties) as connector:
             settled(connector, held)
             rebalances = connector.state.rebalances
-            one = at_work(connector).held
-            assert one is not None
+            assert at_work(connector).held is not None
 
             def far_beyond() -> bool:
                 now = at_work(connector).held
@@ -168,7 +156,7 @@ def test_shutdown_waits_for_handlers_and_commits(cluster: FakeCluster) -> None:
     with running(cluster, held) as connector:
         settled(connector, held)
         held.go.set()
-    assert committed(cluster) == COUNT
+    assert committed(cluster, "t")[0] == COUNT
 
 
 def test_an_unsubscribed_topic_is_left_when_finished(cluster: FakeCluster) -> None:
@@ -177,7 +165,7 @@ def test_an_unsubscribed_topic_is_left_when_finished(cluster: FakeCluster) -> No
         settled(connector, held)
         held.go.set()
         connector.unsubscribe(["t"])
-        assert committed(cluster) == COUNT
+        assert committed(cluster, "t")[0] == COUNT
         eventually(lambda: at_work(connector).base == -1, 20, lambda: f"nothing is read: {connector.state}")
 
 
@@ -190,12 +178,6 @@ def test_run_and_messages_exclude_each_other(cluster: FakeCluster) -> None:
         with pytest.raises(ValueError, match="run already"):
             connector.run(held, concurrency=2)
         held.go.set()
-
-
-def test_workers_and_concurrency_exclude_each_other(cluster: FakeCluster) -> None:
-    connector = ZookeeperConsumerConnector({"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g"})
-    with connector, pytest.raises(ValueError, match="workers or concurrency"):
-        connector.run(print, "t", concurrency=2, workers=2)
 
 
 def test_lag_leaves_out_what_is_finished_beyond(cluster: FakeCluster) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
-from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
+from tests.unit.clusters import Join, cluster_with, committed, connectors_with
+from zkconsumer import ConsumerTimeoutException
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.outcomes import PENDING
 from zkconsumer.balance.retry import Retry
@@ -18,41 +18,8 @@ from zkconsumer.testing import FakeCluster
 
 PARTITIONS = 3
 EACH = 40
-Join = Callable[..., ZookeeperConsumerConnector]
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events", PARTITIONS)
-        for partition in range(PARTITIONS):
-            made.append("events", partition, [b"%d" % number for number in range(EACH)])
-        yield made
-
-
-@pytest.fixture
-def join(cluster: FakeCluster) -> Iterator[Join]:
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(**properties: Any) -> ZookeeperConsumerConnector:
-        base = {
-            "zookeeper.connect": cluster.zookeeper_connect,
-            "group.id": "g",
-            "auto.offset.reset": "smallest",
-            "consumer.timeout.ms": int(scaled(0.4) * 1000),
-            "auto.commit.interval.ms": 60_000,
-        }
-        made.append(ZookeeperConsumerConnector(base | properties))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
-
-
-def committed(cluster: FakeCluster) -> list[int]:
-    tree = cluster.zookeeper.tree("/consumers/g/offsets/events")
-    return [int(tree[f"/consumers/g/offsets/events/{partition}"]) for partition in range(PARTITIONS)]
+cluster = cluster_with({"events": [[b"%d" % number for number in range(EACH)]] * PARTITIONS})
+join = connectors_with({"consumer.timeout.ms": int(scaled(0.4) * 1000), "auto.commit.interval.ms": 60_000})
 
 
 def threads_left() -> list[str]:
@@ -277,8 +244,6 @@ def test_misfit_arguments_are_refused(join: Join) -> None:
         connector.run(print, "events", workers=2, concurrency=2)
     with pytest.raises(ValueError, match="give topics"):
         connector.run(print, concurrency=2)
-    with pytest.raises(ValueError, match="order must be one of"):
-        connector.run(print, "events", concurrency=2, order="keys")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("executor", ["threads", "asyncio"])

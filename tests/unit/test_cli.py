@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.timing import scaled
+from tests.programs import run_python
 from zkconsumer import cli
 from zkconsumer.cli import dev
 from zkconsumer.errors import MissingExtraError
@@ -40,13 +38,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.Capture
 
 
 def test_the_module_is_the_command() -> None:
-    said = subprocess.run(
-        [sys.executable, "-m", "zkconsumer", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-        check=True,
-    ).stdout
+    said = run_python("-m", "zkconsumer", "--version").stdout
     assert re.fullmatch(rf"zkconsumer \d+\.\d+\.\d+\S* \({re.escape(DATA_PLANE)}\)\n", said)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.unit.clusters import Join, cluster_with, connectors_with
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.errors import (
     BrokerUnavailableError,
@@ -19,31 +20,9 @@ from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.requests import ListedOffset
 from zkconsumer.testing import FakeCluster
 
-Connect = Callable[..., ZookeeperConsumerConnector]
 FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(brokers=2, zookeeper=True) as made:
-        made.create_topic("events", 2)
-        made.create_topic("others", 1)
-        made.append("events", 0, [b"v"] * 5)
-        yield made
-
-
-@pytest.fixture
-def connect(cluster: FakeCluster) -> Iterator[Connect]:
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(**properties: Any) -> ZookeeperConsumerConnector:
-        base = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g", "auto.offset.reset": "smallest"}
-        made.append(ZookeeperConsumerConnector(base | properties))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
+cluster = cluster_with({"events": [[b"v"] * 5, []], "others": [[]]}, brokers=2)
+connect = connectors_with()
 
 
 def check_answers(connector: ZookeeperConsumerConnector) -> None:
@@ -56,13 +35,13 @@ def check_answers(connector: ZookeeperConsumerConnector) -> None:
     assert connector.end_offsets([]) == {}
 
 
-def test_answers_come_before_streams_and_join_no_group(cluster: FakeCluster, connect: Connect) -> None:
+def test_answers_come_before_streams_and_join_no_group(cluster: FakeCluster, connect: Join) -> None:
     check_answers(connect())
 
     assert not any("/consumers/g" in path for path in cluster.zookeeper.tree("/"))
 
 
-def test_answers_come_from_a_member(connect: Connect) -> None:
+def test_answers_come_from_a_member(connect: Join) -> None:
     connector = connect()
     connector.create_message_streams({"others": 1})
 
@@ -76,13 +55,13 @@ def test_answers_come_from_bootstrap_servers(cluster: FakeCluster) -> None:
         check_answers(connector)
 
 
-def test_the_beginning_follows_deleted_messages(cluster: FakeCluster, connect: Connect) -> None:
+def test_the_beginning_follows_deleted_messages(cluster: FakeCluster, connect: Join) -> None:
     cluster.truncate_before("events", 0, 3)
 
     assert connect().beginning_offsets([FIRST]) == {FIRST: 3}
 
 
-def test_an_end_that_is_not_told_is_no_zero(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_is_not_told_is_no_zero(connect: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that names no offset, and no error, made logs end at 0: a read up to the end gave nothing."""
 
     def nothing(_: Any, partitions: Any, *__: Any, **___: Any) -> dict[TopicPartition, ListedOffset]:
@@ -95,7 +74,7 @@ def test_an_end_that_is_not_told_is_no_zero(connect: Connect, monkeypatch: pytes
             ask([FIRST], timeout=scaled(1))
 
 
-def test_an_unknown_topic_is_told_in_time(connect: Connect) -> None:
+def test_an_unknown_topic_is_told_in_time(connect: Join) -> None:
     """Bug: a missing topic of ``read`` looked like a broker that is away."""
     connector = connect()
     for ask in (connector.partitions_for, lambda name, timeout: connector.read(name, timeout=timeout)):
@@ -105,20 +84,16 @@ def test_an_unknown_topic_is_told_in_time(connect: Connect) -> None:
         assert isinstance(told.value, BrokerUnavailableError | LookupError)  # programs may catch either
 
 
-def test_an_unknown_topic_needs_an_answer(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_topic_needs_an_answer(connect: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is away says nothing of topics."""
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise BrokerUnavailableError("away")
-
     connector = connect()
-    monkeypatch.setattr(BrokerChannel, "metadata", refused)
+    monkeypatch.setattr(BrokerChannel, "metadata", Mock(side_effect=BrokerUnavailableError("away")))
     with pytest.raises(BrokerUnavailableError, match="away") as told:
         connector.partitions_for("evnets", timeout=scaled(0.3))
     assert not isinstance(told.value, UnknownTopicError)
 
 
-def test_offsets_of_the_group_are_read_from_its_store(connect: Connect) -> None:
+def test_offsets_of_the_group_are_read_from_its_store(connect: Join) -> None:
     """A member that owns nothing sees what the owner has committed."""
     owner, other = connect(), connect()
     stream = owner.create_message_streams({"events": 1})["events"][0]
@@ -132,12 +107,12 @@ def test_offsets_of_the_group_are_read_from_its_store(connect: Connect) -> None:
     assert other.committed(("others", 0)) is None
 
 
-def test_offsets_of_the_group_need_a_member(connect: Connect) -> None:
+def test_offsets_of_the_group_need_a_member(connect: Join) -> None:
     with pytest.raises(PartitionNotOwnedError):
         connect().committed(FIRST)
 
 
-def test_a_closed_connector_answers_nothing(connect: Connect) -> None:
+def test_a_closed_connector_answers_nothing(connect: Join) -> None:
     connector = connect()
     connector.shutdown()
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import get_ident
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.internals import member_of
 from tests.timing import scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
@@ -21,14 +22,7 @@ from zkconsumer.testing import FakeCluster
 
 TP = TopicPartition("events", 0)
 WITHIN = 20.0
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events")
-        made.append("events", 0, [b"v"] * 10)
-        yield made
+cluster = cluster_with({"events": [[b"v"] * 10]})
 
 
 @pytest.fixture
@@ -99,11 +93,7 @@ def test_given_offsets_are_written(connector: ZookeeperConsumerConnector) -> Non
 def test_an_error_is_told(connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch) -> None:
     connector.create_message_streams({"events": 1})["events"][0].get(timeout=scaled(WITHIN))
     committer = member_of(connector).committer
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise OffsetCommitError("refused")
-
-    monkeypatch.setattr(committer.tracker, "commit", fail)
+    monkeypatch.setattr(committer.tracker, "commit", Mock(side_effect=OffsetCommitError("refused")))
     told: SimpleQueue[BaseException | None] = SimpleQueue()
     done = connector.commit_offsets_async(callback=told.put)
 
@@ -129,11 +119,7 @@ def test_a_callback_that_raises_harms_no_commit(
     """A ``sys.exit()`` ended the thread that does all commits, and nothing was committed any more."""
     stream = connector.create_message_streams({"events": 1})["events"][0]
     stream.get(timeout=scaled(WITHIN))
-
-    def fail(_: BaseException | None) -> None:
-        raise error("mine")
-
-    connector.commit_offsets_async(callback=fail).result(scaled(WITHIN))
+    connector.commit_offsets_async(callback=Mock(side_effect=error("mine"))).result(scaled(WITHIN))
     stream.get(timeout=scaled(WITHIN))
     connector.commit_offsets(timeout=scaled(WITHIN))
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.timing import scaled
+from tests.programs import run_python
 from zkconsumer import data_plane
 from zkconsumer.data_plane.source_digest import DECLARATIONS, MODULES, source_digest
 
@@ -65,16 +63,8 @@ def room(tmp_path: Path) -> Path:
 
 
 def told(room: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", _TELL],
-        env={**os.environ, "ZKCONSUMER_PURE": "", "PYTHONPATH": str(room.parents[1]), **(environment or {})},
-        cwd=room,
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    variables = {"ZKCONSUMER_PURE": "", "PYTHONPATH": str(room.parents[1]), **(environment or {})}
+    done = run_python("-c", _TELL, folder=room, variables=variables)
     answer = json.loads(done.stdout)
     assert not answer.pop("cython"), "Cython was imported"
     return dict(answer)

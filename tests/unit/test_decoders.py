@@ -10,7 +10,7 @@ import pytest
 
 from tests.streams import new_stream
 from tests.unit.kafka.sets import Batch, Written
-from tests.unit.streams.test_kafka_stream import Bench, position
+from tests.unit.streams.bench import Bench, position
 from zkconsumer import DecodeError, IntDecoder, KafkaStream, LongDecoder, MessageAndMetadata, StringDecoder
 from zkconsumer.streams.message import message_class
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.documents import DOCS, EXAMPLES, PAGES, README, ROOT, example, examples, regenerated
-from tests.timing import scaled
+from tests.programs import run_python
 from tests.unit.assignors.groups import member, owners
 from zkconsumer.core.message_pointers import decode_pointers
 from zkconsumer.model import ConsumerId
@@ -113,10 +111,7 @@ def test_readme_has_at_most_250_lines() -> None:
 
 def run(code: str) -> str:
     """Run an example in a process of its own and return its output."""
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_python("-W", "error", "-c", code).stdout
 
 
 def test_the_example_of_the_test_kit_runs() -> None:

@@ -5,23 +5,17 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
 from tests.internals import member_of
 from tests.timing import scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 1)
-        made.append("t", 0, [b"x"] * 5)
-        yield made
+cluster = cluster_with({"t": [[b"x"] * 5]})
 
 
 def new(cluster: FakeCluster, coordination: str = "zookeeper") -> ZookeeperConsumerConnector:

@@ -5,13 +5,12 @@ In processes of their own: pytest's has threads that should not be forked.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
 
+from tests.programs import run_python
 from tests.timing import scaled
 
 _BEGINNING = """
@@ -73,14 +72,7 @@ _END = """
 
 def _run(script: str) -> None:
     code = _BEGINNING + indent(dedent(script), "    ") + _END
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-W", "ignore::DeprecationWarning", "-c", code)
     assert "Connection dropped" not in done.stderr, done.stderr
     assert "closed the connection" not in done.stderr, done.stderr
 
@@ -202,14 +194,8 @@ def test_a_forked_handler_takes_no_further_message(form: str, tmp_path: Path) ->
     """
     script = tmp_path / "script.py"
     script.write_text(_FORKING_HANDLER)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(script), str(tmp_path / "out"), form, str(scaled(20))],
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    arguments = (str(script), str(tmp_path / "out"), form, str(scaled(20)))
+    done = run_python("-W", "ignore::DeprecationWarning", *arguments)
     assert done.stderr.count("ValueError: of the child") == 1, done.stderr
     handled = [int(offset) for offset in (tmp_path / "out").read_text().split()]
     assert sorted(handled) == list(range(50))

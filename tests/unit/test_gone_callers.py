@@ -19,6 +19,8 @@ import pytest
 
 from tests.internals import member_of
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
+from tests.values import present
 from zkconsumer import (
     AsyncZookeeperConsumerConnector,
     MessageAndMetadata,
@@ -40,13 +42,7 @@ class Gone(Exception):
     """Raised by a signal handler, or by whatever else ends a call early."""
 
 
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        for topic in (TP.topic, OTHER.topic):
-            made.create_topic(topic)
-            made.append(topic, 0, [b"v"] * 10)
-        yield made
+cluster = cluster_with({TP.topic: [[b"v"] * 10], OTHER.topic: [[b"v"] * 10]})
 
 
 class Application:
@@ -70,9 +66,7 @@ class Application:
 
     @property
     def committed(self) -> int:
-        node = self.cluster.zookeeper.node("/consumers/g/offsets/events/0")
-        assert node is not None
-        return int(node.data)
+        return int(present(self.cluster.zookeeper.node("/consumers/g/offsets/events/0")).data)
 
     def await_committer(self) -> None:
         """Wait until the committer has dealt with all requests."""
@@ -84,9 +78,7 @@ class Application:
 
     @property
     def stream_offset(self) -> int:
-        offset = self.connector.position(TP)
-        assert offset is not None
-        return offset
+        return present(self.connector.position(TP))
 
 
 @pytest.fixture
@@ -302,49 +294,40 @@ def test_after_a_seek_in_vain_commits_go_on(stored: Application, store: SlowStor
     assert store.offsets == {TP: 2}
 
 
-def test_a_commit_whose_outcome_is_unknown_forbids_a_seek(cluster: FakeCluster) -> None:
-    class LosesAnswers(SlowStore):
-        silent = False
-
-        def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-            if self.silent:
-                raise OSError("no answer")
-            return super().fetch(partitions, timeout)
-
-        def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
-            if self.silent:
-                raise OSError("the answer was lost")
-            super().commit(offsets, timeout)
-
-    store = LosesAnswers()
-    application = Application(cluster, offset_store=store)
-    application.take()
-    store.silent = True
-    with pytest.raises(OffsetCommitError):
-        application.connector.commit_offsets(timeout=SOON)
-    with pytest.raises(OffsetCommitError, match="did not move"):
-        application.connector.seek(TP, 5)
-    assert application.take().offset == 1
-    store.silent = False
-    application.connector.seek(TP, 5)
-    assert application.take().offset == 5
-    application.connector.shutdown()
-
-
 class Unanswered(SlowStore):
     """A store whose commits land, and whose answers may be lost."""
 
-    loses = silent = False
+    loses = False
+    error: BaseException | None = None
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        if self.silent:
-            raise asyncio.CancelledError
+        if self.error is not None:
+            raise self.error
         return super().fetch(partitions, timeout)
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
         super().commit(offsets, timeout)
         if self.loses:
             raise OSError("the answer was lost")
+
+
+@pytest.mark.parametrize("error", [OSError("no answer"), asyncio.CancelledError()], ids=["away", "cancelled"])
+def test_a_commit_whose_outcome_is_unknown_forbids_a_seek(cluster: FakeCluster, error: BaseException) -> None:
+    """No error of the store ends the committer."""
+    store = Unanswered()
+    application = Application(cluster, offset_store=store)
+    application.take()
+    store.loses, store.error = True, error
+    with pytest.raises(OffsetCommitError):
+        application.connector.commit_offsets(timeout=SOON)
+    with pytest.raises(OffsetCommitError, match="did not move"):
+        application.connector.seek(TP, 5)
+    assert application.member.committer.thread.is_alive()
+    assert application.take().offset == 1
+    store.loses, store.error = False, None
+    application.connector.seek(TP, 5)
+    assert application.take().offset == 5
+    application.connector.shutdown()
 
 
 def test_a_seek_to_the_offset_before_a_lost_answer_is_stored(cluster: FakeCluster) -> None:
@@ -362,20 +345,6 @@ def test_a_seek_to_the_offset_before_a_lost_answer_is_stored(cluster: FakeCluste
     application.connector.seek(TP, 1)
     application.connector.commit_offsets()
     assert store.offsets == {TP: 1}
-    application.connector.shutdown()
-
-
-def test_no_error_of_a_store_amid_a_seek_ends_the_committer(cluster: FakeCluster) -> None:
-    store = Unanswered()
-    application = Application(cluster, offset_store=store)
-    application.take()
-    store.loses = store.silent = True
-    with pytest.raises(OffsetCommitError):
-        application.connector.commit_offsets(timeout=SOON)
-    with pytest.raises(OffsetCommitError, match="did not move"):
-        application.connector.seek(TP, 5)
-    assert application.member.committer.thread.is_alive()
-    store.loses = store.silent = False
     application.connector.shutdown()
 
 
@@ -521,11 +490,7 @@ def test_a_cancelled_task_changes_nothing_later(cluster: FakeCluster) -> None:
             member = member_of(connector)
             go_on = threading.Event()
             member.committer.submit(lambda: go_on.wait(scaled(WITHIN)))
-            for call in (
-                lambda: connector.commit(),
-                lambda: connector.commit({TP: 7}),
-                lambda: connector.seek(TP, 5),
-            ):
+            for call in (lambda: connector.commit(), lambda: connector.commit({TP: 7}), lambda: connector.seek(TP, 5)):
                 task = asyncio.ensure_future(call())
                 await asyncio.sleep(SOON)
                 task.cancel()

@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
-from zkconsumer import ConnectorState, ConsumerTimeoutException, TopicPartition, ZookeeperConsumerConnector
+from tests.unit.clusters import Join, cluster_with, committed, connectors_with
+from zkconsumer import ConnectorState, ConsumerTimeoutException, TopicPartition
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS = 3
 EACH = 10
-Join = Callable[..., ZookeeperConsumerConnector]
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events", PARTITIONS)
-        for partition in range(PARTITIONS):
-            made.append("events", partition, [b"%d" % number for number in range(EACH)])
-        yield made
-
-
-@pytest.fixture
-def join(cluster: FakeCluster) -> Iterator[Join]:
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(**properties: Any) -> ZookeeperConsumerConnector:
-        base = {
-            "zookeeper.connect": cluster.zookeeper_connect,
-            "group.id": "g",
-            "auto.offset.reset": "smallest",
-            "consumer.timeout.ms": int(scaled(0.4) * 1000),
-            "auto.commit.interval.ms": 60_000,
-        }
-        made.append(ZookeeperConsumerConnector(base | properties))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
-
-
-def committed(cluster: FakeCluster) -> list[int]:
-    tree = cluster.zookeeper.tree("/consumers/g/offsets/events")
-    return [int(tree[f"/consumers/g/offsets/events/{partition}"]) for partition in range(PARTITIONS)]
+cluster = cluster_with({"events": [[b"%d" % number for number in range(EACH)]] * PARTITIONS})
+join = connectors_with({"consumer.timeout.ms": int(scaled(0.4) * 1000), "auto.commit.interval.ms": 60_000})
 
 
 def workers_left() -> list[str]:

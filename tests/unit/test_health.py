@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.internals import member_of
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import ConsumerRebalanceListener, Health, ZookeeperConsumerConnector, health
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
@@ -18,12 +18,7 @@ from zkconsumer.shutdown import Closing
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper import node_codecs
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 2)
-        yield made
+cluster = cluster_with({"t": [[], []]})
 
 
 def connector(cluster: FakeCluster, **properties: Any) -> ZookeeperConsumerConnector:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.streams import new_stream
 from tests.timing import scaled
-from tests.unit.streams.test_kafka_stream import Bench, position
+from tests.unit.streams.bench import Bench, position
 from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_fetch import FetchMetrics
@@ -126,11 +126,7 @@ def test_a_stream_counts_whole_chunks_and_parts_handed_out() -> None:
     bench = Bench()
     told: list[tuple[str, int, int]] = []
     stream: KafkaStream[bytes, bytes] = new_stream(
-        "t/g_c-0",
-        bench.queue,
-        bench.lease,
-        timeout=0.0,
-        count=lambda *counted: told.append(counted),
+        "t/g_c-0", bench.queue, bench.lease, timeout=0.0, count=lambda *counted: told.append(counted)
     )
     one, other = position(0), position(1, start=2)
     bench.put(one, 0, 3)

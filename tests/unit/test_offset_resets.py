@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with, commit_from_outside
 from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError
-from zkconsumer.kafka import BrokerChannel
-from zkconsumer.kafka.group_channel import GroupChannel, Membership
-from zkconsumer.model import Endpoint
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper import paths
 
@@ -35,14 +32,7 @@ KEPT: dict[str, dict[str, Any]] = {
     "brokers": {"group.coordination": "kafka"},
 }
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 1)
-        made.create_topic("u", 1)
-        made.append("t", 0, [b"%d" % number for number in range(MESSAGES)])
-        yield made
+cluster = cluster_with({"t": [[b"%d" % number for number in range(MESSAGES)]], "u": [[]]})
 
 
 @pytest.fixture(params=KEPT)
@@ -66,16 +56,6 @@ def make(cluster: FakeCluster, kept: str) -> Iterator[Callable[..., ZookeeperCon
     yield one
     for connector in made:
         connector.shutdown()
-
-
-def write(cluster: FakeCluster, offset: int) -> None:
-    """Write an offset as an operator's tool does, or as a member does in a group with members."""
-    broker = BrokerChannel(Endpoint(*cluster.addresses()[0]), client_id="tool", socket_timeout=scaled(5))
-    channel, group = GroupChannel(broker), cluster.group("g")
-    who = Membership("g", group.generation, next(iter(group.members))) if group.members else Membership("g")
-    channel.connect(Deadline(scaled(5)))
-    assert channel.commit(who, {TP: offset}, Deadline(scaled(5))) == {TP: 0}
-    channel.close()
 
 
 def in_kafka(cluster: FakeCluster) -> int | None:
@@ -111,7 +91,7 @@ class Idle:
 
     def reset(self) -> None:
         """Somebody resets ``t``; then something of the other topic is finished, so that the timer's commit is due."""
-        write(self._cluster, THEIRS)
+        commit_from_outside(self._cluster, {TP: THEIRS})
         self._cluster.append("u", 0, [b"x"])
         self._other.get(timeout=scaled(10))
         nothing_comes(self._other)
@@ -163,7 +143,7 @@ def test_an_idle_member_writes_nothing(
     """Not within an interval, with all partitions idle: an unchanged offset waits for its ten minutes."""
     member = Idle(make(), cluster)
     before = len(cluster.requests_of("OffsetCommit"))
-    write(cluster, MESSAGES)  # what stands there already: nobody's reset
+    commit_from_outside(cluster, {TP: MESSAGES})  # what stands there already: nobody's reset
     looked = len(cluster.requests_of("OffsetFetch"))
     if kept != "brokers":
         eventually(lambda: len(cluster.requests_of("OffsetFetch")) >= looked + 2, 10, "two looks")
@@ -180,5 +160,5 @@ def test_without_automatic_commits_a_reset_counts_too(
     stream = connector.create_message_streams({"t": 1})["t"][0]
     read_all(stream)
     connector.commit_offsets()
-    write(cluster, THEIRS)
+    commit_from_outside(cluster, {TP: THEIRS})
     assert (stream.get(timeout=scaled(10)).offset, in_kafka(cluster)) == (THEIRS, THEIRS)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
+from tests.programs import run_python
 from tests.timing import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,13 +67,6 @@ def test_it_consumes_beside_any_other_client(kind: str, tmp_path: Path) -> None:
         for name in CLIENTS:
             (tmp_path / name).mkdir()
             (tmp_path / name / "__init__.py").write_text("raise RuntimeError('this client is imported')\n")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=scaled(120),
-        check=False,
-    )
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    done = run_python("-W", "error", "-c", program, folder=ROOT, seconds=120, variables={"PYTHONPATH": path})
     assert done.stdout.strip() == "consumed", done.stderr

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.timing import scaled
+from tests.programs import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = {"confluent_kafka", "numpy", "opentelemetry", "pandas", "prometheus_client", "pyarrow", "pyspark", "rich"}
@@ -27,23 +24,9 @@ SPARED = {"asyncio", "email", "http", "importlib.metadata", "multiprocessing", "
 """Modules of the standard library that few members need. Together they take 6 MiB of each process."""
 
 
-def run_python(*arguments: str, folder: Path, **variables: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=scaled(120),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_importing_the_package_loads_nothing_optional(tmp_path: Path) -> None:
     program = "import sys; before = set(sys.modules); import zkconsumer; print(*(sys.modules.keys() - before))"
-    loaded = set(run_python("-c", program, folder=tmp_path).split())
+    loaded = set(run_python("-c", program, folder=tmp_path).stdout.split())
 
     assert "zkconsumer.connector" in loaded
     assert not loaded & (OPTIONAL | APART | SPARED)
@@ -52,7 +35,7 @@ def test_importing_the_package_loads_nothing_optional(tmp_path: Path) -> None:
 def test_importing_the_package_starts_no_thread(tmp_path: Path) -> None:
     program = "import threading, zkconsumer; print([t.name for t in threading.enumerate()])"
 
-    assert run_python("-W", "error", "-c", program, folder=tmp_path).strip() == "['MainThread']"
+    assert run_python("-W", "error", "-c", program, folder=tmp_path).stdout.strip() == "['MainThread']"
 
 
 def test_the_public_names_are_there() -> None:
@@ -72,10 +55,6 @@ def test_the_public_names_are_there() -> None:
     assert all(hasattr(zkconsumer, name) for name in zkconsumer.__all__)
 
 
-def test_the_module_is_the_console_script(tmp_path: Path) -> None:
-    assert "usage: zkconsumer" in run_python("-m", "zkconsumer", "--help", folder=tmp_path)
-
-
 @pytest.mark.tier("standard")
 @pytest.mark.timeout(300)
 def test_a_wheel_holds_every_module_and_the_typing_marker(tmp_path: Path) -> None:
@@ -90,7 +69,7 @@ def test_a_wheel_holds_every_module_and_the_typing_marker(tmp_path: Path) -> Non
 
     # pure, since tests/contract/test_installations.py compiles wheels, which takes a minute of the processor
     command = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)]
-    run_python(*command, folder=tmp_path, ZKCONSUMER_BUILD="pure")
+    run_python(*command, folder=tmp_path, variables={"ZKCONSUMER_BUILD": "pure"}, seconds=120)
 
     (wheel,) = tmp_path.glob("zkconsumer-*.whl")
     with zipfile.ZipFile(wheel) as archive:

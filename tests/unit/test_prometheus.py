@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
-import subprocess
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,20 +14,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 
 from tests.documents import example
+from tests.programs import run_python
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import Health, ZookeeperConsumerConnector
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.metrics import Buckets, MetricName, Value
 from zkconsumer.prometheus import Collector
 from zkconsumer.testing import FakeCluster
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 2)
-        made.append("t", 0, [b"%d" % number for number in range(5)])
-        yield made
+cluster = cluster_with({"t": [[b"%d" % number for number in range(5)], []]})
 
 
 def member(cluster: FakeCluster, **properties: Any) -> ZookeeperConsumerConnector:
@@ -224,11 +218,7 @@ def test_the_example_of_the_docs_runs(cluster: FakeCluster) -> None:
     cluster.create_topic("events", 1)
     cluster.append("events", 0, [b"one"])
     code = example("health").replace("127.0.0.1:2181", cluster.zookeeper_connect).replace("9464", "0")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=scaled(60), check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("b'one' ready")
+    assert run_python("-W", "error", "-c", code).stdout.startswith("b'one' ready")
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

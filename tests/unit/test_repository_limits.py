@@ -38,7 +38,7 @@ PUBLIC_METHODS = frozenset({"_replace"})
 LIBRARY_NAMES: dict[str, set[str]] = {
     # kazoo's queues and methods: the package overrides the methods, and the test drives them as kazoo does
     "tests/unit/zookeeper/test_pipelined_connection.py": {
-        *("_connect", "_pending", "_queue", "_read_socket", "_send_request"),
+        *("_connect", "_pending", "_queue", "_read_socket", "_send_request")
     },
     # a client of kazoo gets the package's connection in place of its own
     "tests/unit/zookeeper/test_server_connection.py": {"_connection"},

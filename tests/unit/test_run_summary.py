@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,18 +12,14 @@ import pytest
 
 from tests.timing import eventually
 from tests.unit.balance import handlers
+from tests.unit.clusters import cluster_with
+from tests.values import present
 from zkconsumer import BalancedMessage, FailureLimit, Later, Reject, Retry, RunSummary, ZookeeperConsumerConnector
 from zkconsumer.core.message_pointers import decode_pointers
 from zkconsumer.testing import FakeCluster
 
 COUNT = 12
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events")
-        yield made
+cluster = cluster_with({"events": [[]]})
 
 
 def connector(cluster: FakeCluster, **properties: Any) -> ZookeeperConsumerConnector:
@@ -51,8 +46,7 @@ def test_a_balanced_run_counts_what_became_of_messages(cluster: FakeCluster, for
     assert summary == RunSummary(COUNT, COUNT + 2, 1, 1, "until")
     assert str(summary) == "12 messages handled, 14 attempts failed, 1 messages parked, 1 dead letters; ended by until"
     assert sorted(out.read_text().splitlines()) == sorted(["1 ", "2 ValueError: of attempt 1"] * COUNT)
-    node = cluster.zookeeper.node("/consumers/g/parked/events/0")
-    assert node is not None
+    node = present(cluster.zookeeper.node("/consumers/g/parked/events/0"))
     dead, parked = decode_pointers(node.data).values()
     assert (parked.attempts, parked.reason) == (2, "park")
     assert dead.reason == "no"

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
-from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
+from tests.unit.clusters import Join, committed, connectors_with, whole
+from zkconsumer import TopicPartition, Whitelist
 from zkconsumer.balance import until
 from zkconsumer.balance.retry import Retry
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS, EACH = 2, 30
 WITHIN = 20.0
-Join = Callable[..., ZookeeperConsumerConnector]
 
 
 @pytest.fixture
@@ -33,33 +33,8 @@ def add(cluster: FakeCluster, many: int = EACH) -> None:
         cluster.append("events", partition, [b"v"] * many, [b"%d" % (number % 7) for number in range(many)])
 
 
-@pytest.fixture
-def join(cluster: FakeCluster) -> Iterator[Join]:
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(**properties: Any) -> ZookeeperConsumerConnector:
-        base = {
-            "zookeeper.connect": cluster.zookeeper_connect,
-            "group.id": "g",
-            "auto.offset.reset": "smallest",
-            "auto.commit.interval.ms": 60_000,
-            "consumer.timeout.ms": int(scaled(WITHIN) * 1000),  # no run may hang
-        }
-        made.append(ZookeeperConsumerConnector(base | properties))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
-
-
-def committed(cluster: FakeCluster) -> list[int]:
-    tree = cluster.zookeeper.tree("/consumers/g/offsets/events")
-    return [int(tree[f"/consumers/g/offsets/events/{partition}"]) for partition in range(PARTITIONS)]
-
-
-def whole(*ends: int) -> list[tuple[int, int]]:
-    return [(partition, offset) for partition, end in enumerate(ends) for offset in range(end)]
+# no read may hang
+join = connectors_with({"auto.commit.interval.ms": 60_000, "consumer.timeout.ms": int(scaled(WITHIN) * 1000)})
 
 
 @pytest.mark.parametrize("order", ["key", "partition", "none"])
@@ -230,7 +205,6 @@ def test_a_topic_that_brokers_miss_for_a_moment_counts(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"until": "end"}, "until needs concurrency"),
         ({"until": "end", "concurrency": 2, "topics": Whitelist("e.*")}, "topics by name"),
         ({"until": "never", "concurrency": 2}, 'until is "end"'),
     ],

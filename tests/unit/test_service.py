@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.values import present
 from zkconsumer import Health, ZookeeperConsumerConnector, service
 from zkconsumer.errors import ConfigException
 from zkconsumer.service import report_health
@@ -165,8 +166,7 @@ def test_the_watchdog_hears_nothing_of_a_dead_member(connector: ZookeeperConsume
 
 def test_a_watchdog_of_another_process_is_not_ours() -> None:
     def watchdog(**variables: str) -> float | None:
-        found = service.Systemd.of({"NOTIFY_SOCKET": "/run/x", **variables}, 7)
-        assert found is not None
+        found = present(service.Systemd.of({"NOTIFY_SOCKET": "/run/x", **variables}, 7))
         return found.watchdog
 
     assert watchdog(WATCHDOG_USEC="8000000") == 8.0

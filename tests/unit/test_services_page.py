@@ -15,6 +15,7 @@ import pytest
 from tests.documents import example
 from tests.service_process import Service, Unit, container, manifest
 from tests.timing import scaled
+from tests.values import present
 from zkconsumer import service
 
 PROGRAM = example("service")
@@ -66,8 +67,7 @@ def test_the_manifest_fits_the_program() -> None:
     assert environment["ORDERS_INSTANCE"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
     (port,) = one["ports"]
     assert port_of(environment["ORDERS_PROBES"]["value"]) == port["containerPort"]
-    grace = re.search(r'"group.instance.grace.ms": ([\d_]+)', PROGRAM)
-    assert grace is not None
+    grace = present(re.search(r'"group.instance.grace.ms": ([\d_]+)', PROGRAM))
     assert int(grace[1]) > 1000 * spec["terminationGracePeriodSeconds"]
     assert [Path(word).name for word in one["command"]] == [Path(word).name for word in Unit().command()]
 

@@ -35,11 +35,7 @@ class Member:
 
         def call() -> None:
             try:
-                self.connector.run(
-                    self._handlers.of(self.name),
-                    topics,
-                    **{"concurrency": 4, **options},
-                )
+                self.connector.run(self._handlers.of(self.name), topics, **{"concurrency": 4, **options})
             except BaseException as error:
                 self.errors.append(error)
 
@@ -160,11 +156,7 @@ def test_a_run_that_ends_takes_back_its_loans(cluster: FakeCluster, join: Join, 
     handlers.go.clear()
     add(cluster)
     owner.run(until="end")
-    eventually(
-        lambda: "a" in handlers.busy(),
-        WITHIN,
-        lambda: f"work of the second run: {owner.connector.state}",
-    )
+    eventually(lambda: "a" in handlers.busy(), WITHIN, lambda: f"work of the second run: {owner.connector.state}")
     other.connector.shutdown()
     handlers.go.set()
     owner.join()
@@ -184,11 +176,7 @@ def test_an_owner_lends_again_in_its_next_run(cluster: FakeCluster, join: Join, 
     owner.run(until="end")
     other = join("b")
     other.run()
-    eventually(
-        lambda: handlers.busy() == {"a", "b"},
-        WITHIN,
-        lambda: f"work of both: {owner.connector.state}",
-    )
+    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, lambda: f"work of both: {owner.connector.state}")
     handlers.go.set()
     owner.join()
     assert committed(cluster) == 2 * EACH

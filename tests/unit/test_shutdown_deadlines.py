@@ -264,21 +264,15 @@ def test_starting(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_: 
     assert silence.waits == [request_]
 
 
-def test_reading_the_group(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("request_", ["look", "transact"])
+def test_a_round(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
+    """The member reads the group, or claims partitions."""
     server, silence = silent(clock, monkeypatch)
     settle([silence.member])
     make_topic(server, 6)
-    silence.begin("look")
+    silence.begin(request_)
     closes_in_time(silence)
-
-
-def test_claiming(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, silence = silent(clock, monkeypatch)
-    settle([silence.member])
-    make_topic(server, 6)
-    silence.begin("transact")
-    closes_in_time(silence)
-    assert silence.waits[0] == "transact"
+    assert silence.waits[0] == request_
 
 
 def holding(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[FakeZooKeeper, Silence]:

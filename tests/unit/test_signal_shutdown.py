@@ -23,6 +23,7 @@ import pytest
 
 from tests.internals import member_of
 from tests.timing import eventually, scaled
+from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
@@ -37,13 +38,7 @@ from zkconsumer.wiring import member_lifecycle
 STEPS = [(events, "LEAVING"), *((member_lifecycle, name) for name in ("SPARE", "A_STEP", "FORCED", "SHORTEST"))]
 """The times of a close that shrink with it."""
 COORDINATIONS = ["zookeeper", "kafka", "bridge"]
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 1)
-        yield made
+cluster = cluster_with({"t": [[]]})
 
 
 def properties(cluster: FakeCluster, coordination: str = "zookeeper", **more: Any) -> dict[str, Any]:
@@ -140,6 +135,13 @@ class Process:
         self._process.stdin.write("\n" * times)
         self._process.stdin.flush()
 
+    def begins_the_second(self) -> None:
+        """Wait until it has finished the first message and begun the second."""
+        self.said("begin 0")
+        self.go_on()
+        self.said("end 0")
+        self.said("begin 1")
+
     def signal(self, number: int = signal.SIGTERM) -> None:
         self._process.send_signal(number)
 
@@ -155,10 +157,7 @@ class Process:
 def test_a_signal_lets_the_message_in_hand_be_finished(cluster: FakeCluster, coordination: str, code: str) -> None:
     cluster.append("t", 0, [b"x"] * 10)
     with Process(code, properties(cluster, coordination), tell_at=1) as process:
-        process.said("begin 0")
-        process.go_on()
-        process.said("end 0")
-        process.said("begin 1")
+        process.begins_the_second()
         process.signal()
         process.said("streams have ended", *(["returned"] if code is PLAIN else []))
         process.go_on()
@@ -188,10 +187,7 @@ def test_a_killed_process_has_not_committed_what_was_in_hand(cluster: FakeCluste
     """The close is over, and the message that the signal interrupted is still being handled."""
     cluster.append("t", 0, [b"x"] * 10)
     with Process(PLAIN, properties(cluster, coordination), timeout=2.0) as process:
-        process.said("begin 0")
-        process.go_on()
-        process.said("end 0")
-        process.said("begin 1")
+        process.begins_the_second()
         process.signal()
         process.said("returned")
         eventually(lambda: committed(cluster, coordination) == 1, 30, "the last commit")
@@ -224,10 +220,7 @@ def test_a_message_that_takes_too_long_is_told_of(cluster: FakeCluster, code: st
 def test_a_second_signal_waits_for_no_message(cluster: FakeCluster, code: str) -> None:
     cluster.append("t", 0, [b"x"] * 10)
     with Process(code, properties(cluster), timeout=600.0) as process:
-        process.said("begin 0")
-        process.go_on()
-        process.said("end 0")
-        process.said("begin 1")
+        process.begins_the_second()
         process.signal()
         eventually(lambda: committed(cluster) == 1, 30, "a commit of what is finished, while the other is waited for")
         process.signal()

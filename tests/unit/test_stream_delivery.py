@@ -7,20 +7,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from threading import Thread
-from time import monotonic
 from typing import Any
 
 import pytest
 
-from tests.streams import new_stream
-from tests.unit.streams.test_kafka_stream import record_batch
+from tests.streams import new_stream, valid_lease
+from tests.unit.streams.bench import record_batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
-from zkconsumer.zookeeper.lease import Lease
 
 KEY: StreamKey = (ANY_TOPIC, 0)
 
@@ -29,9 +27,7 @@ class House:
     """Two streams over all topics."""
 
     def __init__(self) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         self.delivery = Delivery(ConsumerId("g_c"), self.lease)
         self.streams: list[KafkaStream[Any, Any]] = [
             new_stream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0) for n in range(2)

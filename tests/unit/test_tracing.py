@@ -19,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
 from tests.timing import scaled
 from tests.unit.kafka.record_writer import NewRecord, batch_bytes
+from tests.values import present
 from zkconsumer import ConsumerConfig, MessageAndMetadata, ZookeeperConsumerConnector
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.testing import FakeCluster
@@ -109,8 +110,7 @@ def test_a_key_is_told_only_if_it_is_a_text(
 
 
 @pytest.mark.parametrize(
-    ("error", "name"),
-    [(ZeroDivisionError("no"), "ZeroDivisionError"), (KeyboardInterrupt(), "KeyboardInterrupt")],
+    ("error", "name"), [(ZeroDivisionError("no"), "ZeroDivisionError"), (KeyboardInterrupt(), "KeyboardInterrupt")]
 )
 def test_a_handler_that_raises_ends_its_span(
     tracer: Tracer, exporter: InMemorySpanExporter, error: BaseException, name: str
@@ -210,14 +210,10 @@ def test_links_of_a_batch_are_limited(tracer: Tracer, exporter: InMemorySpanExpo
 
 def run(tracer: Any, handler: Callable[[MessageAndMetadata[Any, Any]], object]) -> None:
     """Run a handler for the two messages of a topic, the first with a trace context."""
-    sent = [
-        NewRecord(0, 1_700_000_000_000, b"k", b"first", SENT),
-        NewRecord(1, 1_700_000_000_000, None, b"second"),
-    ]
+    sent = [NewRecord(0, 1_700_000_000_000, b"k", b"first", SENT), NewRecord(1, 1_700_000_000_000, None, b"second")]
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t", 1)
-        log = cluster.log("t", 0)
-        assert log is not None
+        log = present(cluster.log("t", 0))
         log.append(batch_bytes(sent))
         with ZookeeperConsumerConnector(
             zookeeper_connect=cluster.zookeeper_connect, group_id="g", auto_offset_reset="smallest"

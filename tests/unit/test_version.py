@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.timing import scaled
+from tests.programs import run_python
 from zkconsumer.version import refuse_free_threaded_builds
 
 _FREE_THREADED = """
@@ -34,14 +33,5 @@ def test_a_free_threaded_build_is_refused(build: str, monkeypatch: pytest.Monkey
 
 
 def test_importing_in_a_free_threaded_build_fails(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _FREE_THREADED],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-        check=False,
-    )
-
-    assert done.returncode == 1
+    done = run_python("-c", _FREE_THREADED, code=1, folder=tmp_path)
     assert "ImportError: zkconsumer does not support free-threaded builds" in done.stderr

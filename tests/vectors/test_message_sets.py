@@ -13,7 +13,7 @@ import pytest
 from tests.unit.kafka import reference
 from tests.unit.kafka.column_ways import WAYS, choose
 from tests.unit.kafka.reference import Plain
-from tests.unit.streams.test_messages_and_columns_agree import Sent, bare, by_batches, by_both, by_messages
+from tests.unit.streams.read_ways import Sent, bare, by_batches, by_both, by_messages
 from tests.vectors.cases import Case
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import TopicPartition

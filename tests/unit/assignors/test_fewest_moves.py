@@ -127,10 +127,7 @@ def test_a_newcomer_takes_only_its_share() -> None:
 
 def test_only_the_partitions_of_a_leaver_move() -> None:
     three = fewest_moves({"t": members("a", "b", "c")}, {"t": range(6)}, {})
-    assert shares(fewest_moves({"t": members("a", "c")}, {"t": range(6)}, three)) == {
-        "a": "t0 t1 t2",
-        "c": "t3 t4 t5",
-    }
+    assert shares(fewest_moves({"t": members("a", "c")}, {"t": range(6)}, three)) == {"a": "t0 t1 t2", "c": "t3 t4 t5"}
 
 
 def test_topics_with_one_partition_are_spread_over_members() -> None:

@@ -58,13 +58,7 @@ RANGE = {
     "R8 members with different topics": (
         {"g_c1": {"a": 2}, "g_c2": {"a": 1, "b": 1}, "g_c3": {"b": 2}},
         {"a": list(range(7)), "b": [0, 1, 2, 3]},
-        {
-            "g_c1-0": "a-0 a-1 a-2",
-            "g_c1-1": "a-3 a-4",
-            "g_c2-0": "a-5 a-6 b-0 b-1",
-            "g_c3-0": "b-2",
-            "g_c3-1": "b-3",
-        },
+        {"g_c1-0": "a-0 a-1 a-2", "g_c1-1": "a-3 a-4", "g_c2-0": "a-5 a-6 b-0 b-1", "g_c3-0": "b-2", "g_c3-1": "b-3"},
     ),
     "R9 gaps count by position": (
         {"g_c1": {"a": 1}, "g_c2": {"a": 2}},

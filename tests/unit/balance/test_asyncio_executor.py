@@ -36,6 +36,14 @@ def running(source: WorkList, handler: Any, concurrency: int = 8, **options: Any
         executor.stop(Deadline(scaled(5)))
 
 
+def finished(works: list[Any], handler: Any, **options: Any) -> WorkList:
+    """Return a source all of whose works have an outcome."""
+    source = WorkList(works)
+    with running(source, handler, **options):
+        eventually(source.done, 10, lambda: f"all outcomes: {source.outcomes}")
+    return source
+
+
 def error_of(outcome: Outcome) -> BaseException:
     """The error of a failed work."""
     assert isinstance(outcome, Failed), outcome
@@ -52,9 +60,7 @@ def test_each_result_and_exception_of_a_coroutine_is_told() -> None:
             raise result
         return result
 
-    source = WorkList(new_works([b"v"] * 7))
-    with running(source, handler):
-        eventually(source.done, 10, lambda: f"all outcomes: {source.outcomes}")
+    source = finished(new_works([b"v"] * 7), handler)
     found = source.last()
 
     assert [messages for messages, _ in source.times] == [1] * len(results)
@@ -68,9 +74,7 @@ def test_each_message_of_a_batch_has_its_own_outcome() -> None:
     async def handler(messages: list[Any]) -> list[object]:
         return [ValueError("bad") if message.offset % 2 else Later(1.0) for message in messages]
 
-    source = WorkList(new_works([b"v"] * 6))
-    with running(source, handler, batch=3):
-        eventually(source.done, 10, "all outcomes")
+    source = finished(new_works([b"v"] * 6), handler, batch=3)
     found = source.last()
 
     assert [found[n] for n in (0, 2, 4)] == [Later(1.0)] * 3
@@ -121,9 +125,7 @@ def test_a_batch_has_one_outcome() -> None:
         if messages[0].offset == 3:
             raise ValueError
 
-    source = WorkList(new_works([b"v"] * 8))
-    with running(source, handler, batch=3):
-        eventually(source.done, 10, "all outcomes")
+    source = finished(new_works([b"v"] * 8), handler, batch=3)
     assert sizes == [3, 3, 2]
     assert [isinstance(outcome, Failed) for outcome in source.last().values()] == [False] * 3 + [True] * 3 + [False] * 2
 
@@ -134,9 +136,7 @@ def test_a_coroutine_beyond_the_timeout_is_cancelled() -> None:
         if message.offset == 1:
             raise TimeoutError("the handler's own")
 
-    source = WorkList(new_works([b"v"] * 3))
-    with running(source, handler, handler_timeout=0.05):
-        eventually(source.done, 10, "all outcomes")
+    source = finished(new_works([b"v"] * 3), handler, handler_timeout=0.05)
     found = source.last()
     assert isinstance(error_of(found[0]), HandlerTimeoutError)
     assert "events-0 at offset 0" in str(error_of(found[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -36,13 +37,7 @@ class Fixture:
         self.home: Any = SimpleNamespace(
             position=self.position, ledger=self.ledger, stopped="", messages=lambda record, place, work: record
         )
-        self.letters = DeadLetters(
-            "g_c",
-            "g",
-            checked_target(target),
-            monotonic=lambda: self.clock,
-            **options,
-        )
+        self.letters = DeadLetters("g_c", "g", checked_target(target), monotonic=lambda: self.clock, **options)
         self.letters.ended = lambda work: self.ended.append(work.offset)
         self.letters.fatal = self.fatal.append
 
@@ -175,10 +170,7 @@ def test_partition_that_left_is_not_delivered() -> None:
 
 
 def test_function_that_ends_the_run_is_told() -> None:
-    def leave(message: Any, failure: Failure) -> None:
-        raise SystemExit(3)
-
-    this = Fixture(leave)
+    this = Fixture(Mock(side_effect=SystemExit(3)))
     this.letters.start()
     this.bury(10)
     eventually(lambda: this.fatal, 20, "the end of the run")

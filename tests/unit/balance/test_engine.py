@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from tests.streams import valid_lease
 from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.batch_size import MOST, BatchSize
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
-from zkconsumer.balance.handler_results import outcomes_of
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition
@@ -29,7 +29,6 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams.rate_limit import RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
-from zkconsumer.zookeeper.lease import Lease
 
 AT_ONCE = Deadline(0.0)
 FAILED = Failed(ZeroDivisionError("no"))
@@ -39,9 +38,7 @@ class World:
     """An engine with one partition ``t-0``, whose messages are all read."""
 
     def __init__(self, messages: int = 6, **rules: Any) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         self.errors: list[BaseException] = []
         retry = rules.pop("retry", Retry(delays=[0.0], park_after=99, park_seconds=1e6))
         self.engine = Engine(self.lease, EngineRules(retry=retry, **rules), failed=self.errors.append)
@@ -393,13 +390,3 @@ def test_a_worker_on_its_way_spares_others_the_waking(monkeypatch: pytest.Monkey
     monkeypatch.setattr("zkconsumer.balance.engine.WakeFlag", Flag)
     assert not world.engine.take(1, Deadline(60.0))
     assert seen == [[0, 1], [0, 1, 1]]
-
-
-def test_outcomes_of_a_batch() -> None:
-    error = ValueError("no")
-    assert outcomes_of(None, 2) == [DONE, DONE]
-    assert outcomes_of([None, error], 2) == [DONE, Failed(error)]
-    wrong = outcomes_of([None], 2)
-    assert [str(one.error) for one in wrong if isinstance(one, Failed)] == [
-        "the handler returned 1 outcomes for 2 messages"
-    ] * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.balance import handlers
+from tests.unit.clusters import Join, cluster_with, committed, connectors_with
 from zkconsumer import ConsumerTimeoutException, StringDecoder, ZookeeperConsumerConnector
 from zkconsumer.balance.outcomes import PENDING
 from zkconsumer.balance.retry import Retry
@@ -21,39 +22,9 @@ from zkconsumer.errors import OffsetCommitError
 from zkconsumer.testing import FakeCluster
 
 EACH = 40
-Join = Callable[..., ZookeeperConsumerConnector]
 AT_ONCE = Retry(delays=(0.0,), attempts=3, park_after=10)
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events", 2)
-        yield made
-
-
-@pytest.fixture
-def join(cluster: FakeCluster) -> Iterator[Join]:
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(**properties: Any) -> ZookeeperConsumerConnector:
-        base = {
-            "zookeeper.connect": cluster.zookeeper_connect,
-            "group.id": "g",
-            "auto.offset.reset": "smallest",
-            "consumer.timeout.ms": int(scaled(0.6) * 1000),
-        }
-        made.append(ZookeeperConsumerConnector(base | properties))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
-
-
-def committed(cluster: FakeCluster) -> list[int]:
-    tree = cluster.zookeeper.tree("/consumers/g/offsets/events")
-    return [int(tree[f"/consumers/g/offsets/events/{partition}"]) for partition in range(2)]
+cluster = cluster_with({"events": [[], []]})
+join = connectors_with({"consumer.timeout.ms": int(scaled(0.6) * 1000)})
 
 
 @pytest.mark.tier("standard")

@@ -53,11 +53,7 @@ class Fed:
 
 @pytest.mark.parametrize(
     ("order", "first", "second"),
-    [
-        (Order.NONE, [0, 1, 2, 3, 4], []),
-        (Order.KEY, [0, 1, 2, 4, 3], []),
-        (Order.PARTITION, [0, 1, 2, 3, 4], []),
-    ],
+    [(Order.NONE, [0, 1, 2, 3, 4], []), (Order.KEY, [0, 1, 2, 4, 3], []), (Order.PARTITION, [0, 1, 2, 3, 4], [])],
 )
 def test_all_of_a_lane_go_to_one_worker(order: Order, first: list[int], second: list[int]) -> None:
     fed = Fed(order)

@@ -14,6 +14,7 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.balance import handlers
 from tests.unit.balance.work_list import WorkList, new_works
+from tests.values import present
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed
 from zkconsumer.balance.process_executor import ProcessExecutor
 from zkconsumer.balance.work import Work
@@ -145,8 +146,7 @@ def test_a_stopped_process_is_killed_by_the_timeout() -> None:
     """SIGSTOP while it had nothing in hand: no message pays for it."""
     source = WorkList([])
     with running(source, handler_timeout=HANDLER_TIMEOUT) as executor:
-        pid = executor.workers[0].pid
-        assert pid is not None
+        pid = present(executor.workers[0].pid)
         os.kill(pid, signal.SIGSTOP)
         source.add(new_works([b"fine"] * 3))
         eventually(source.done, 20, lambda: f"all outcomes: {source.outcomes}")
@@ -158,8 +158,7 @@ def test_no_process_is_left_after_stop() -> None:
     """And while it runs, SIGTERM and SIGINT leave its processes alone."""
     source = WorkList(new_works([b"fine"]))
     with running(source) as executor:
-        pid = executor.workers[0].pid
-        assert pid is not None
+        pid = present(executor.workers[0].pid)
         sockets = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
         assert sum(name.startswith("socket:") for name in sockets) == 1
         os.kill(pid, signal.SIGTERM)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.streams import valid_lease
 from tests.timing import eventually
+from tests.values import present
 from zkconsumer.balance import open_partition
 from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.engine import Engine
@@ -30,7 +31,6 @@ from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
 from zkconsumer.testing.partition_log import encode_batch
-from zkconsumer.zookeeper.lease import Lease
 
 TP = TopicPartition("t", 0)
 AT_ONCE = Deadline(0.0)
@@ -40,9 +40,7 @@ class World:
     """A reader of one stream with the partition ``t-0``, which steps when the test says so."""
 
     def __init__(self, *, window: int = 100, skip: bool = False) -> None:
-        lease = Lease()
-        lease.renew(monotonic(), 3600.0)
-        lease.resume(lease.epoch)
+        lease = valid_lease()
         budget = QueueBudget(1 << 30)
         self.queue = StreamQueue(100, lambda: None, budget)
         reader = ChunkReader("s", self.queue, lease, ReadSettings(skip_corrupt=skip), lambda *_: None)
@@ -188,8 +186,7 @@ def test_an_old_pointer_hides_no_message_where_slots_are_lent(world: World) -> N
         world.deliver(2 if jump else 0, 6)
         world.finish(world.take())
         known = False
-    ledger = world.position.ledger
-    assert ledger is not None
+    ledger = present(world.position.ledger)
     assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: Fate.PARKED, 3: Fate.DEAD}
 
 
@@ -322,8 +319,7 @@ def test_a_partition_whose_results_are_not_stored_is_not_read_on(world: World, m
     world.deliver(3, 3)
     assert world.offsets() == []
     assert world.position.full
-    ledger = world.position.ledger
-    assert ledger is not None
+    ledger = present(world.position.ledger)
     assert ledger.stored(ledger.point())
     assert world.offsets() == [3, 4, 5]
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.balance.test_sharing_thread import TP, Store
+from tests.unit.balance.loan_fakes import TP, Store
+from tests.values import present
 from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
@@ -313,8 +314,7 @@ def test_a_borrower_that_becomes_owner_knows_its_last_message(claimed_before: bo
     world.reader.meanwhile = lambda: world.finish(works)
     assert world.sharing.ledger_of(position) is None
     world.sharing.step()
-    ledger = world.sharing.ledger_of(position)
-    assert ledger is not None
+    ledger = present(world.sharing.ledger_of(position))
     assert not any(ledger.wants(work.offset, work.slot) for work in works)
 
 
@@ -390,8 +390,7 @@ def test_slots_that_come_back_after_a_cut_are_read_anew() -> None:
     home.position.revoked = True
     world.sharing.step()
     lend(3, ALL_SLOTS)
-    ledger = world.fetched[-1][0].ledger
-    assert ledger is not None
+    ledger = present(world.fetched[-1][0].ledger)
     assert [ledger.wants(offset, slot) for offset in (3, 6) for slot in (0, 5)] == [False, False, True, True]
 
 
@@ -438,6 +437,5 @@ def test_a_word_of_the_next_session_replaces_no_report(monkeypatch: pytest.Monke
     )
     world.sharing.ledger_of(position)
     world.sharing.step()
-    ledger = world.sharing.ledger_of(position)
-    assert ledger is not None
+    ledger = present(world.sharing.ledger_of(position))
     assert [work.offset for work in works if ledger.wants(work.offset, work.slot)] == []

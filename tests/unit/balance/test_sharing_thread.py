@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.balance.loan_fakes import TP, Store
+from tests.values import present
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
-from zkconsumer.balance.sharing.lender import SeenLoan, WriteLoan
-from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
+from zkconsumer.balance.sharing.lender import SeenLoan
+from zkconsumer.balance.sharing.loan_nodes import Loan
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
@@ -22,8 +24,6 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
-
-TP = TopicPartition("t", 0)
 
 
 class Obeying(BorrowedPartition):
@@ -42,38 +42,6 @@ class Obeying(BorrowedPartition):
 
     def obey(self, *_: Any) -> None:
         self.begins.append(self.current())
-
-
-class Store:
-    """Shows what a test has put there, and keeps what is written."""
-
-    def __init__(self) -> None:
-        self.sight = GroupSight()
-        self.looked: Callable[[], None] = lambda: None
-        self.reports: list[LoanReport] = []
-        self.loans: list[tuple[Loan, FinishedNote]] = []
-
-    def look(self, *_: object) -> GroupSight:
-        self.looked()
-        return self.sight
-
-    def refresh(self) -> None:
-        pass
-
-    def forget(self, _: object) -> None:
-        pass
-
-    def report(self, _: TopicPartition, __: int, report: LoanReport, *, exists: bool) -> bool:
-        self.reports.append(report)
-        return True
-
-    def write(self, _: TopicPartition, order: WriteLoan, note: FinishedNote) -> bool:
-        self.loans.append((order.loan, note))
-        return True
-
-    def delete(self, *_: object, reported: bool) -> None:
-        assert not reported
-        self.sight = replace(self.sight, loans={TP: {}})
 
 
 class Reader:
@@ -263,8 +231,7 @@ def test_a_borrower_that_becomes_owner_repeats_nothing(
         reader.stuck = False
         reader.go_on()
     made.step()
-    ledger = made.ledger_of(position)
-    assert ledger is not None
+    ledger = present(made.ledger_of(position))
     assert [ledger.wants(offset, slot) for offset, slot in ((7, 1), (7, 2), (9, 1))] == [not finished, True, True]
 
 

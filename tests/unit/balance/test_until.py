@@ -112,8 +112,7 @@ def lookup(cluster: FakeCluster) -> Iterator[OffsetLookup]:
 
 
 @pytest.mark.parametrize(
-    ("until", "ends"),
-    [("end", {A: 5, B: 0}), (2000, {A: 2, B: 0}), (5000, {A: 5, B: 0}), ({A: 3, B: 9}, {A: 3, B: 9})],
+    ("until", "ends"), [("end", {A: 5, B: 0}), (2000, {A: 2, B: 0}), (5000, {A: 5, B: 0}), ({A: 3, B: 9}, {A: 3, B: 9})]
 )
 def test_the_ends_are_those_of_all_partitions(lookup: OffsetLookup, until: Any, ends: Any) -> None:
     found = find_ends(requested_end(until, NOW), ["t"], lookup, Deadline(scaled(10)))

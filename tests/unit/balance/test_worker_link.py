@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.timing import scaled
+from tests.programs import run_python
 
 _FIRST_PROCESS = """
 import pickle, re, signal
@@ -28,6 +26,5 @@ print(*(number.name for number in (signal.SIGINT, signal.SIGTERM) if safe >> num
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the masks of signals from /proc")
 def test_no_signal_ends_a_process_that_is_not_ready() -> None:
     """A SIGTERM to the whole group, as by a service manager, is the parent's matter from the first moment on."""
-    command = [sys.executable, "-c", _FIRST_PROCESS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
+    done = run_python("-c", _FIRST_PROCESS)
     assert done.stdout.split() == ["SIGINT", "SIGTERM"], done.stderr

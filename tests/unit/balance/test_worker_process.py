@@ -13,6 +13,7 @@ from tests.unit.balance import handlers
 from tests.unit.balance.work_list import TP, new_works
 from tests.unit.kafka.record_writer import GZIP
 from tests.unit.kafka.sets import Batch, Written
+from tests.values import present
 from zkconsumer.balance.outcomes import NOT_STARTED, Later, Reject
 from zkconsumer.balance.worker_process import (
     LONGEST_TEXT,
@@ -59,8 +60,7 @@ class Parent:
 
     def run(self, values: list[bytes], groups: list[list[SentWork]]) -> dict[int, Any]:
         """The results of each group, by its number."""
-        chunk = new_works(values)[0].chunk
-        assert chunk is not None
+        chunk = present(new_works(values)[0].chunk)
         sent = SentChunk(1, *TP, chunk.records, 0, len(values), ())
         self.worker.run(Trip((), (sent,), tuple(map(tuple, groups)), self.until))
         assert self.sent[-1] == (OVER, 0, None)

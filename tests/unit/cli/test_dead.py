@@ -11,19 +11,11 @@ from typing import Any
 import pytest
 
 from tests.timing import scaled
-from zkconsumer import cli
-from zkconsumer.core.message_pointers import (
-    MOST_POINTERS,
-    Fate,
-    Pointer,
-    decode_pointers,
-    encode_pointers,
-    key_mark,
-)
-from zkconsumer.deadline import Deadline
-from zkconsumer.kafka import BrokerChannel
-from zkconsumer.kafka.group_channel import GroupChannel, Membership
-from zkconsumer.model import Endpoint, TopicPartition
+from tests.unit.cli.command_line import CommandLine
+from tests.unit.clusters import commit_from_outside
+from tests.values import present
+from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, decode_pointers, encode_pointers, key_mark
+from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeCluster, ManualClock
 from zkconsumer.zookeeper.session import Session
 
@@ -35,31 +27,23 @@ BAD = Pointer(5, Fate.DEAD, 1, 0, FAILED, "", "ValueError: bad \x1b[2J")
 WAITING = Pointer(7, Fate.PARKED, 3, FAILED + 60_000, FAILED, key_mark(b"key 7"), "TimeoutError: no answer")
 
 
-class World:
-    """A group ``g`` with pointers, and the command line. ``out`` and ``err`` are what the last command printed."""
+class World(CommandLine):
+    """A group ``g`` with pointers, and the command line."""
 
     def __init__(self, cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__(capsys)
         self.cluster = cluster
         self.zookeeper = cluster.zookeeper
-        self._capsys = capsys
-        self.out = self.err = ""
 
     def __call__(self, *arguments: str) -> int:
-        self._capsys.readouterr()
         where = ["--zookeeper", self.cluster.zookeeper_connect, "--timeout", str(int(scaled(10) * 1000))]
-        try:
-            return cli.main(["dead", *arguments, *where])
-        except SystemExit as usage:
-            return int(str(usage.code))
-        finally:
-            self.out, self.err = self._capsys.readouterr()
+        return self.run("dead", *arguments, *where)
 
     def put(self, *pointers: Pointer, partition: int = 0, group: str = "g") -> None:
         self.zookeeper.put(f"/consumers/{group}/parked/t/{partition}", encode_pointers(pointers))
 
     def pointers(self, partition: int = 0) -> dict[int, Pointer]:
-        node = self.zookeeper.node(f"/consumers/g/parked/t/{partition}")
-        assert node is not None
+        node = present(self.zookeeper.node(f"/consumers/g/parked/t/{partition}"))
         return decode_pointers(node.data)
 
     def json(self) -> Any:
@@ -311,11 +295,7 @@ def test_groups_that_have_no_pointers(world: World) -> None:
 
 
 def test_groups_of_brokers_keep_no_pointers(world: World) -> None:
-    (number, host, port), *_ = world.cluster.addresses()
-    channel = GroupChannel(BrokerChannel(Endpoint(number, host, port), client_id="test", socket_timeout=scaled(5.0)))
-    channel.connect(Deadline(scaled(5.0)))
-    assert not any(channel.commit(Membership("theirs"), {TopicPartition("t", 0): 3}, Deadline(scaled(5.0))).values())
-    channel.close()
+    commit_from_outside(world.cluster, {TopicPartition("t", 0): 3}, "theirs")
     for verb in (["list"], ["replay", "--all", "--execute"], ["export", "--to", "-"]):
         assert world(verb[0], "theirs", *verb[1:]) == 1
         assert "theirs: is a group that the brokers coordinate, and they keep no pointers" in world.err

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.timing import scaled
+from tests.unit.clusters import commit_from_outside
 from zkconsumer.cli import main
-from zkconsumer.deadline import Deadline
-from zkconsumer.kafka import BrokerChannel
-from zkconsumer.kafka.group_channel import GroupChannel, Membership
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import TopicPartition
 from zkconsumer.operations import group_deletion
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
 from zkconsumer.testing import FakeCluster
@@ -27,14 +25,7 @@ def cluster() -> Iterator[FakeCluster]:
     """A group with offsets 0 to 3 in both stores."""
     with FakeCluster(zookeeper=True) as made:
         made.create_topic("t", 4)
-        (number, host, port), *_ = made.addresses()
-        channel = GroupChannel(
-            BrokerChannel(Endpoint(number, host, port), client_id="test", socket_timeout=scaled(5.0))
-        )
-        channel.connect(Deadline(scaled(5.0)))
-        wanted = {TopicPartition("t", n): n for n in range(4)}
-        assert not any(channel.commit(Membership("g"), wanted, Deadline(scaled(5.0))).values())
-        channel.close()
+        commit_from_outside(made, {TopicPartition("t", n): n for n in range(4)})
         for n in range(4):
             made.zookeeper.put(f"{OFFSETS}/{n}", b"%d" % n)
         yield made

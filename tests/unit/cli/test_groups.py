@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -231,10 +232,7 @@ def test_a_group_on_both_sides_is_shown_twice(run: Run) -> None:
     assert "Group 'g' as ZooKeeper coordinates it:" in out
     assert "Group 'g' as the brokers coordinate it:" in out
     rows = [line.split() for line in out.splitlines() if line.startswith("g ")]
-    assert rows == [
-        ["g", "t", "0", "4", "10", "6", OURS, "-", "-"],
-        ["g", "t", "0", "4", "10", "6", "-", "-", "-"],
-    ]
+    assert rows == [["g", "t", "0", "4", "10", "6", OURS, "-", "-"], ["g", "t", "0", "4", "10", "6", "-", "-", "-"]]
     assert "no active members" in err
     shown = json.loads(run("describe g --format json", BOTH)[1])
     assert [row["coordination"] for row in shown] == ["ZooKeeper", "brokers"]
@@ -322,9 +320,7 @@ def test_a_terminal_that_lacks_a_character_shows_an_escape(monkeypatch: pytest.M
 def test_an_error_that_quotes_a_node_is_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(_: object) -> None:
-        raise RegistryError("/consumers/g: \x1b[2J\nis wrong")
-
+    failing = Mock(side_effect=RegistryError("/consumers/g: \x1b[2J\nis wrong"))
     monkeypatch.setattr("zkconsumer.cli.groups.open_source", failing)
     assert main(["groups", "list"]) == 1
     assert capsys.readouterr().err == "zkconsumer: /consumers/g: \\x1b[2J\nis wrong\n"
@@ -349,11 +345,7 @@ HOSTILE = "g_\x1b[2J\x07\u202e\n-0"
 def test_control_characters_reach_no_terminal(form: str, what: str, run: Run) -> None:
     node = MemberNode(Registration(STATIC, {HOSTILE: 1}, extra={"host": HOSTILE}), None, HOSTILE)
     snapshot = group_snapshot(
-        members={},
-        offsets={},
-        logs={"t:0": (0, 1)},
-        owners={"t:0": HOSTILE},
-        problems=(Problem(HOSTILE, HOSTILE),),
+        members={}, offsets={}, logs={"t:0": (0, 1)}, owners={"t:0": HOSTILE}, problems=(Problem(HOSTILE, HOSTILE),)
     )
     hostile = GroupSnapshot(
         **{

@@ -11,7 +11,8 @@ import pytest
 
 from tests.contract.group_client import NEWEST, Target
 from tests.timing import scaled
-from zkconsumer import cli
+from tests.unit.cli.command_line import CommandLine
+from tests.unit.clusters import commit_from_outside
 from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.config import ConsumerConfig
@@ -30,14 +31,18 @@ PARTITIONS = 4
 LOG = LogSpan(10, 100)
 
 
-class World:
-    """Both servers; ``broken`` replaces a side's ``write``, ``at_write`` is called before each."""
+class World(CommandLine):
+    """Both servers, and ``zkconsumer migrate g``; ``at_write`` is called before each write."""
 
-    def __init__(self, kafka: FakeCluster) -> None:
+    def __init__(self, kafka: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__(capsys)
         self.kafka = kafka
         self.zookeeper = FakeZooKeeper()
         self.at_write: Callable[[], None] = lambda: None
         self.writes = 0
+
+    def __call__(self, *arguments: str) -> int:
+        return self.run("migrate", "g", "--zookeeper", "h:2181", *arguments)
 
     def endpoints(self, _: Deadline) -> list[Endpoint]:
         return [Endpoint(number, host, port) for number, host, port in self.kafka.addresses()]
@@ -50,11 +55,7 @@ class World:
             self.zookeeper.put(f"{OFFSETS}/{number}", offset if isinstance(offset, bytes) else str(offset).encode())
 
     def in_kafka(self, offsets: Mapping[int, int]) -> None:
-        channel = GroupChannel(self.channel(self.endpoints(Deadline(5.0))[0]))
-        channel.connect(Deadline(scaled(5.0)))
-        wanted = {TopicPartition("t", number): offset for number, offset in offsets.items()}
-        assert not any(channel.commit(Membership("g"), wanted, Deadline(scaled(5.0))).values())
-        channel.close()
+        commit_from_outside(self.kafka, {TopicPartition("t", number): offset for number, offset in offsets.items()})
 
     def zookeepers(self) -> dict[int, bytes]:
         found = self.zookeeper.tree(OFFSETS)
@@ -106,9 +107,6 @@ class FakeGroup:
         return {tp: LOG for tp in partitions if tp.topic == "t" and tp.partition < PARTITIONS}
 
 
-Run = Callable[..., int]
-
-
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[FakeCluster]:
     with FakeCluster() as cluster:
@@ -117,8 +115,10 @@ def kafka() -> Iterator[FakeCluster]:
 
 
 @pytest.fixture
-def world(kafka: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
-    made = World(kafka)
+def world(
+    kafka: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[World]:
+    made = World(kafka, capsys)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(made, config))
     yield made
@@ -126,11 +126,6 @@ def world(kafka: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         held = group.side(Store.KAFKA).read(Deadline(scaled(5.0)))
         removes = [Step(tp, Verdict.REMOVE) for tp in held]
         assert group.side(Store.KAFKA).write(removes, Deadline(scaled(5.0))) == {}
-
-
-@pytest.fixture
-def run(world: World) -> Run:
-    return lambda *arguments: cli.main(["migrate", "g", "--zookeeper", "h:2181", *arguments])
 
 
 def backup() -> str:
@@ -143,130 +138,113 @@ def backup() -> str:
 # ---- there, back, and as it was ----
 
 
-def test_offsets_go_to_kafka_and_back(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offsets_go_to_kafka_and_back(world: World) -> None:
     world.in_zookeeper({0: 10, 1: 55, 2: 100})
-    assert run("--to", "kafka") == 0
+    assert world("--to", "kafka") == 0
     assert world.kafkas() == {0: 10, 1: 55, 2: 100}
-    assert "3 of 3 written" in capsys.readouterr().out
+    assert "3 of 3 written" in world.out
     Path(backup()).unlink()
     world.in_kafka({0: 20, 3: 30})
-    assert run("--to", "zookeeper") == 0
+    assert world("--to", "zookeeper") == 0
     assert world.zookeepers() == {0: b"20", 1: b"55", 2: b"100", 3: b"30"}
-    assert "2 of 2 written" in capsys.readouterr().out
+    assert "2 of 2 written" in world.out
 
 
-def test_a_dry_run_says_what_would_be_written_and_writes_nothing(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_says_what_would_be_written_and_writes_nothing(world: World) -> None:
     world.in_zookeeper({0: 10, 1: 55})
     world.in_kafka({1: 55})
-    assert run("--to", "kafka", "--dry-run") == 0
-    said = capsys.readouterr().out
-    assert "t-0        10         -      10..100  write 10" in said
-    assert "t-1        55         55     10..100  the same already" in said
-    assert "1 partitions would be" in said
+    assert world("--to", "kafka", "--dry-run") == 0
+    assert "t-0        10         -      10..100  write 10" in world.out
+    assert "t-1        55         55     10..100  the same already" in world.out
+    assert "1 partitions would be" in world.out
     assert (world.kafkas(), world.writes, list(Path().iterdir())) == ({1: 55}, 0, [])
 
 
 @pytest.mark.parametrize("to", ["kafka", "zookeeper"])
-def test_a_rollback_puts_back_exactly_what_was_there(world: World, run: Run, to: str) -> None:
+def test_a_rollback_puts_back_exactly_what_was_there(world: World, to: str) -> None:
     world.in_zookeeper({0: b"+20", 1: 30, 2: b"rubbish"} if to == "zookeeper" else {0: 50, 1: 60, 2: 70})
     world.in_kafka({0: 50, 1: 60, 2: 70, 3: 80} if to == "zookeeper" else {0: 20, 1: 30, 2: 40})
     before = world.zookeepers(), world.kafkas()
-    assert run("--to", to) == 0
+    assert world("--to", to) == 0
     assert (world.zookeepers(), world.kafkas()) != before
-    assert run("--rollback", backup(), "--backup", "again.json") == 0
+    assert world("--rollback", backup(), "--backup", "again.json") == 0
     assert (world.zookeepers(), world.kafkas()) == before
-    assert run("--rollback", "again.json") == 0
+    assert world("--rollback", "again.json") == 0
     assert (world.zookeepers(), world.kafkas()) != before
 
 
-def test_what_an_old_broker_cannot_delete_is_said(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_an_old_broker_cannot_delete_is_said(world: World) -> None:
     world.in_zookeeper({0: 50, 1: 60})
     world.in_kafka({0: 20})
-    assert run("--to", "kafka") == 0
-    assert run("--rollback", backup(), "--backup", "again.json") == 1
-    said = capsys.readouterr().out
-    assert "t-1        not written: brokers before 2.4 can delete a group's offsets all together only" in said
+    assert world("--to", "kafka") == 0
+    assert world("--rollback", backup(), "--backup", "again.json") == 1
+    assert "t-1        not written: brokers before 2.4 can delete a group's offsets all together only" in world.out
     assert world.kafkas() == {0: 20, 1: 60}
 
 
-def test_a_rollback_keeps_later_changes_unless_forced(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A rollback leaves offsets that changed since, unless it is forced."""
+def test_a_rollback_keeps_later_changes_unless_forced(world: World) -> None:
     world.in_zookeeper({0: 50, 1: 60})
-    assert run("--to", "kafka") == 0
+    assert world("--to", "kafka") == 0
     world.in_kafka({0: 51})
-    assert run("--rollback", backup()) == 4
-    assert "it was changed since: 51 now, 50 written by that run" in capsys.readouterr().out
+    assert world("--rollback", backup()) == 4
+    assert "it was changed since: 51 now, 50 written by that run" in world.out
     assert world.kafkas() == {0: 51, 1: 60}
-    assert run("--rollback", backup(), "--force") == 0
+    assert world("--rollback", backup(), "--force") == 0
     assert world.kafkas() == {}
 
 
-def test_a_rollback_from_a_foreign_file_is_refused(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollback_from_a_foreign_file_is_refused(world: World) -> None:
     """A rollback from another group's file, or from a file of another program, is refused."""
     world.in_zookeeper({0: 50})
-    assert run("--to", "kafka") == 0
+    assert world("--to", "kafka") == 0
     document = json.loads(Path(backup()).read_text())
     Path("other.json").write_text(json.dumps({**document, "group": "h"}))
-    assert run("--rollback", "other.json") == 4
+    assert world("--rollback", "other.json") == 4
+    assert "is of group 'h'" in world.err
     Path("other.json").write_text("{}")
-    assert run("--rollback", "other.json") == 1
-    assert run("--rollback", "none.json") == 1
-    said = capsys.readouterr().err
-    assert "is of group 'h'" in said
-    assert "other.json: it was not written by zkconsumer migrate" in said
-    assert "none.json: cannot be read" in said
+    assert world("--rollback", "other.json") == 1
+    assert "other.json: it was not written by zkconsumer migrate" in world.err
+    assert world("--rollback", "none.json") == 1
+    assert "none.json: cannot be read" in world.err
     assert world.kafkas() == {0: 50}
 
 
 # ---- what is not decided, and who lives ----
 
 
-def test_nothing_is_written_before_everything_is_decided(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_written_before_everything_is_decided(world: World) -> None:
     world.in_zookeeper({0: 50, 1: 101, 2: 20, 3: b"rubbish"})
     world.in_kafka({2: 90})
-    assert run("--to", "kafka") == 4
-    said = capsys.readouterr()
-    assert said.out.count("UNDECIDED") == 3
-    assert "3 partitions have to be decided first" in said.err
+    assert world("--to", "kafka") == 4
+    assert world.out.count("UNDECIDED") == 3
+    assert "3 partitions have to be decided first" in world.err
     assert (world.kafkas(), world.writes) == ({2: 90}, 0)
     decided = ["--out-of-range", "latest", "--ahead", "overwrite", "--topic", "t:0-2"]
-    assert run("--to", "kafka", *decided) == 0
+    assert world("--to", "kafka", *decided) == 0
     assert world.kafkas() == {0: 50, 1: 100, 2: 20}
 
 
-def test_nothing_is_written_while_members_live_on_either_side(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_written_while_members_live_on_either_side(world: World) -> None:
     world.in_zookeeper({0: 50})
     world.in_kafka({1: 60})
     world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
     for to in ("kafka", "zookeeper"):
-        assert run("--to", to) == 5
-        assert "g_ann (ZooKeeper)" in capsys.readouterr().err
+        assert world("--to", to) == 5
+        assert "g_ann (ZooKeeper)" in world.err
     assert (world.writes, list(Path().iterdir())) == (0, [])
 
 
-def test_a_rolling_migration_refuses_members_on_the_target(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A rolling migration refuses live members on the side that it writes."""
+def test_a_rolling_migration_refuses_members_on_the_target(world: World) -> None:
     world.in_zookeeper({0: 50})
     world.in_kafka({1: 60})
     world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
-    assert run("--to", "zookeeper", "--rolling") == 5
+    assert world("--to", "zookeeper", "--rolling") == 5
     assert world.zookeepers() == {0: b"50"}
-    assert run("--to", "kafka", "--rolling") == 0
+    assert world("--to", "kafka", "--rolling") == 0
     assert world.kafkas() == {0: 50, 1: 60}
-    capsys.readouterr()
 
 
-def test_a_member_of_kafkas_is_named(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_member_of_kafkas_is_named(world: World) -> None:
     world.in_zookeeper({0: 50})
     channel = GroupChannel(world.channel(world.endpoints(Deadline(5.0))[0]))
     channel.connect(Deadline(scaled(5.0)))
@@ -279,36 +257,29 @@ def test_a_member_of_kafkas_is_named(world: World, run: Run, capsys: pytest.Capt
         joined = channel.join(Membership("g"), [("range", b"")], **times)
     except MemberIdRequiredError as required:
         joined = channel.join(Membership("g", -1, required.member_id), [("range", b"")], **times)
-    assert run("--to", "kafka") == 5
-    assert "test at 127.0.0.1 (Kafka)" in capsys.readouterr().err
+    assert world("--to", "kafka") == 5
+    assert "test at 127.0.0.1 (Kafka)" in world.err
     channel.leave(Membership("g", joined.generation, joined.member_id), Deadline(scaled(5.0)))
     channel.close()
-    assert run("--to", "kafka") == 0
+    assert world("--to", "kafka") == 0
 
 
-def test_a_member_that_joins_during_the_write_stops_it(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A member that joins during the write stops it, and the written offsets are listed."""
+def test_a_member_that_joins_during_the_write_stops_it(world: World) -> None:
     world.in_kafka({0: 50, 1: 60})
 
     def owned() -> None:
         world.zookeeper.put("/consumers/g/owners/t/0", b"g_ann-0", ephemeral_owner=7)
 
     world.at_write = owned
-    assert run("--to", "zookeeper") == 1
-    said = capsys.readouterr().out
-    assert "t-0        not written: somebody owns it" in said
-    assert "t-1        written: 60" in said
-    assert "1 of 2 written; to put back what stood there: --rollback" in said
+    assert world("--to", "zookeeper") == 1
+    assert "t-0        not written: somebody owns it" in world.out
+    assert "t-1        written: 60" in world.out
+    assert "1 of 2 written; to put back what stood there: --rollback" in world.out
     assert world.zookeepers() == {1: b"60"}
 
 
 @pytest.mark.parametrize("to", ["kafka", "zookeeper"])
-def test_an_offset_written_after_the_plan_is_kept(
-    world: World, run: Run, to: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An offset that was written after the plan was made is not overwritten."""
+def test_an_offset_written_after_the_plan_is_kept(world: World, to: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world.in_zookeeper({0: 50, 1: 60} if to == "kafka" else {0: 20})
     world.in_kafka({0: 20} if to == "kafka" else {0: 50, 1: 60})
     keep = carrying_out.save_backup
@@ -318,18 +289,15 @@ def test_an_offset_written_after_the_plan_is_kept(
         return keep(*arguments)
 
     monkeypatch.setattr(carrying_out, "save_backup", meanwhile)
-    assert run("--to", to) == 1
-    said = capsys.readouterr().out
-    assert "t-0        not written: somebody wrote it meanwhile; 90 stands there now" in said
-    assert "t-1        written: 60" in said
+    assert world("--to", to) == 1
+    assert "t-0        not written: somebody wrote it meanwhile; 90 stands there now" in world.out
+    assert "t-1        written: 60" in world.out
     assert {
         number: int(offset) for number, offset in (world.kafkas() if to == "kafka" else world.zookeepers()).items()
     } == {0: 90, 1: 60}
 
 
-def test_a_member_that_leaves_during_the_read_prevents_the_write(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_that_leaves_during_the_read_prevents_the_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that leaves during the read prevents the write, because the read may have missed its last commit."""
     world.in_zookeeper({0: 50})
     world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
@@ -342,16 +310,14 @@ def test_a_member_that_leaves_during_the_read_prevents_the_write(
 
     with monkeypatch.context() as leaving:
         leaving.setattr(FakeGroup, "logs", leaves)
-        assert run("--to", "kafka") == 5
-    assert "g_ann (ZooKeeper)" in capsys.readouterr().err
+        assert world("--to", "kafka") == 5
+    assert "g_ann (ZooKeeper)" in world.err
     assert world.kafkas() == {}
-    assert run("--to", "kafka") == 0
+    assert world("--to", "kafka") == 0
     assert world.kafkas() == {0: 60}
 
 
-def test_an_offset_overwritten_at_once_counts_as_written(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_offset_overwritten_at_once_counts_as_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An offset that another program overwrites at once is not reported as not written."""
     world.in_zookeeper({0: 50})
     write = KafkaSide.write
@@ -363,8 +329,8 @@ def test_an_offset_overwritten_at_once_counts_as_written(
 
     with monkeypatch.context() as patched:
         patched.setattr(KafkaSide, "write", and_another)
-        assert run("--to", "kafka") == 1
-    assert "t-0        written; 70 stands there now" in capsys.readouterr().out
+        assert world("--to", "kafka") == 1
+    assert "t-0        written; 70 stands there now" in world.out
 
 
 @pytest.mark.parametrize(
@@ -377,16 +343,14 @@ def test_an_offset_overwritten_at_once_counts_as_written(
         ("--export", "kafka", "--output", ""),
     ],
 )
-def test_an_empty_name_of_a_file_is_none_that_is_left_out(
-    world: World, run: Run, options: Sequence[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_name_of_a_file_is_none_that_is_left_out(world: World, options: Sequence[str]) -> None:
     world.in_zookeeper({0: 50})
-    assert run(*options) == 2
-    assert f"{options[-2]} names no file" in capsys.readouterr().err
+    assert world(*options) == 2
+    assert f"{options[-2]} names no file" in world.err
     assert world.kafkas() == {}
 
 
-def test_an_answer_that_is_lost_is_looked_for(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_lost_is_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.in_zookeeper({0: 50})
     write = KafkaSide.write
 
@@ -396,14 +360,11 @@ def test_an_answer_that_is_lost_is_looked_for(world: World, run: Run, monkeypatc
 
     with monkeypatch.context() as losing:
         losing.setattr(KafkaSide, "write", lose)
-        assert run("--to", "kafka") == 0
+        assert world("--to", "kafka") == 0
     assert world.kafkas() == {0: 50}
 
 
-def test_ctrl_c_lists_the_written_and_unwritten_offsets(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C in the middle of the write lists the written and the unwritten offsets."""
+def test_ctrl_c_lists_the_written_and_unwritten_offsets(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_offsets_admin, "BATCH", 1)
     world.in_zookeeper({0: 50, 1: 60, 2: 70})
 
@@ -412,58 +373,52 @@ def test_ctrl_c_lists_the_written_and_unwritten_offsets(
             raise KeyboardInterrupt
 
     world.at_write = interrupt
-    assert run("--to", "kafka") == 130
-    said = capsys.readouterr().out
-    assert "t-0        written: 50" in said
-    assert "t-1        not written" in said
-    assert "t-2        not written" in said
-    assert "1 of 3 written" in said
+    assert world("--to", "kafka") == 130
+    assert "t-0        written: 50" in world.out
+    assert "t-1        not written" in world.out
+    assert "t-2        not written" in world.out
+    assert "1 of 3 written" in world.out
     assert world.kafkas() == {0: 50}
     world.at_write = lambda: None
-    assert run("--rollback", backup(), "--backup", "again.json") == 0
+    assert world("--rollback", backup(), "--backup", "again.json") == 0
     assert world.kafkas() == {}
 
 
-def test_the_backup_is_on_disk_before_the_first_write(world: World, run: Run) -> None:
-    """The offsets to overwrite are on disk before the first write."""
+def test_the_backup_is_on_disk_before_the_first_write(world: World) -> None:
     world.in_zookeeper({0: 50})
     seen: list[dict[str, Any]] = []
     world.at_write = lambda: seen.append(json.loads(Path(backup()).read_text()))
-    assert run("--to", "kafka") == 0
+    assert world("--to", "kafka") == 0
     assert [document["partitions"] for document in seen] == [
         [{"topic": "t", "partition": 0, "before": None, "wrote": {"offset": 50}}]
     ]
 
 
-def test_a_file_that_exists_is_never_written_over(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_exists_is_never_written_over(world: World) -> None:
     world.in_zookeeper({0: 50})
     Path("mine").write_text("precious")
-    assert run("--to", "kafka", "--backup", "mine") == 1
-    assert run("--export", "zookeeper", "--output", "mine") == 1
-    assert "mine: cannot be written: File exists" in capsys.readouterr().err
+    assert world("--to", "kafka", "--backup", "mine") == 1
+    assert world("--export", "zookeeper", "--output", "mine") == 1
+    assert "mine: cannot be written: File exists" in world.err
     assert (Path("mine").read_text(), world.kafkas(), [p.name for p in Path().iterdir()]) == ("precious", {}, ["mine"])
 
 
 # ---- looking ----
 
 
-def test_verify_compares_and_returns_whether_they_agree(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("--verify") == 3
+def test_verify_compares_and_returns_whether_they_agree(world: World) -> None:
+    assert world("--verify") == 3
     world.in_zookeeper({0: 50, 1: -1})
     world.in_kafka({0: 50})
-    assert run("--verify") == 0
+    assert world("--verify") == 0
     world.in_kafka({2: 5})
-    assert run("--verify") == 4
-    assert run("--verify", "--topic", "t:0,1") == 0
-    said = capsys.readouterr().out
-    assert "t-2        -          5      10..100  only in Kafka; 5 not in the log" in said
-    assert "1 of 3 partitions differ" in said
+    assert world("--verify") == 4
+    assert "t-2        -          5      10..100  only in Kafka; 5 not in the log" in world.out
+    assert "1 of 3 partitions differ" in world.out
+    assert world("--verify", "--topic", "t:0,1") == 0
 
 
-def test_verify_waits_for_stores_written_one_by_one(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify waits for stores that a member writes one after the other."""
+def test_verify_waits_for_stores_written_one_by_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.in_zookeeper({0: 50, 1: 60})
     world.in_kafka({0: 51, 1: 60})
     looks = iter([{0: 51, 1: 61}])
@@ -472,27 +427,23 @@ def test_verify_waits_for_stores_written_one_by_one(world: World, run: Run, monk
         world.in_zookeeper(next(looks, {}))  # partition 1 differs now, and was seen to agree
 
     monkeypatch.setattr("zkconsumer.cli.migrate.migration_steps.sleep", meanwhile)
-    assert run("--verify") == 4
-    assert run("--verify", "--wait", str(scaled(30))) == 0
+    assert world("--verify") == 4
+    assert world("--verify", "--wait", str(scaled(30))) == 0
 
 
-def test_offsets_leave_and_come_as_the_java_tools_csv(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("--export", "kafka") == 3
+def test_offsets_leave_and_come_as_the_java_tools_csv(world: World) -> None:
+    assert world("--export", "kafka") == 3
     world.in_zookeeper({0: 50, 1: -1, 2: 70})
-    capsys.readouterr()
-    assert run("--export", "zookeeper") == 0
-    assert capsys.readouterr().out == "t,0,50\nt,2,70\n"
-    assert run("--export", "zookeeper", "--with-group", "--topic", "t:2", "--output", "out.csv") == 0
+    assert world("--export", "zookeeper") == 0
+    assert world.out == "t,0,50\nt,2,70\n"
+    assert world("--export", "zookeeper", "--with-group", "--topic", "t:2", "--output", "out.csv") == 0
     assert Path("out.csv").read_text() == "g,t,2,70\n"
     Path("in.csv").write_text("g,t,0,60\ng,t,9,1\nother,t,1,1\n")
     world.in_kafka({3: 99})
-    assert run("--to", "kafka", "--from-file", "in.csv") == 0
+    assert world("--to", "kafka", "--from-file", "in.csv") == 0
     assert world.kafkas() == {0: 60, 3: 99}
-    said = capsys.readouterr().out
-    assert "t-9        1       -      -        left as it is: the partition does not exist" in said
-    assert "t-3" not in said
+    assert "t-9        1       -      -        left as it is: the partition does not exist" in world.out
+    assert "t-3" not in world.out
 
 
 def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> None:
@@ -507,25 +458,23 @@ def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> Non
         KafkaSide("g", brokers, world.channel, lambda _: []).members(Deadline(0.3))
 
 
-def test_a_byte_order_mark_is_no_part_of_a_topic(world: World, run: Run) -> None:
-    """The byte order mark that some editors write is no part of a topic."""
+def test_a_byte_order_mark_is_no_part_of_a_topic(world: World) -> None:
     Path("in.csv").write_text("t,0,50\n", encoding="utf-8-sig")
-    assert run("--to", "kafka", "--from-file", "in.csv") == 0
+    assert world("--to", "kafka", "--from-file", "in.csv") == 0
     assert world.kafkas() == {0: 50}
 
 
-def test_an_export_leaves_nothing_out_in_silence(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_leaves_nothing_out_in_silence(world: World) -> None:
     world.in_zookeeper({0: 50, 1: b"rubbish"})
-    assert run("--export", "zookeeper") == 1
-    said = capsys.readouterr()
-    assert (said.out, "t-1: " in said.err) == ("", True)
+    assert world("--export", "zookeeper") == 1
+    assert (world.out, "t-1: " in world.err) == ("", True)
 
 
-def test_nothing_to_move_is_exit_code_3_and_nothing_to_change_0(world: World, run: Run) -> None:
-    assert run("--to", "kafka") == 3
+def test_nothing_to_move_is_exit_code_3_and_nothing_to_change_0(world: World) -> None:
+    assert world("--to", "kafka") == 3
     world.in_zookeeper({0: 50})
     world.in_kafka({0: 50})
-    assert run("--to", "kafka") == 0
+    assert world("--to", "kafka") == 0
     assert (world.writes, list(Path().iterdir())) == (0, [])
 
 
@@ -544,20 +493,18 @@ def test_nothing_to_move_is_exit_code_3_and_nothing_to_change_0(world: World, ru
         (["--to", "kafka", "--wait", "1"], "--wait goes with --verify only"),
     ],
 )
-def test_options_that_do_not_go_together_are_named(
-    run: Run, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
-    assert run(*arguments) == 2
-    assert says in capsys.readouterr().err
+def test_options_that_do_not_go_together_are_named(world: World, arguments: list[str], says: str) -> None:
+    assert world(*arguments) == 2
+    assert says in world.err
 
 
-def test_where_the_group_is_must_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["migrate", "g", "--verify"]) == 2
-    assert "--zookeeper or --config" in capsys.readouterr().err
+def test_where_the_group_is_must_be_said(world: World) -> None:
+    assert world.run("migrate", "g", "--verify") == 2
+    assert "--zookeeper or --config" in world.err
 
 
 def test_a_properties_file_says_where_and_as_whom(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configs: list[ConsumerConfig] = []
 
@@ -568,26 +515,27 @@ def test_a_properties_file_says_where_and_as_whom(
     monkeypatch.setattr(migrate, "MigratedGroup", group)
     file = tmp_path / "c.properties"
     file.write_text("zookeeper.connect=a:1\ngroup.id=g\nsecurity.protocol=SSL\nsecurty.x=1\n")
-    assert cli.main(["migrate", "g", "--config", str(file), "--verify"]) == 3
-    assert cli.main(["migrate", "g", "--config", str(file), "--zookeeper", "b:2", "--verify"]) == 3
+    verify = ("migrate", "g", "--config", str(file), "--verify")
+    assert world.run(*verify) == 3
+    assert "unknown property 'securty.x'" in world.err
+    assert world.run(*verify, "--zookeeper", "b:2") == 3
     assert [(c.zookeeper_connect, c.security_protocol) for c in configs] == [("a:1", "SSL"), ("b:2", "SSL")]
-    assert "unknown property 'securty.x'" in capsys.readouterr().err
-    assert cli.main(["migrate", "h", "--config", str(file), "--verify"]) == 1
-    assert "is for 'g', and 'h' is asked for" in capsys.readouterr().err
-    assert cli.main(["migrate", "g", "--config", "nowhere", "--verify"]) == 1
-    assert "nowhere" in capsys.readouterr().err
+    assert world.run("migrate", "h", "--config", str(file), "--verify") == 1
+    assert "is for 'g', and 'h' is asked for" in world.err
+    assert world.run("migrate", "g", "--config", "nowhere", "--verify") == 1
+    assert "nowhere" in world.err
 
 
-def test_a_file_that_knows_the_brokers_alone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_knows_the_brokers_alone_is_refused(world: World, tmp_path: Path) -> None:
     file = tmp_path / "c.properties"
     file.write_text("group.coordination=kafka\nbootstrap.servers=a:9092\n")
-    assert cli.main(["migrate", "g", "--config", str(file), "--verify"]) == 1
-    assert "zookeeper.connect: is missing" in capsys.readouterr().err
+    assert world.run("migrate", "g", "--config", str(file), "--verify") == 1
+    assert "zookeeper.connect: is missing" in world.err
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["as it was", "deleted before"])
 def test_offsets_written_to_a_long_empty_group_expire_with_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deleted: bool
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deleted: bool
 ) -> None:
     """The migration guide warns of this: the coordinator counts since the group became empty, even for new offsets."""
     monkeypatch.chdir(tmp_path)
@@ -605,10 +553,10 @@ def test_offsets_written_to_a_long_empty_group_expire_with_it(
                 assert answer["error_code"] == 0
         finally:
             former.close()
-        world = World(kafka)
+        world = World(kafka, capsys)
         monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(world, config))
         world.in_zookeeper({0: 50, 1: 60})
-        assert cli.main(["migrate", "g", "--zookeeper", "h:2181", "--to", "kafka"]) == 0
+        assert world("--to", "kafka") == 0
         assert world.kafkas() == {0: 50, 1: 60}
         clock.advance(10.0)
         assert world.kafkas() == ({0: 50, 1: 60} if deleted else {})

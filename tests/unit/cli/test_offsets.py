@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.timing import scaled
+from tests.unit.cli.command_line import CommandLine
 from zkconsumer import cli
 from zkconsumer.core.registration import CONFLICT_KEY
 from zkconsumer.errors import RegistryUnavailableError
@@ -24,27 +25,20 @@ PARTITIONS, MESSAGES = 3, 50
 SENT_AT, SENT = 1_700_000_000.0, ["2023-11-14", "22:13:20", "UTC"]
 
 
-class World:
-    """A group ``g`` in both stores, and the command line. ``out`` and ``err`` are what the last command printed."""
+class World(CommandLine):
+    """A group ``g`` in both stores, and the command line."""
 
     def __init__(self, cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__(capsys)
         self.cluster = cluster
         self.zookeeper = cluster.zookeeper
-        self._capsys = capsys
-        self.out = self.err = ""
 
     def __call__(self, *arguments: str, zookeeper: bool = True, timeout: float = 10.0) -> int:
-        self._capsys.readouterr()
         if zookeeper:
             where = ["--zookeeper", self.cluster.zookeeper_connect]
         else:
             where = ["--bootstrap-server", self.cluster.bootstrap_servers]
-        try:
-            return cli.main(["offsets", *arguments, *where, "--timeout", str(int(scaled(timeout) * 1000))])
-        except SystemExit as usage:
-            return int(str(usage.code))
-        finally:
-            self.out, self.err = self._capsys.readouterr()
+        return self.run("offsets", *arguments, *where, "--timeout", str(int(scaled(timeout) * 1000)))
 
     def put(self, *offsets: int | str, group: str = "g") -> None:
         for partition, offset in enumerate(offsets):

@@ -384,12 +384,7 @@ def test_names_of_the_original_without_a_use_here_are_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"rebalance_max_retries": 3},
-        {"rebalance_backoff_ms": 100},
-        {"zookeeper_session_timeout_ms": 8000},
-    ],
+    "values", [{"rebalance_max_retries": 3}, {"rebalance_backoff_ms": 100}, {"zookeeper_session_timeout_ms": 8000}]
 )
 def test_attempts_that_end_before_a_session_does_are_suspect(values: dict[str, int]) -> None:
     with pytest.warns(SuspectConfigWarning, match="rebalance.max.retries x rebalance.backoff.ms"):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.timing import scaled
+from tests.programs import run_python
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.config import ConsumerConfig, UnknownPropertyWarning
 from zkconsumer.core.consumer_protocol import RebalanceProtocol
@@ -162,5 +160,4 @@ connector = ZookeeperConsumerConnector(zookeeper_connect="127.0.0.1:1", group_id
 build_member(connector.config, connector.consumer_id)
 print([m for m in sys.modules if m.startswith(("zkconsumer.member.coordinator", "zkconsumer.kafka.group_"))])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=scaled(60), check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code).stdout.strip() == "[]"

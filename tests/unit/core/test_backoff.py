@@ -8,8 +8,7 @@ from zkconsumer.core.backoff import backoff
 
 
 @pytest.mark.parametrize(
-    ("failures", "pause"),
-    [(1, 0.5), (2, 1.0), (3, 2.0), (6, 16.0), (7, 30.0), (8, 30.0), (1_000_000, 30.0)],
+    ("failures", "pause"), [(1, 0.5), (2, 1.0), (3, 2.0), (6, 16.0), (7, 30.0), (8, 30.0), (1_000_000, 30.0)]
 )
 def test_each_pause_is_twice_the_one_before_up_to_the_longest(failures: int, pause: float) -> None:
     assert backoff(failures, 0.5, 30.0) == pause

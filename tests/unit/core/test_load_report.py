@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.core.load_report import (
-    MAX_REPORT_BYTES,
-    LoadMeter,
-    PartitionLoad,
-    decode_loads,
-    encode_loads,
-)
+from zkconsumer.core.load_report import MAX_REPORT_BYTES, LoadMeter, PartitionLoad, decode_loads, encode_loads
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
 

@@ -41,12 +41,7 @@ def test_a_plan_is_readable_text() -> None:
         "subscriptions": [{"t": 2}, {"t": 1, "u": 1}, {"t": 1}],
         "members": {"g_a": [0, 0], "g_b": [1, 1]},
         "reserved": {"g_c-d": 2},
-        "assignment": {
-            "g_a-0": {"t": "0"},
-            "g_a-1": {"t": "1"},
-            "g_b-0": {"t": "2", "u": "0"},
-            "g_c-d-0": {"t": "5"},
-        },
+        "assignment": {"g_a-0": {"t": "0"}, "g_a-1": {"t": "1"}, "g_b-0": {"t": "2", "u": "0"}, "g_c-d-0": {"t": "5"}},
     }
 
 

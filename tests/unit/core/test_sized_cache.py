@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from zkconsumer.core.sized_cache import SizedCache
@@ -33,11 +35,7 @@ def test_what_was_used_last_is_remembered_up_to_a_size() -> None:
 
 def test_what_cannot_be_made_is_not_remembered() -> None:
     cache: SizedCache[int] = SizedCache(1000)
-
-    def fail() -> int:
-        raise ValueError("no")
-
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
-            cache.get("a", fail, lambda _: 1)
+            cache.get("a", Mock(side_effect=ValueError("no")), lambda _: 1)
     assert cache.get("a", lambda: 3, lambda _: 1) == 3

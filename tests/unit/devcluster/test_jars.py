@@ -48,7 +48,6 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_each_release_has_a_published_scala_version(version: str, scala: str) -> None:
-    """Each release has a Scala version for which it was published."""
     assert kafka_coordinates(version)[0] == f"org.apache.kafka:kafka_{scala}:{version}"
 
 

@@ -49,7 +49,6 @@ def sleeper(tmp_path: Path) -> Iterator[Launched]:
 
 @pytest.mark.parametrize("options", [[], ["fork"]], ids=["alone", "with a forked child that holds the pipe open"])
 def test_a_killed_owner_takes_process_and_directory_along(tmp_path: Path, options: list[str]) -> None:
-    """A process and its directory end with an owner that was killed."""
     directory = tmp_path / "cluster"
     directory.mkdir()
     with subprocess.Popen(

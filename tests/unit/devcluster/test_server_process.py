@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.programs import run_python
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import ServerProcess, ServerStartError
@@ -72,7 +72,6 @@ def test_a_killed_server_starts_again_on_its_port_with_its_data() -> None:
 
 
 def test_a_stopped_server_leaves_no_directory_behind() -> None:
-    """A server that was stopped, and not closed, leaves no directory behind."""
     program = """
 from tests.unit.devcluster.test_server_process import PythonServer
 server = PythonServer().start()
@@ -81,9 +80,7 @@ server.start()
 server.stop()
 print(server.directory)
 """
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60), check=True
-    )
+    said = run_python("-c", program)
     assert said.stdout.startswith("/")
     assert not Path(said.stdout.strip()).exists()
 
@@ -115,7 +112,6 @@ def test_a_given_port_that_is_taken_is_said_so() -> None:
 
 
 def test_a_failed_start_quotes_the_servers_log() -> None:
-    """A server that ends during its start raises an error that quotes its log."""
     server = PythonServer("broken")
     with pytest.raises(ServerStartError, match="the disk is on fire"):
         server.start(scaled(10))
@@ -166,7 +162,6 @@ def test_a_forked_child_that_exits_leaves_the_server_alone(monkeypatch: pytest.M
 
 
 def test_before_the_start_there_is_no_port_and_no_directory() -> None:
-    """Before the first start there is no port and no directory."""
     server = PythonServer()
     with pytest.raises(RuntimeError):
         _ = server.port

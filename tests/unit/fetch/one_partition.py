@@ -5,10 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import monotonic
 from typing import Any
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched, response
 from tests.unit.kafka.sets import WHERE
@@ -22,7 +21,6 @@ from zkconsumer.kafka.broker_schemas import FETCH, LIST_OFFSETS
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
-from zkconsumer.zookeeper.lease import Lease
 
 Log = Callable[[int, int], bytes | int]
 """(offset, max bytes) -> the records, or an error code."""
@@ -38,9 +36,7 @@ class OnePartition:
         self.listed = (0, 0)  # error, offset
         self.log_start: int | None = None  # the offset that is answered for EARLIEST, if it is another
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), start)
-        lease = Lease()
-        lease.renew(monotonic(), 3600.0)
-        lease.resume(lease.epoch)
+        lease = valid_lease()
         self.room = 0
         self.queue = StreamQueue(10, self.on_room)
         self.stream: KafkaStream[Any, Any] = new_stream(
@@ -68,11 +64,7 @@ class OnePartition:
 
         def script(peer: Peer) -> None:
             peer.versions()
-            while True:
-                try:
-                    asked = peer.request()
-                except ConnectionError:
-                    return
+            for asked in peer.requests():
                 if asked.api == LIST_OFFSETS.key:
                     error, offset = self.listed
                     if self.log_start is not None and struct.unpack(">q", asked.body[-8:])[0] == EARLIEST:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.fetch.test_truncation_check import add, reading, take
+from tests.unit.fetch.member_stream import add, reading, take
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError

@@ -75,14 +75,7 @@ def test_requests_keep_the_limit_and_partitions_take_turns(
 
 @pytest.mark.parametrize(
     ("turns", "full_for", "wait"),
-    [
-        (1, 0.0, 0.1),
-        (4, 0.0, 0.025),
-        (1, 0.0001, 0.002),
-        (1, 0.04, 0.01),
-        (1, 100.0, 0.1),
-        (4, 100.0, 0.025),
-    ],
+    [(1, 0.0, 0.1), (4, 0.0, 0.025), (1, 0.0001, 0.002), (1, 0.04, 0.01), (1, 100.0, 0.1), (4, 100.0, 0.025)],
 )
 def test_a_poll_is_as_long_as_nobody_is_kept_waiting_by_it(turns: int, full_for: float, wait: float) -> None:
     assert poll_seconds(0.1, turns, full_for) == pytest.approx(wait)

@@ -154,11 +154,7 @@ class Remembering:
 
     def __call__(self, peer: Peer) -> None:
         peer.versions()
-        while True:
-            try:
-                asked = peer.request()
-            except ConnectionError:
-                return
+        for asked in peer.requests():
             told = asked.values
             offsets = {p["partition"]: p["fetch_offset"] for topic in told["topics"] for p in topic["partitions"]}
             forgotten = [partition for topic in told["forgotten_topics_data"] for partition in topic["partitions"]]

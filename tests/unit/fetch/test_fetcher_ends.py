@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from tests.timing import scaled
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import WHERE
+from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
@@ -24,8 +27,7 @@ def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
     manager = FetcherManager(
         "m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=Metrics(), budget=QueueBudget(1 << 40)
     )
-    old = manager.fetcher_for((0, 0), Endpoint(0, "127.0.0.1", 1))
-    assert old is not None
+    old = present(manager.fetcher_for((0, 0), Endpoint(0, "127.0.0.1", 1)))
     it.position.fetched = None  # it waits for its start, and so in peace
     fetch = PartitionFetch(it.position, it.queue)
     fetch.resolving = True
@@ -56,8 +58,7 @@ def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
         it.position.fetched = None  # so that it waits in peace
         fetch = PartitionFetch(it.position, it.queue)
         fetch.resolving = True
-        fetcher = manager.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 2))
-        assert fetcher is not None
+        fetcher = present(manager.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 2)))
         fetcher.add([fetch])
         manager.retire_idle()
         assert ports() == {"2"}, "one of its two fetchers is left"
@@ -83,18 +84,13 @@ def test_a_fetcher_without_a_thread_gets_no_partitions(monkeypatch: pytest.Monke
         metrics=Metrics(),
         budget=QueueBudget(1 << 40),
     )
-
-    def no_thread(self: Fetcher) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as without_threads:
-        without_threads.setattr(Fetcher, "start", no_thread)
+        without_threads.setattr(Fetcher, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         fetch = PartitionFetch(PartitionPosition(WHERE, ThreadId("g_c-0"), 0), StreamQueue(2, lambda: None))
         with pytest.raises(RuntimeError):
             manager.hand_over([(fetch, broker)])
     try:
-        taken = manager.fetcher_for((0, 0), broker)
-        assert taken is not None
+        taken = present(manager.fetcher_for((0, 0), broker))
         assert not taken.join(Deadline(0)), "its thread runs"
     finally:
         manager.close(Deadline(scaled(10)))

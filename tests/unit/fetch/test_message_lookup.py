@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.timing import scaled
+from tests.unit.clusters import cluster_with
+from tests.values import present
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
@@ -15,13 +17,7 @@ from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.testing.fake_cluster import FakeCluster
 
 WHERE = TopicPartition("events", 0)
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(brokers=2) as cluster:
-        cluster.create_topic("events", 1)
-        yield cluster
+cluster = cluster_with({"events": [[]]}, brokers=2, zookeeper=False)
 
 
 @pytest.fixture
@@ -80,8 +76,7 @@ def test_large_messages_are_read_and_larger_ones_named(cluster: FakeCluster, loo
 
 def test_a_moved_leader_and_a_lost_connection_are_followed(cluster: FakeCluster, lookup: MessageLookup) -> None:
     cluster.append("events", 0, [b"0"])
-    log = cluster.log("events", 0)
-    assert log is not None
+    log = present(cluster.log("events", 0))
     assert lookup.read(WHERE, [0], soon())[0].record.value == b"0"
     cluster.move_leader("events", 0, next(one for one, _, _ in cluster.addresses() if one != log.leader))
     assert lookup.read(WHERE, [0], soon())[0].record.value == b"0"
@@ -105,8 +100,7 @@ def test_the_first_message_of_a_range_is_found(cluster: FakeCluster, lookup: Mes
     for number in range(5):
         cluster.append("events", 0, [b"%d" % number])
     assert lookup.first_between(WHERE, 2, 2, soon()) is None
-    first = lookup.first_between(WHERE, 2, 5, soon())
-    assert first is not None
+    first = present(lookup.first_between(WHERE, 2, 5, soon()))
     assert (first.offset, first.record.value) == (2, b"2")
 
 
@@ -115,14 +109,12 @@ def test_deleted_offsets_of_a_range_are_not_passed_over(cluster: FakeCluster, lo
     for number in range(5):
         cluster.append("events", 0, [b"%d" % number])
     cluster.truncate_before("events", 0, 3)
-    first = lookup.first_between(WHERE, 1, 3, soon())
-    assert first is not None
+    first = present(lookup.first_between(WHERE, 1, 3, soon()))
     assert (first.offset, first.problem) == (1, "the log begins at offset 3")
 
 
 def test_offsets_beyond_the_log_are_not_passed_over(cluster: FakeCluster, lookup: MessageLookup) -> None:
     """A new leader may know less of the log for some time."""
     cluster.append("events", 0, [b"0"])
-    first = lookup.first_between(WHERE, 1, 3, soon())
-    assert first is not None
+    first = present(lookup.first_between(WHERE, 1, 3, soon()))
     assert not first.certain

@@ -18,6 +18,7 @@ from tests.timing import eventually, scaled
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, response
 from tests.unit.kafka.sets import WHERE, Batch
+from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
@@ -324,8 +325,7 @@ def test_kafka_4319_fetchers_end_together() -> None:
 
     with ScriptedBroker(lazy) as one, ScriptedBroker(lazy) as two, closing(cluster.manager(max_wait=60.0)) as manager:
         for number, broker in enumerate([one, two]):
-            fetcher = manager.fetcher_for((number, 0), broker.endpoint())
-            assert fetcher is not None
+            fetcher = present(manager.fetcher_for((number, 0), broker.endpoint()))
             it = OnePartition()
             fetcher.add([PartitionFetch(it.position, it.queue)])
         eventually(lambda: len(waiting) == 2, 10, "two long polls")

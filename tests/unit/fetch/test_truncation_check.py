@@ -10,54 +10,17 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.unit.fetch.member_stream import TP, Stream, add, away, reading, take
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import Batch, Written
-from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import LogTruncatedError
 from zkconsumer.fetch.partition_fetch import LATEST
 from zkconsumer.kafka import error_codes
 from zkconsumer.testing import FakeCluster
 
-TP = TopicPartition("t", 0)
 REFUSED = 31  # CLUSTER_AUTHORIZATION_FAILED: up to 2.0 only brokers may ask for epochs, where rights are checked
 EVERY_TIME = 10**6
-
-Stream = KafkaStream[Any, Any]
-
-
-@contextmanager
-def reading(cluster: FakeCluster, **properties: Any) -> Iterator[tuple[ZookeeperConsumerConnector, Stream]]:
-    config = {
-        "zookeeper.connect": cluster.zookeeper_connect,
-        "group.id": "g",
-        "auto.offset.reset": "largest",
-        "refresh.leader.backoff.ms": 20,
-        "auto.commit.enable": False,
-        **{name.replace("_", "."): value for name, value in properties.items()},
-    }
-    with ZookeeperConsumerConnector(config) as connector:
-        yield connector, connector.create_message_streams({"t": 1})["t"][0]
-
-
-def take(stream: Stream, count: int) -> list[tuple[int, str]]:
-    """The next messages, as offset and value."""
-    return [
-        (message.offset, message.value.decode()) for message in (stream.get(timeout=scaled(10)) for _ in range(count))
-    ]
-
-
-def add(cluster: FakeCluster, values: str) -> None:
-    """One batch for each character."""
-    for value in values:
-        cluster.append("t", 0, [value.encode()])
-
-
-@contextmanager
-def away(cluster: FakeCluster) -> Iterator[None]:
-    """Keep fetchers away while the body runs."""
-    cluster.stop_broker(0)
-    yield
-    cluster.start_broker(0)
 
 
 @pytest.fixture(params=["3.9", "1.1"])
@@ -115,17 +78,11 @@ def test_a_shorter_log_is_read_from_its_start_by_the_next_owner(cluster: FakeClu
         assert take(stream, 4) == [(0, "a"), (1, "b"), (2, "C"), (3, "D")]
 
 
-def test_a_new_leader_with_the_same_log_changes_nothing(cluster: FakeCluster) -> None:
-    with reading(cluster) as (_, stream):
-        take(stream, 6)
-        with away(cluster):
-            pass
-        add(cluster, "gh")
-        assert take(stream, 2) == [(6, "g"), (7, "h")]
-
-
-def test_a_new_leader_that_tells_no_epoch_is_believed(cluster: FakeCluster) -> None:
-    cluster.fail("OffsetForLeaderEpoch", REFUSED, EVERY_TIME)
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_new_leader_with_the_same_log_changes_nothing(cluster: FakeCluster, tells: bool) -> None:
+    """It is believed, whether it tells its epochs or not."""
+    if not tells:
+        cluster.fail("OffsetForLeaderEpoch", REFUSED, EVERY_TIME)
     with reading(cluster) as (_, stream):
         take(stream, 6)
         with away(cluster):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 from tests.timing import scaled
@@ -64,6 +65,12 @@ class Peer:
         api, version, correlation_id, length = struct.unpack_from(">hhih", data)
         return Asked(api, version, correlation_id, data[10 + length :])
 
+    def requests(self) -> Iterator[Asked]:
+        """Yield one request after the other, until the client is gone."""
+        with suppress(ConnectionError):
+            while True:
+                yield self.request()
+
     def answer(self, correlation_id: int, body: bytes) -> None:
         self.send(struct.pack(">ii", len(body) + 4, correlation_id) + body)
 
@@ -94,10 +101,25 @@ class Peer:
         return data
 
 
+Script = Callable[[Peer], None]
+
+
+def answers(*bodies: bytes) -> Script:
+    """Return a script that answers the question for versions, then one request after the other."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        for body in bodies:
+            peer.answer(peer.request().correlation_id, body)
+        peer.until_closed()
+
+    return script
+
+
 class ScriptedBroker:
     """Serves one connection after the other on a thread of its own; ends with the block."""
 
-    def __init__(self, *scripts: Callable[[Peer], None]) -> None:
+    def __init__(self, *scripts: Script) -> None:
         self.scripts = list(scripts)
         self.failure: BaseException | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -22,7 +22,8 @@ from tests.unit.kafka.record_writer import (
     message_bytes,
     wrapped,
 )
-from tests.unit.kafka.reference import crc32c
+from tests.unit.kafka.reference import Plain, crc32c
+from zkconsumer.kafka import batches
 from zkconsumer.kafka.arrow_columns import NAMES, ColumnBuilder
 from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
@@ -157,3 +158,19 @@ def read_columns(batches: Iterable[RecordBatch], names: Sequence[str] = NAMES, *
     for batch in batches:
         builder.add_batch(batch, end)
     return builder.take()
+
+
+def plain(found: Iterable[RecordBatch]) -> list[Plain]:
+    return [
+        Plain(r.offset, r.timestamp, r.timestamp_type, r.key, r.value, tuple(r.headers))
+        for batch in found
+        for r in batch
+    ]
+
+
+def listed(data: bytes, fetch_offset: int = 0, check_crc: bool = True) -> list[RecordBatch]:
+    return list(batches(data, check_crc=check_crc, where=WHERE, fetch_offset=fetch_offset))
+
+
+def offsets(found: Iterable[RecordBatch]) -> list[int]:
+    return [record.offset for batch in found for record in batch]

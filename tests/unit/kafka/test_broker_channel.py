@@ -9,14 +9,14 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched, response
+from tests.unit.kafka.scripted import Peer, Script, ScriptedBroker, answers, fetched, response
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, BrokerUnavailableError
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, broker_schemas, error_codes
@@ -56,7 +56,23 @@ Make = Callable[..., BrokerChannel]
 Elsewhere = Callable[..., "Future[Any]"]
 
 
-def test_fetches_are_pipelined_and_their_answers_come_in_order(make: Make) -> None:
+@contextmanager
+def connected(*scripts: Script, generation: int = 5, timeout: float = 10, **more: Any) -> Iterator[BrokerChannel]:
+    """Yield a channel that is connected to a broker of these scripts."""
+    with ScriptedBroker(*scripts) as broker:
+        channel = BrokerChannel(broker.endpoint(generation), client_id="test", socket_timeout=scaled(timeout), **more)
+        with closing(channel):
+            channel.connect(soon())
+            yield channel
+
+
+def receive(channel: BrokerChannel, request: FetchRequest = FETCH, deadline: Deadline | None = None) -> bytes:
+    """Fetch, and return the records of the answer's first partition."""
+    answer = channel.receive_fetch(channel.send_fetch(request, soon()), deadline or soon())
+    return answer.partitions[0].records
+
+
+def test_fetches_are_pipelined_and_their_answers_come_in_order() -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         first, second = peer.request(), peer.request()  # both are here before the first answer goes
@@ -65,9 +81,7 @@ def test_fetches_are_pipelined_and_their_answers_come_in_order(make: Make) -> No
         peer.answer(second.correlation_id, fetched(b"two", error=error_codes.OFFSET_OUT_OF_RANGE))
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(script) as channel:
         assert channel.versions == {"ApiVersions": 0, "Fetch": 11, "ListOffsets": 3, "Metadata": 5}
         ids = [channel.send_fetch(FETCH, soon()) for _ in range(2)]
         first, second = (channel.receive_fetch(each, soon()).partitions[0] for each in ids)
@@ -75,10 +89,9 @@ def test_fetches_are_pipelined_and_their_answers_come_in_order(make: Make) -> No
         assert (second.records, second.error) == (b"two", error_codes.OFFSET_OUT_OF_RANGE)
         with pytest.raises(ValueError, match="outstanding"):
             channel.receive_fetch(ids[0], soon())
-        channel.close()
 
 
-def test_other_requests_may_be_sent_during_a_fetch(make: Make) -> None:
+def test_other_requests_may_be_sent_during_a_fetch() -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         fetch, offsets = peer.request(), peer.request()
@@ -86,16 +99,13 @@ def test_other_requests_may_be_sent_during_a_fetch(make: Make) -> None:
         peer.answer(offsets.correlation_id, response(LIST_OFFSETS, 3, 0, [("t", [(3, 0, 5, 77)])]))
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(script) as channel:
         fetch = channel.send_fetch(FETCH, soon())
         assert channel.list_offsets({T3: -2}, soon()) == {T3: (77, 5, 0)}
         assert channel.receive_fetch(fetch, soon()).partitions[0].records == b"kept"
-        channel.close()
 
 
-def test_the_leaders_of_topics(make: Make) -> None:
+def test_the_leaders_of_topics() -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         asked = peer.request()
@@ -108,14 +118,11 @@ def test_the_leaders_of_topics(make: Make) -> None:
         peer.answer(asked.correlation_id, response(METADATA, 5, 0, nodes, "id", 7, topics))
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(script) as channel:
         told = channel.metadata(["t", "u"], soon())
         assert told.brokers == {7: ("one", 9092), 8: ("two", 9093)}
         assert told.leaders == {T3: 7, TopicPartition("t", 5): 8}
         assert told.errors == {TopicPartition("t", 4): error_codes.LEADER_NOT_AVAILABLE, "u": 3}
-        channel.close()
 
 
 @pytest.mark.parametrize("generation", [1, 5])
@@ -126,7 +133,7 @@ def test_no_topics_ask_for_nothing(make: Make, generation: int) -> None:
 
 
 @pytest.mark.parametrize(("generation", "fetch"), [(1, 0), (2, 1)])
-def test_old_brokers_are_not_asked_for_their_versions(make: Make, generation: int, fetch: int) -> None:
+def test_old_brokers_are_not_asked_for_their_versions(generation: int, fetch: int) -> None:
     """0.8 closes the connection on the question, 0.9 never answers anything on it again."""
 
     def script(peer: Peer) -> None:
@@ -135,12 +142,9 @@ def test_old_brokers_are_not_asked_for_their_versions(make: Make, generation: in
         peer.answer(asked.correlation_id, response(METADATA, 0, [], []))
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint(generation))
-        channel.connect(soon())
+    with connected(script, generation=generation) as channel:
         assert channel.versions["Fetch"] == fetch
         channel.metadata(["t"], soon())
-        channel.close()
 
 
 def test_a_broker_that_closes_twice_on_versions_is_old(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,21 +160,14 @@ def test_a_broker_that_closes_twice_on_versions_is_old(make: Make, caplog: pytes
         channel.close()
 
 
-def test_a_broker_that_closes_once_on_versions_is_asked_again(make: Make) -> None:
+def test_a_broker_that_closes_once_on_versions_is_asked_again() -> None:
     """One that is just being restarted must not be talked down to version 0: headers would be lost unnoticed."""
 
     def refuse(peer: Peer) -> None:
         peer.request()
 
-    def accept(peer: Peer) -> None:
-        peer.versions()
-        peer.until_closed()
-
-    with ScriptedBroker(refuse, accept) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(refuse, answers()) as channel:
         assert channel.versions["Fetch"] == 11
-        channel.close()
 
 
 def test_a_broker_silent_on_versions_is_not_taken_for_old(make: Make) -> None:
@@ -191,20 +188,13 @@ def test_no_common_version_is_said_so(make: Make) -> None:
         make(broker.endpoint()).connect(soon())
 
 
-def test_a_wrong_correlation_id_ends_only_the_connection(make: Make) -> None:
+def test_a_wrong_correlation_id_ends_only_the_connection() -> None:
     def wrong(peer: Peer) -> None:
         peer.versions()
         peer.answer(peer.request().correlation_id + 1, fetched(b"of somebody else"))
         peer.until_closed()
 
-    def right(peer: Peer) -> None:
-        peer.versions()
-        peer.answer(peer.request().correlation_id, fetched(b"ours"))
-        peer.until_closed()
-
-    with ScriptedBroker(wrong, right) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(wrong, answers(fetched(b"ours"))) as channel:
         first = channel.send_fetch(FETCH, soon())
         with pytest.raises(BrokerError, match="in place of"):
             channel.receive_fetch(first, soon())
@@ -214,7 +204,6 @@ def test_a_wrong_correlation_id_ends_only_the_connection(make: Make) -> None:
         channel.connect(soon())
         again = channel.send_fetch(FETCH, soon())
         assert channel.receive_fetch(again, soon()).partitions[0].records == b"ours"
-        channel.close()
 
 
 def test_somebody_who_is_no_broker_is_found_out_at_once(make: Make) -> None:
@@ -232,7 +221,7 @@ def test_somebody_who_is_no_broker_is_found_out_at_once(make: Make) -> None:
 
 
 def _fetch(channel: BrokerChannel) -> None:
-    channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+    receive(channel)
 
 
 def _metadata(channel: BrokerChannel) -> None:
@@ -250,11 +239,9 @@ def _announced(answered: bytes) -> Callable[[Peer], None]:
 
 
 @pytest.mark.parametrize("asking", [_fetch, _metadata])
-def test_a_length_beyond_all_reason_allocates_nothing(make: Make, asking: Callable[[BrokerChannel], None]) -> None:
+def test_a_length_beyond_all_reason_allocates_nothing(asking: Callable[[BrokerChannel], None]) -> None:
     """Eight bytes made the member allocate and zero two gigabytes while all of its threads stood still."""
-    with ScriptedBroker(_announced(struct.pack(">i", 2**31 - 1))) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(_announced(struct.pack(">i", 2**31 - 1))) as channel:
         tracemalloc.start()
         try:
             with pytest.raises(BrokerError, match=r"an answer of 2147483643 bytes came to \w+, where \d+ are the most"):
@@ -266,13 +253,11 @@ def test_a_length_beyond_all_reason_allocates_nothing(make: Make, asking: Callab
 
 @pytest.mark.parametrize(("asking", "announced"), [(_fetch, 90_000_000), (_metadata, 8_000_000)])
 def test_memory_grows_with_what_comes_not_with_its_length(
-    make: Make, asking: Callable[[BrokerChannel], None], announced: int
+    asking: Callable[[BrokerChannel], None], announced: int
 ) -> None:
     """A length that may be right costs what has come of it, and the receive buffer."""
     head = fetched(bytes(60_000)).replace(struct.pack(">i", 60_000), struct.pack(">i", announced - 80))
-    with ScriptedBroker(_announced(struct.pack(">i", announced) + head)) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(_announced(struct.pack(">i", announced) + head)) as channel:
         tracemalloc.start()
         try:
             with pytest.raises(BrokerUnavailableError):
@@ -282,7 +267,7 @@ def test_memory_grows_with_what_comes_not_with_its_length(
             tracemalloc.stop()
 
 
-def test_an_answer_may_be_as_large_as_was_asked_for(make: Make) -> None:
+def test_an_answer_may_be_as_large_as_was_asked_for() -> None:
     """The limit follows the request, and a first batch may be larger than it (KIP-74)."""
 
     def script(peer: Peer) -> None:
@@ -292,16 +277,14 @@ def test_an_answer_may_be_as_large_as_was_asked_for(make: Make) -> None:
                 peer.answer(peer.request().correlation_id, fetched(bytes(size)))
 
     asked = FETCH._replace(positions=[FetchPosition("t", 3, 42, 32_000_000)])
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint(), largest_fetch=1000)
-        channel.connect(soon())
+    with connected(script, largest_fetch=1000) as channel:
         for request in (asked, asked._replace(positions=FETCH.positions, max_bytes=2_000_000)):
             channel.receive_fetch(channel.send_fetch(request, soon()), soon())
         with pytest.raises(BrokerError, match=r"fetch\.max\.bytes"):
-            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+            receive(channel)
 
 
-def test_partitions_that_nobody_asked_for_are_not_believed(make: Make) -> None:
+def test_partitions_that_nobody_asked_for_are_not_believed() -> None:
     """Empty partitions take ten times their bytes in memory, and an answer could hold millions of them."""
 
     def script(peer: Peer) -> None:
@@ -312,9 +295,7 @@ def test_partitions_that_nobody_asked_for_are_not_believed(make: Make) -> None:
             peer.answer(peer.request().correlation_id, response(broker_schemas.FETCH, 11, 0, 0, 5, topics))
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(script) as channel:
         # in a session the broker may tell of any partition that was named in it
         for request in (FETCH._replace(session_epoch=0), FETCH._replace(session_epoch=1)):
             assert len(channel.receive_fetch(channel.send_fetch(request, soon()), soon()).partitions) == 1
@@ -322,73 +303,43 @@ def test_partitions_that_nobody_asked_for_are_not_believed(make: Make) -> None:
             channel.receive_fetch(channel.send_fetch(FETCH._replace(session_epoch=2, positions=()), soon()), soon())
 
 
-def test_an_answer_that_cannot_be_read_ends_the_connection(make: Make) -> None:
-    def script(peer: Peer) -> None:
-        peer.versions()
-        peer.answer(peer.request().correlation_id, fetched(b"x" * 50)[:-10])
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+def test_an_answer_that_cannot_be_read_ends_the_connection() -> None:
+    with connected(answers(fetched(b"x" * 50)[:-10])) as channel:
         with pytest.raises(BrokerError, match="Fetch version 11 cannot be read"):
-            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+            receive(channel)
         with pytest.raises(BrokerUnavailableError):
             channel.send_fetch(FETCH, soon())
 
 
-def test_a_refused_fetch_leaves_the_channel_usable(make: Make) -> None:
-    def script(peer: Peer) -> None:
-        peer.versions()
-        peer.answer(peer.request().correlation_id, fetched(error_code=error_codes.FETCH_SESSION_ID_NOT_FOUND))
-        peer.answer(peer.request().correlation_id, fetched(b"fine"))
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+def test_a_refused_fetch_leaves_the_channel_usable() -> None:
+    with connected(answers(fetched(error_code=error_codes.FETCH_SESSION_ID_NOT_FOUND), fetched(b"fine"))) as channel:
         with pytest.raises(BrokerResponseError, match="FETCH_SESSION_ID_NOT_FOUND"):
-            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
-        assert channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records == b"fine"
-        channel.close()
+            receive(channel)
+        assert receive(channel) == b"fine"
 
 
 @pytest.mark.parametrize("sent", [0, 3, 8, 20])
-def test_a_broker_that_dies_within_an_answer(make: Make, sent: int) -> None:
+def test_a_broker_that_dies_within_an_answer(sent: int) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         body = fetched(b"half")
         peer.send((struct.pack(">ii", len(body) + 4, peer.request().correlation_id) + body)[:sent])
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
-        with pytest.raises(BrokerUnavailableError, match=r"broker 7 at 127.0.0.1:.*closed the connection"):
-            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+    gone = pytest.raises(BrokerUnavailableError, match=r"broker 7 at 127.0.0.1:.*closed the connection")
+    with connected(script) as channel, gone:
+        receive(channel)
 
 
-def test_a_silent_broker_is_waited_for_until_the_deadline(make: Make) -> None:
-    def script(peer: Peer) -> None:
-        peer.versions()
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+def test_a_silent_broker_is_waited_for_until_the_deadline() -> None:
+    with connected(answers()) as channel:
         begin = monotonic()
         with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
-            channel.receive_fetch(channel.send_fetch(FETCH, soon()), Deadline(0.1))
+            receive(channel, deadline=Deadline(0.1))
         assert 0.09 < monotonic() - begin < scaled(5)
 
 
-def test_a_silent_broker_is_waited_for_until_the_timeout(make: Make) -> None:
-    def script(peer: Peer) -> None:
-        peer.versions()
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint(), timeout=0.3)
-        channel.connect(soon())
+def test_a_silent_broker_is_waited_for_until_the_timeout() -> None:
+    with connected(answers(), timeout=0.3) as channel:
         long_poll = FETCH._replace(max_wait=0.2)
         begin = monotonic()
         with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
@@ -397,7 +348,7 @@ def test_a_silent_broker_is_waited_for_until_the_timeout(make: Make) -> None:
 
 
 @pytest.mark.parametrize("sent", [3, 8, 20, -1])
-def test_the_rest_of_a_stopped_answer_is_no_other_answer(make: Make, sent: int) -> None:
+def test_the_rest_of_a_stopped_answer_is_no_other_answer(sent: int) -> None:
     def answer(peer: Peer, records: bytes) -> bytes:
         peer.versions()
         body = fetched(records)
@@ -411,30 +362,19 @@ def test_the_rest_of_a_stopped_answer_is_no_other_answer(make: Make, sent: int) 
         peer.send(answer(peer, b"whole"))
         peer.until_closed()
 
-    with ScriptedBroker(stopping, serving) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(stopping, serving) as channel:
         with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
-            channel.receive_fetch(channel.send_fetch(FETCH, soon()), Deadline(scaled(0.2)))
+            receive(channel, deadline=Deadline(scaled(0.2)))
         with pytest.raises(BrokerUnavailableError, match="not connected"):
             channel.send_fetch(FETCH, soon())
         channel.connect(soon())
-        assert channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records == b"whole"
-        channel.close()
+        assert receive(channel) == b"whole"
 
 
 def test_a_connection_made_again_has_a_time_limit_of_its_own(make: Make) -> None:
     """The limit was told to the socket before, and is not told to one each time."""
-
-    def serving(peer: Peer) -> None:
-        peer.versions()
-        peer.answer(peer.request().correlation_id, fetched(b"one"))
-        peer.until_closed()
-
-    def silent(peer: Peer) -> None:
-        peer.versions()
-        peer.until_closed()
-
+    serving = answers(fetched(b"one"))
+    silent = answers()
     with ScriptedBroker(serving, silent) as broker:
         channel = make(broker.endpoint(), timeout=0.5)
         channel.connect(Deadline(None))
@@ -444,7 +384,7 @@ def test_a_connection_made_again_has_a_time_limit_of_its_own(make: Make) -> None
             channel.receive_fetch(channel.send_fetch(FETCH, Deadline(None)), Deadline(None))
 
 
-def test_a_broker_that_dribbles_is_held_to_the_deadline(make: Make) -> None:
+def test_a_broker_that_dribbles_is_held_to_the_deadline() -> None:
     """Each byte comes well within the socket timeout; all of them together never would."""
     pause = threading.Event()
 
@@ -458,41 +398,26 @@ def test_a_broker_that_dribbles_is_held_to_the_deadline(make: Make) -> None:
         except OSError:
             pass
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
-        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
-            channel.receive_fetch(channel.send_fetch(FETCH, soon()), Deadline(0.3))
+    with connected(script) as channel, pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+        receive(channel, deadline=Deadline(0.3))
 
 
-def test_an_expired_deadline_sends_nothing(make: Make) -> None:
-    def script(peer: Peer) -> None:
-        peer.versions()
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
-        with pytest.raises(BrokerUnavailableError, match="no time was left"):
-            channel.send_fetch(FETCH, Deadline(0))
+def test_an_expired_deadline_sends_nothing() -> None:
+    with connected(answers()) as channel, pytest.raises(BrokerUnavailableError, match="no time was left"):
+        channel.send_fetch(FETCH, Deadline(0))
 
 
-def test_a_large_answer_does_not_stay_in_memory(make: Make) -> None:
+def test_a_large_answer_does_not_stay_in_memory() -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         for records in (bytes(20_000_000), b"small"):
             peer.answer(peer.request().correlation_id, fetched(records))
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
-        sizes = [
-            len(channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records) for _ in "ab"
-        ]
+    with connected(script) as channel:
+        sizes = [len(receive(channel)) for _ in "ab"]
         assert sizes == [20_000_000, 5]
         assert len(channel.buffer) < 4_300_000
-        channel.close()
 
 
 def count_receives(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -507,7 +432,7 @@ def count_receives(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_answer_is_received_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each return from the system may wait for a thread that computes; seen: two a partition, one of 42 bytes."""
     parts: list[Any] = [(n, 0, 100, 100, 0, [], 0, bytes([n]) * 1_000_000) for n in range(4)]
 
@@ -517,9 +442,7 @@ def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest
             peer.answer(peer.request().correlation_id, response(broker_schemas.FETCH, 11, 0, 0, 0, [("t", parts)]))
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(script) as channel:
         receives = count_receives(monkeypatch)
         for _ in range(2):
             receives.clear()
@@ -527,10 +450,9 @@ def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest
             answer = channel.receive_fetch(channel.send_fetch(request, soon()), soon())
             assert [part.records for part in answer.partitions] == [bytes([n]) * 1_000_000 for n in range(4)]
             assert len(receives) == 2, "its length, and all the rest"
-        channel.close()
 
 
-def test_a_small_answer_comes_with_its_head_in_one_piece(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_answer_comes_with_its_head_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where two are owed, the first must not take the head of the second with it."""
 
     def script(peer: Peer) -> None:
@@ -541,9 +463,7 @@ def test_a_small_answer_comes_with_its_head_in_one_piece(make: Make, monkeypatch
             peer.send(b"".join(struct.pack(">ii", len(b) + 4, n) + b for n, b in zip(asked, bodies, strict=True)))
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(script) as channel:
         calls = count_receives(monkeypatch)
         for owed, pieces in ((1, 1), (2, 3), (1, 1)):
             calls.clear()
@@ -551,25 +471,22 @@ def test_a_small_answer_comes_with_its_head_in_one_piece(make: Make, monkeypatch
             told = [channel.receive_fetch(number, soon()).partitions[0].records for number in asked]
             assert told == [f"{number}".encode() for number in asked]
             assert len(calls) == pieces
-        channel.close()
 
 
-def test_bytes_behind_the_only_answer_that_is_owed_are_an_error(make: Make) -> None:
+def test_bytes_behind_the_only_answer_that_is_owed_are_an_error() -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         body = fetched(b"one")
         peer.send(struct.pack(">ii", len(body) + 4, peer.request().correlation_id) + body + b"more")
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint())
-        channel.connect(soon())
+    with connected(script) as channel:
         with pytest.raises(BrokerError, match="came in place of"):
-            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+            receive(channel)
         assert not channel.versions, "it is to be connected again"
 
 
-def test_close_from_another_thread_wakes_a_blocked_receive(make: Make, elsewhere: Elsewhere) -> None:
+def test_close_from_another_thread_wakes_a_blocked_receive(elsewhere: Elsewhere) -> None:
     asked = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -578,9 +495,7 @@ def test_close_from_another_thread_wakes_a_blocked_receive(make: Make, elsewhere
         asked.set()
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint(), timeout=60)
-        channel.connect(soon())
+    with connected(script, timeout=60) as channel:
         waiting = elsewhere(channel.receive_fetch, channel.send_fetch(FETCH, soon()), Deadline(60))
         assert asked.wait(scaled(10))
         eventually(lambda: channel.connection.busy, 10, "the other thread to wait")
@@ -746,10 +661,7 @@ def test_a_login_comes_before_anything_else(make: Make) -> None:
         def authenticate(self, channel: BrokerChannel, deadline: Deadline) -> None:
             raise BrokerError("wrong password")
 
-    def script(peer: Peer) -> None:
-        peer.versions()
-        peer.until_closed()
-
+    script = answers()
     with ScriptedBroker(script) as broker:
         channel = make(broker.endpoint(), security=Login())
         with pytest.raises(BrokerError, match="wrong password"):

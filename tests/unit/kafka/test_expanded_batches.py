@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.record_writer import ZSTD
 from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from zkconsumer.config import ConsumerConfig
@@ -16,7 +15,6 @@ from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.streams.byte_budget import QueueBudget
-from zkconsumer.zookeeper.lease import Lease
 
 SMALL = Batch([Written()] * 3, codec=ZSTD)
 LARGE = Batch([Written(value=bytes(1000))] * 4, codec=ZSTD)
@@ -27,9 +25,7 @@ class Filled:
     """A stream with one chunk of three batches, of which the middle one is large."""
 
     def __init__(self, *, skip: bool = False, largest: int = 2000) -> None:
-        lease = Lease()
-        lease.renew(monotonic(), 3600.0)
-        lease.resume(lease.epoch)
+        lease = valid_lease()
         self.budget = QueueBudget(BUDGET)
         self.queue = StreamQueue(2, lambda: None, self.budget)
         self.stream: KafkaStream[bytes, bytes] = new_stream(

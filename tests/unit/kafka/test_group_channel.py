@@ -94,10 +94,7 @@ def test_members_say_who_they_are_in_every_version(ranges: Mapping[int, tuple[in
     committed = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "error_code": 0}]}]}
     with coordinator(
         {**ok, **joined}, {**ok, "assignment": b"a"}, ok, committed, {**ok, "members": []}, ranges=ranges
-    ) as (
-        channel,
-        asked,
-    ):
+    ) as (channel, asked):
         found = channel.join(
             ME, [("range", b"s")], session_timeout=10, rebalance_timeout=60, deadline=soon(), reason="r"
         )
@@ -228,9 +225,7 @@ def test_a_group_of_the_new_protocol_is_described() -> None:
     (member,) = found.members
     assert (member.member_id, member.host, member.topics) == ("m", "/h", ("t",))
     assert member.assignment == (TopicPartition("t", 1), TopicPartition("t", 0))
-    assert asked == [
-        ("ConsumerGroupDescribe", 0, {"group_ids": ["g"], "include_authorized_operations": False}),
-    ]
+    assert asked == [("ConsumerGroupDescribe", 0, {"group_ids": ["g"], "include_authorized_operations": False})]
 
 
 @pytest.mark.parametrize("code", [69, 35])

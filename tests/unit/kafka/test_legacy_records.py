@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.kafka.record_writer import GZIP, lz4_encode
-from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, resealed
-from tests.unit.kafka.test_message_set import listed, offsets, plain
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, listed, offsets, plain, resealed
 from zkconsumer.kafka import CorruptRecordsError, batches
 from zkconsumer.kafka.compression import with_right_lz4_checksum, xxhash32
 from zkconsumer.kafka.legacy_records import RUN_LIMIT

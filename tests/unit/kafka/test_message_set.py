@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from typing import Any
 
@@ -14,11 +14,22 @@ from hypothesis import strategies as st
 
 from tests.unit.kafka import reference
 from tests.unit.kafka.record_writer import GZIP
-from tests.unit.kafka.reference import Plain
-from tests.unit.kafka.sets import CODECS, SETS, WHERE, Batch, MessageSet, Written, read_columns, resealed
+from tests.unit.kafka.sets import (
+    CODECS,
+    SETS,
+    WHERE,
+    Batch,
+    MessageSet,
+    Written,
+    listed,
+    offsets,
+    plain,
+    read_columns,
+    resealed,
+)
 from zkconsumer.data_plane.batch_extent import plain_extent
 from zkconsumer.errors import InvalidMessageException
-from zkconsumer.kafka import CorruptRecordsError, RecordBatch, batches
+from zkconsumer.kafka import CorruptRecordsError, batches
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set_extent import NO_END, closer_extent, extent, offset_after_partial
 from zkconsumer.kafka.record_batch import DECODED_BYTES, MANY_RECORDS
@@ -26,22 +37,6 @@ from zkconsumer.testing.partition_log import encode_batch
 
 KINDS = [pytest.param(magic, codec, id=f"v{magic}-codec{codec}") for magic, codes in CODECS.items() for codec in codes]
 TEN = [Written(value=b"%d" % n, timestamp=1000 + n) for n in range(10)]
-
-
-def plain(found: Iterable[RecordBatch]) -> list[Plain]:
-    return [
-        Plain(r.offset, r.timestamp, r.timestamp_type, r.key, r.value, tuple(r.headers))
-        for batch in found
-        for r in batch
-    ]
-
-
-def listed(data: bytes, fetch_offset: int = 0, check_crc: bool = True) -> list[RecordBatch]:
-    return list(batches(data, check_crc=check_crc, where=WHERE, fetch_offset=fetch_offset))
-
-
-def offsets(found: Iterable[RecordBatch]) -> list[int]:
-    return [record.offset for batch in found for record in batch]
 
 
 def failure_of(work: Callable[[], object]) -> CorruptRecordsError | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -62,12 +63,8 @@ def client_of(search: Search) -> OffsetClient:
 def test_a_coordinator_is_kept_after_its_own_answers(error: BrokerError, dropped: bool) -> None:
     search = Search()
     client = client_of(search)
-
-    def fail(_: object) -> NoReturn:
-        raise error
-
     with pytest.raises(type(error)):
-        client.ask(fail, SOON)
+        client.ask(Mock(side_effect=error), SOON)
     assert search.discarded == dropped
     assert client.ask(lambda _: 5, SOON) == 5
     assert search.found == 1 + dropped

@@ -78,12 +78,7 @@ def test_leaders_are_told_in_every_version(version: int) -> None:
 def test_versions_are_the_highest_that_both_know() -> None:
     ranges = {1: (0, 6), 2: (1, 2), 3: (0, 99), 18: (0, 3)}
     chosen = requests.negotiated_versions(ranges, "broker")
-    assert {api.name: v for api, v in chosen.items()} == {
-        "ApiVersions": 0,
-        "Fetch": 6,
-        "ListOffsets": 2,
-        "Metadata": 5,
-    }
+    assert {api.name: v for api, v in chosen.items()} == {"ApiVersions": 0, "Fetch": 6, "ListOffsets": 2, "Metadata": 5}
     for missing in ({**ranges, 1: (12, 13)}, {2: (0, 1), 3: (0, 1)}):
         with pytest.raises(BrokerError, match="broker speaks Fetch"):
             requests.negotiated_versions(missing, "broker")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pyarrow as pa
 import pytest
 
-from tests.timing import scaled
+from tests.programs import run_python
 from tests.unit.kafka.column_ways import choose
 from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, read_columns
 from zkconsumer.data_plane.columns import ColumnMemory, RowScanner
@@ -155,9 +152,7 @@ print(len(builder.take()[0]), "pandas" in sys.modules)
 
 def test_columns_do_not_import_pandas() -> None:
     """``pyarrow.scalar`` and ``pyarrow.array`` import it where it is installed, which takes 0.2 s and 40 MB."""
-    command = [sys.executable, "-c", _NO_PANDAS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
-    assert done.stdout == "3 False\n", done.stderr
+    assert run_python("-c", _NO_PANDAS).stdout == "3 False\n"
 
 
 @pytest.mark.parametrize("kinds", [[False, True], [True, False, True], [True], [False]])

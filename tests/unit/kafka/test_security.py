@@ -10,6 +10,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ import pytest
 import trustme
 
 from tests.timing import scaled
-from tests.unit.kafka.scripted import RANGES, Peer, ScriptedBroker, response
+from tests.unit.kafka.scripted import RANGES, Peer, Script, ScriptedBroker, response
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, ConfigException, MissingExtraError
@@ -39,6 +40,14 @@ def channel(broker: ScriptedBroker, generation: int = 5, **properties: Any) -> B
     return BrokerChannel(broker.endpoint(generation), client_id="c", socket_timeout=scaled(10), security=security)
 
 
+@contextmanager
+def connected(*scripts: Script, generation: int = 5, **properties: Any) -> Iterator[BrokerChannel]:
+    """Yield a channel that has logged in to a broker of these scripts."""
+    with ScriptedBroker(*scripts) as broker, closing(channel(broker, generation, **properties)) as one:
+        one.connect(soon())
+        yield one
+
+
 def plain(**more: str) -> dict[str, Any]:
     given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
     return {**given, "sasl_username": "ann", "sasl_password": "hunter2", **more}
@@ -49,6 +58,12 @@ def handshake(peer: Peer, mechanism: str, *, error: int = 0, offered: tuple[str,
     assert asked.api == 17
     assert asked.body == len(mechanism).to_bytes(2, "big") + mechanism.encode()
     peer.answer(asked.correlation_id, response(SASL_HANDSHAKE, 1, error, offered))
+
+
+def greet(peer: Peer, mechanism: str, *, ranges: Mapping[int, tuple[int, int]] = MODERN, **how: Any) -> None:
+    """Tell the versions, and agree on a mechanism."""
+    peer.versions(ranges)
+    handshake(peer, mechanism, **how)
 
 
 def token(peer: Peer) -> tuple[int, bytes]:
@@ -76,40 +91,31 @@ def serve_metadata(peer: Peer) -> None:
 
 def test_plain_in_requests_of_the_protocol() -> None:
     def script(peer: Peer) -> None:
-        peer.versions(MODERN)
-        handshake(peer, "PLAIN")
+        greet(peer, "PLAIN")
         correlation_id, said = token(peer)
         assert said == b"ann\0ann\0hunter2"
         accept(peer, correlation_id)
         serve_metadata(peer)
 
-    with ScriptedBroker(script) as broker:
-        one = channel(broker, **plain())
-        one.connect(soon())
+    with connected(script, **plain()) as one:
         one.metadata(["t"], soon())
-        one.close()
 
 
 def test_plain_in_bare_tokens_on_a_broker_before_1_0() -> None:
     def script(peer: Peer) -> None:
-        peer.versions(OLDER)
-        handshake(peer, "PLAIN")
+        greet(peer, "PLAIN", ranges=OLDER)
         size = int.from_bytes(peer.exactly(4), "big")
         assert peer.exactly(size) == b"ann\0ann\0hunter2"
         peer.send(b"\0\0\0\0")
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        one = channel(broker, 3, **plain())
-        one.connect(soon())
+    with connected(script, generation=3, **plain()) as one:
         assert one.versions["SaslHandshake"] == 0
-        one.close()
 
 
 def test_a_broker_before_1_0_refuses_by_closing() -> None:
     def script(peer: Peer) -> None:
-        peer.versions(OLDER)
-        handshake(peer, "PLAIN")
+        greet(peer, "PLAIN", ranges=OLDER)
         peer.exactly(4 + 15)
 
     with (
@@ -155,22 +161,17 @@ def scram(algorithm: str, **more: str) -> dict[str, Any]:
 @pytest.mark.parametrize("algorithm", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_scram(algorithm: str) -> None:
     def script(peer: Peer) -> None:
-        peer.versions(MODERN)
-        handshake(peer, algorithm)
+        greet(peer, algorithm)
         scram_server(peer, algorithm, b"hunter2")
         serve_metadata(peer)
 
-    with ScriptedBroker(script) as broker:
-        one = channel(broker, **scram(algorithm))
-        one.connect(soon())
+    with connected(script, **scram(algorithm)) as one:
         one.metadata(["t"], soon())
-        one.close()
 
 
 def test_a_wrong_password_is_one_error_without_the_password() -> None:
     def script(peer: Peer) -> None:
-        peer.versions(MODERN)
-        handshake(peer, "SCRAM-SHA-512")
+        greet(peer, "SCRAM-SHA-512")
         scram_server(peer, "SCRAM-SHA-512", b"right")
 
     with ScriptedBroker(script) as broker, pytest.raises(BrokerAuthenticationError) as caught:
@@ -193,8 +194,7 @@ def test_a_wrong_password_is_one_error_without_the_password() -> None:
 )
 def test_scram_refuses_a_broker_without_the_password(trick: dict[str, Any], words: str) -> None:
     def script(peer: Peer) -> None:
-        peer.versions(MODERN)
-        handshake(peer, "SCRAM-SHA-256")
+        greet(peer, "SCRAM-SHA-256")
         try:
             scram_server(peer, "SCRAM-SHA-256", b"hunter2", **trick)
         except ConnectionError:
@@ -207,8 +207,7 @@ def test_scram_refuses_a_broker_without_the_password(trick: dict[str, Any], word
 @pytest.mark.parametrize("answer", [b"", b"r=", b"nonsense", b"\xff\xff", b"r=x,s=!,i=4096", b"e=other-error"])
 def test_a_broken_answer_is_a_failed_login_and_nothing_else(answer: bytes) -> None:
     def script(peer: Peer) -> None:
-        peer.versions(MODERN)
-        handshake(peer, "SCRAM-SHA-256")
+        greet(peer, "SCRAM-SHA-256")
         accept(peer, token(peer)[0], answer)
 
     with ScriptedBroker(script) as broker, pytest.raises(BrokerAuthenticationError, match="the login failed"):
@@ -217,8 +216,7 @@ def test_a_broken_answer_is_a_failed_login_and_nothing_else(answer: bytes) -> No
 
 def test_an_unknown_mechanism_is_named_with_those_offered() -> None:
     def script(peer: Peer) -> None:
-        peer.versions(MODERN)
-        handshake(peer, "PLAIN", error=33, offered=("SCRAM-SHA-512", "GSSAPI"))
+        greet(peer, "PLAIN", error=33, offered=("SCRAM-SHA-512", "GSSAPI"))
 
     with (
         ScriptedBroker(script) as broker,
@@ -229,8 +227,7 @@ def test_an_unknown_mechanism_is_named_with_those_offered() -> None:
 
 def test_a_listener_without_logins_says_so() -> None:
     def script(peer: Peer) -> None:
-        peer.versions(MODERN)
-        handshake(peer, "PLAIN", error=34)
+        greet(peer, "PLAIN", error=34)
 
     with (
         ScriptedBroker(script) as broker,
@@ -257,15 +254,12 @@ def test_a_login_is_renewed_before_it_is_too_old() -> None:
             accept(peer, token(peer)[0], lifetime_ms=1)
             serve_metadata(peer)
 
-    with ScriptedBroker(script) as broker:
-        one = channel(broker, **plain())
-        one.connect(soon())
+    with connected(script, **plain()) as one:
         assert one.login_until.at is not None
         one.login_until = Deadline(None)  # however slow this machine is
         one.metadata(["t"], soon())
         one.login_until = Deadline(0.0)
         one.metadata(["t"], soon())
-        one.close()
 
 
 _TOKENS: Iterator[str] = iter(())
@@ -280,19 +274,17 @@ def test_a_token_is_asked_for_at_each_login(monkeypatch: pytest.MonkeyPatch) -> 
 
     def script(expected: str) -> Callable[[Peer], None]:
         def play(peer: Peer) -> None:
-            peer.versions(MODERN)
-            handshake(peer, "OAUTHBEARER")
+            greet(peer, "OAUTHBEARER")
             correlation_id, said = token(peer)
             assert said == b"n,,\x01auth=Bearer %s\x01\x01" % expected.encode()
             accept(peer, correlation_id)
 
         return play
 
-    with ScriptedBroker(script("one"), script("two")) as broker:
-        one = channel(broker, **bearer(sasl_oauthbearer_token_provider=f"{__name__}:next_token"))
+    with connected(
+        script("one"), script("two"), **bearer(sasl_oauthbearer_token_provider=f"{__name__}:next_token")
+    ) as one:
         one.connect(soon())
-        one.connect(soon())
-        one.close()
 
 
 def bearer(**more: str) -> dict[str, Any]:
@@ -304,8 +296,7 @@ def test_a_token_may_lie_in_a_file_and_a_refusal_of_it_is_told(tmp_path: Path) -
     (tmp_path / "a token").write_text("stale\n")
 
     def script(peer: Peer) -> None:
-        peer.versions(MODERN)
-        handshake(peer, "OAUTHBEARER")
+        greet(peer, "OAUTHBEARER")
         correlation_id, said = token(peer)
         assert b"Bearer stale\x01" in said
         accept(peer, correlation_id, b'{"status":"invalid_token"}')
@@ -379,16 +370,13 @@ def test_kerberos(monkeypatch: pytest.MonkeyPatch, generation: int) -> None:
         peer.until_closed()
 
     def framed(peer: Peer) -> None:
-        peer.versions(MODERN)
-        handshake(peer, "GSSAPI")
+        greet(peer, "GSSAPI")
         for answer in (b"proof", b"layers", b""):
             accept(peer, token(peer)[0], answer)
         peer.until_closed()
 
-    with ScriptedBroker(bare if generation == 2 else framed) as broker:
-        one = channel(broker, generation, security_protocol="SASL_PLAINTEXT")
-        one.connect(soon())
-        one.close()
+    with connected(bare if generation == 2 else framed, generation=generation, security_protocol="SASL_PLAINTEXT"):
+        pass
 
 
 # ---- TLS ----
@@ -436,22 +424,19 @@ def serve(peer: Peer) -> None:
 
 
 def test_tls_with_a_trusted_certificate(authority: trustme.CA, ca: str) -> None:
-    with ScriptedBroker(over_tls(authority, serve)) as broker:
-        one = channel(broker, security_protocol="SSL", ssl_ca_location=ca)
-        one.connect(soon())
+    with connected(over_tls(authority, serve), security_protocol="SSL", ssl_ca_location=ca) as one:
         one.metadata(["t"], soon())
-        one.close()
 
 
 def test_both_sides_show_a_certificate(authority: trustme.CA, ca: str, tmp_path: Path) -> None:
     authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "me.pem"))
-    with ScriptedBroker(over_tls(authority, serve, clients=True)) as broker:
-        one = channel(
-            broker, security_protocol="SSL", ssl_truststore_location=ca, ssl_keystore_location=str(tmp_path / "me.pem")
-        )
-        one.connect(soon())
+    with connected(
+        over_tls(authority, serve, clients=True),
+        security_protocol="SSL",
+        ssl_truststore_location=ca,
+        ssl_keystore_location=str(tmp_path / "me.pem"),
+    ) as one:
         one.metadata(["t"], soon())
-        one.close()
 
 
 def test_a_certificate_of_ours_that_is_missing_is_told(authority: trustme.CA, ca: str) -> None:
@@ -484,11 +469,13 @@ def test_a_certificate_that_is_not_to_be_trusted(
 
 
 def test_any_host_name_will_do_where_asked(ca: str, authority: trustme.CA) -> None:
-    with ScriptedBroker(over_tls(authority, serve, "other.example")) as broker:
-        one = channel(broker, security_protocol="SSL", ssl_ca_location=ca, ssl_endpoint_identification_algorithm="")
-        one.connect(soon())
+    with connected(
+        over_tls(authority, serve, "other.example"),
+        security_protocol="SSL",
+        ssl_ca_location=ca,
+        ssl_endpoint_identification_algorithm="",
+    ) as one:
         one.metadata(["t"], soon())
-        one.close()
 
 
 def test_a_plain_listener_is_told_from_a_tls_one(ca: str) -> None:

@@ -37,7 +37,6 @@ def bridge(cluster: FakeCluster, name: str, **properties: Any) -> ZookeeperConsu
 
 @pytest.mark.parametrize("static", [False, True])
 def test_all_leave_the_brokers_group_for_a_foreign_member(static: bool) -> None:
-    """All leave the brokers group at once for a member that zookeeper alone knows."""
     with FakeCluster(zookeeper=True, max_session_timeout=scaled(60)) as cluster:
         cluster.create_topic("t", 3)
         instances = [{"group_instance_id": name} if static else {} for name in "ab"]
@@ -55,7 +54,6 @@ def test_all_leave_the_brokers_group_for_a_foreign_member(static: bool) -> None:
 
 
 def test_the_last_commit_waits_for_members_that_leave_after_us() -> None:
-    """The last commit waits a while for those who leave the brokers group after us."""
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t", 1)
         cluster.append("t", 0, [b"1", b"2", b"3"])

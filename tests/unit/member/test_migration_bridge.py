@@ -87,7 +87,6 @@ def world() -> Iterator[World]:
 
 
 def test_zookeeper_coordinates_while_one_member_is_no_bridge(world: World) -> None:
-    """Zookeeper coordinates as long as one member is no bridge."""
     assert world.plan(OLD, BRIDGE) == world.zookeepers(GroupView({}, {}), None)
     assert world.asked() == []
 
@@ -105,14 +104,12 @@ def test_the_brokers_coordinate_if_all_members_are_bridges(world: World) -> None
 
 
 def test_a_new_bridge_claims_nothing_before_the_brokers_say_so(world: World) -> None:
-    """A new bridge in a group that the brokers coordinate claims nothing before they assign it."""
     assert world.plan() == {}  # members that the brokers alone know may own it
     world.bridge.given({})
     assert world.plan() == {}
 
 
 def test_an_empty_brokers_group_is_left_for_a_foreign_member(world: World) -> None:
-    """The brokers group is left for a member that is no bridge once nobody else is in it."""
     world.clients = [ME, "g_0"]
     world.plan(BRIDGE)
     world.bridge.given({T2: 0})
@@ -145,7 +142,6 @@ def test_it_is_not_left_to_members_that_the_brokers_alone_know(world: World, mon
 
 
 def test_a_look_is_forgotten_with_the_member_it_was_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result of a look is forgotten once the member that it was for is gone."""
     monkeypatch.setattr(module, "_LOOK_AGAIN", 0.01)
     world.clients = [ME, "java"]
     world.plan()
@@ -196,7 +192,6 @@ def test_a_view_without_us_changes_nothing_on_the_brokers_side(world: World) -> 
 
 
 def test_a_taken_partition_is_waited_for_until_it_is_released(world: World) -> None:
-    """Giving a partition back to the coordinator waits until a round has released it."""
     world.plan()
     world.bridge.given({T0: 0, T1: 0})
     world.plan()
@@ -254,7 +249,6 @@ def test_what_the_brokers_refuse_is_shown_and_stops_nothing(world: World) -> Non
 
 
 def test_members_that_are_no_bridges_are_found_before_a_join() -> None:
-    """Members in zookeeper that are no bridges are found before anybody joins beside them."""
     server = FakeZooKeeper()
     session = server.session()
     session.open(Deadline(scaled(5)))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.member.recorders import T0, T1, Recorder, owning
+from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
@@ -91,8 +92,7 @@ def test_a_stopped_partition_stays_where_it_was() -> None:
 @pytest.mark.parametrize("cause", ["its owner node is gone", "its offset node is unreadable"])
 def test_a_partition_that_cannot_stay_ours_needs_a_round(policy: str, cause: str) -> None:
     house = House(policy)
-    needed = house.refuse(Outcome.NOT_OURS if "owner" in cause else Outcome.OFFSET_MOVED)
-    assert needed is not None
+    needed = present(house.refuse(Outcome.NOT_OURS if "owner" in cause else Outcome.OFFSET_MOVED))
     assert needed.gone == [house.first]
     assert house.log == []
 

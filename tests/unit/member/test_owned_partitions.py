@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -140,11 +141,7 @@ def test_an_error_of_a_seek_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) 
     recorder = Recorder()
     owned, _ = owning(recorder, T0)
     request = SeekRequested({owned.positions[T0]: 1}, Request(Deadline(None)))
-
-    def broken(old: PartitionPosition, new: PartitionPosition) -> None:
-        raise KeyError("its stream is gone")
-
-    monkeypatch.setattr(recorder, "replace", broken)
+    monkeypatch.setattr(recorder, "replace", Mock(side_effect=KeyError("its stream is gone")))
     owned.answer_seek(request)
     with pytest.raises(KeyError):
         request.done.result(0)

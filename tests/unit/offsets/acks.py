@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from tests.unit.offsets.fakes import MemoryStore
+from tests.values import present
 from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
@@ -173,7 +174,6 @@ def start(member: Member, position: PartitionPosition) -> None:
     """Begin where the store outside ZooKeeper says, as the group thread does."""
     found: dict[PartitionPosition, int | None] = {}
     member.tracker.starts.find([position], found.update, 1)
-    offset = found[position]
-    assert offset is not None
+    offset = present(found[position])
     position.begin(offset)
     position.ledger = MessageLedger(position, offset, position.known_note, position.known_pointers)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.offsets.acks import GROUP, TP, Member, NotesElsewhere, Server, ledger_of, read, soon, start
+from tests.values import present
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, encode_pointers
@@ -44,11 +45,16 @@ def server() -> Fake:
     return Fake()
 
 
-def test_the_next_owner_does_not_repeat_what_is_noted(server: Fake) -> None:
+def reading(server: Server) -> tuple[Member, PartitionPosition, MessageLedger]:
+    """Return a member that has claimed the partition and read the messages 100 to 109, its position and its ledger."""
     one = Member(server)
     (position,) = one.claim()
     assert read(position, range(100, 110)) == list(range(100, 110))
-    ledger = ledger_of(position)
+    return one, position, ledger_of(position)
+
+
+def test_the_next_owner_does_not_repeat_what_is_noted(server: Fake) -> None:
+    one, _, ledger = reading(server)
     ledger.finish([101, 102, 105])
     ledger.failed(100, Attempts(2, 5))
     one.commit()
@@ -64,10 +70,8 @@ def test_the_next_owner_does_not_repeat_what_is_noted(server: Fake) -> None:
 
 
 def test_the_last_commit_of_a_release_carries_the_note(server: Fake) -> None:
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger_of(position).finish([100, 105])
+    one, position, ledger = reading(server)
+    ledger.finish([100, 105])
     one.release(position)
     assert server.offset() == 101
     (again,) = Member(server).claim()
@@ -75,10 +79,8 @@ def test_the_last_commit_of_a_release_carries_the_note(server: Fake) -> None:
 
 
 def test_an_unchanged_release_keeps_the_note(server: Fake) -> None:
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger_of(position).finish([105])
+    one, position, ledger = reading(server)
+    ledger.finish([105])
     one.commit()
     writes = server.zookeeper.operations["transaction"]
     one.commit()
@@ -88,10 +90,8 @@ def test_an_unchanged_release_keeps_the_note(server: Fake) -> None:
 
 
 def test_nothing_beyond_the_base_writes_no_note(server: Fake) -> None:
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger_of(position).finish(range(100, 105))
+    one, _, ledger = reading(server)
+    ledger.finish(range(100, 105))
     one.commit()
     assert server.offset() == 105
     assert server.zookeeper.node(NOTE) is None
@@ -99,12 +99,10 @@ def test_nothing_beyond_the_base_writes_no_note(server: Fake) -> None:
 
 def test_a_plain_offset_voids_the_note(server: Fake) -> None:
     """As after a commit with nothing beyond the base, or by a Scala member."""
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger_of(position).finish([105])
+    one, _, ledger = reading(server)
+    ledger.finish([105])
     one.commit()
-    ledger_of(position).finish([*range(100, 105), *range(106, 110)])
+    ledger.finish([*range(100, 105), *range(106, 110)])
     one.commit()
     assert server.offset() == 110
     assert server.zookeeper.node(NOTE) is not None
@@ -113,10 +111,8 @@ def test_a_plain_offset_voids_the_note(server: Fake) -> None:
 
 @pytest.mark.parametrize("how", ["forwards", "rewinds", "same", "recreates", "scala"])
 def test_what_others_write_costs_repetition_only(server: Fake, how: str) -> None:
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger_of(position).finish([101, 105])
+    one, _, ledger = reading(server)
+    ledger.finish([101, 105])
     one.commit()
     die(one)
     begin = {"forwards": 104, "rewinds": 90}.get(how, 100)
@@ -152,10 +148,7 @@ def test_a_foreign_note_is_ignored(server: Fake, data: bytes) -> None:
 
 
 def test_a_parked_message_is_passed_with_its_pointer(server: Fake) -> None:
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger = ledger_of(position)
+    one, position, ledger = reading(server)
     ledger.finish([101])
     assert ledger.point_at([Pointer(100, attempts=3, due_ms=7, key="k")])
     assert position.consumed == 100, "not before it is stored"
@@ -169,10 +162,7 @@ def test_a_parked_message_is_passed_with_its_pointer(server: Fake) -> None:
 
 
 def test_a_lost_answer_neither_loses_nor_doubles(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger = ledger_of(position)
+    one, position, ledger = reading(server)
     ledger.finish([102])
     ledger.point_at([Pointer(100, attempts=3)])
     real = one.session.transact
@@ -199,10 +189,7 @@ def test_a_lost_answer_neither_loses_nor_doubles(server: Fake, monkeypatch: pyte
 
 
 def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Fake) -> None:
-    one, other = Member(server), Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger = ledger_of(position)
+    (one, _, ledger), other = reading(server), Member(server)
     ledger.point_at([Pointer(100), Pointer(103, Fate.DEAD)])
     one.commit()
     tool = server.pointers()
@@ -210,19 +197,12 @@ def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Fake) -> None:
     assert other.session.write(POINTERS, encode_pointers(tool.values()), soon())
     ledger.point_at([Pointer(101)])
     one.commit()
-    assert {o: p.fate for o, p in server.pointers().items()} == {
-        100: Fate.PARKED,
-        101: Fate.PARKED,
-        103: Fate.PARKED,
-    }
+    assert {o: p.fate for o, p in server.pointers().items()} == {100: Fate.PARKED, 101: Fate.PARKED, 103: Fate.PARKED}
     assert server.offset() == 102
 
 
 def test_foreign_bytes_are_not_overwritten(server: Fake) -> None:
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger = ledger_of(position)
+    one, _, ledger = reading(server)
     one.session.ensure([POINTERS.rpartition("/")[0]], soon())
     server.zookeeper.put(POINTERS, b"mine")
     ledger.point_at([Pointer(100)])
@@ -232,8 +212,7 @@ def test_foreign_bytes_are_not_overwritten(server: Fake) -> None:
     assert "no list of pointers" in one.store.parking_trouble(TP)
     ledger.finish([101])
     one.commit()
-    node = server.zookeeper.node(POINTERS)
-    assert node is not None
+    node = present(server.zookeeper.node(POINTERS))
     assert node.data == b"mine"
     assert server.offset() == 100
     assert not one.refused, "the partition is ours all the same"
@@ -271,17 +250,15 @@ def test_a_note_that_may_not_be_written_is_left_out(server: Fake) -> None:
 
 
 def test_a_zombie_writes_no_note_and_no_pointer(server: Fake) -> None:
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger_of(position).finish([105])
+    one, _, ledger = reading(server)
+    ledger.finish([105])
     one.commit()
     server.zookeeper.remove(paths.owner(GROUP, TP))
     (theirs,) = Member(server).claim()
     read(theirs, range(100, 110))
     noted = server.note()
-    ledger_of(position).finish([106])
-    ledger_of(position).point_at([Pointer(100)])
+    ledger.finish([106])
+    ledger.point_at([Pointer(100)])
     with pytest.raises(OffsetCommitError):
         one.commit()
     assert one.refused == {TP: Outcome.OFFSET_MOVED}
@@ -310,17 +287,15 @@ def test_a_replay_reaches_the_ledger(server: Fake) -> None:
 
 def test_a_deleted_node_of_pointers_is_made_again(server: Fake) -> None:
     """Otherwise nobody would know of the messages that the offset has passed."""
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger_of(position).point_at([Pointer(100)])
+    one, _, ledger = reading(server)
+    ledger.point_at([Pointer(100)])
     one.commit()
     server.zookeeper.remove(POINTERS)
     one.tracker.look_at_pointers()
-    assert ledger_of(position).pointers == {100: Pointer(100)}
+    assert ledger.pointers == {100: Pointer(100)}
     one.commit()
     assert server.pointers() == {100: Pointer(100)}
-    assert not ledger_of(position).dirty
+    assert not ledger.dirty
 
 
 def test_a_foreign_node_that_is_removed_lets_park_again(server: Fake) -> None:
@@ -342,10 +317,7 @@ def test_a_foreign_node_that_is_removed_lets_park_again(server: Fake) -> None:
 
 
 def test_a_seek_keeps_stored_pointers_alone(server: Fake) -> None:
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger = ledger_of(position)
+    one, position, ledger = reading(server)
     ledger.point_at([Pointer(100)])
     one.commit()
     ledger.point_at([Pointer(101)])
@@ -369,11 +341,9 @@ def test_pointers_to_a_deleted_topic_are_dead_letters(
     server.zookeeper.put("/brokers")
     server.zookeeper.put("/brokers/topics")
     server.zookeeper.put(topic)
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger_of(position).point_at([Pointer(100, attempts=3), Pointer(101, Fate.DEAD, reason="no")])
-    ledger_of(position).finish([105])
+    one, _, ledger = reading(server)
+    ledger.point_at([Pointer(100, attempts=3), Pointer(101, Fate.DEAD, reason="no")])
+    ledger.finish([105])
     one.commit()
     die(one)
     server.zookeeper.remove(topic)
@@ -469,18 +439,14 @@ def test_many_partitions_with_large_notes_are_several_requests() -> None:
         position.ledger.touch()
     one.commit()
     assert all(server.note(tp) is not None for tp in partitions)
-    node = server.zookeeper.node(NOTE)
-    assert node is not None
+    node = present(server.zookeeper.node(NOTE))
     assert 30_000 < node.length < NOTE_BYTES
     assert server.zookeeper.operations["transaction"] - before > len(partitions) * node.length // REQUEST_BYTES
 
 
 def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader jumps to another offset while a commit is under way."""
-    one = Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    old = ledger_of(position)
+    one, position, old = reading(server)
     old.point_at([Pointer(100)])
     old.finish([102])
     real = one.session.transact
@@ -505,10 +471,7 @@ def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: 
 
 def test_what_a_commit_meets_reaches_the_ledger(server: Fake) -> None:
     """A tool wrote pointers just before a commit of ours, which read them, and so no later look sees them move."""
-    one, other = Member(server), Member(server)
-    (position,) = one.claim()
-    read(position, range(100, 110))
-    ledger = ledger_of(position)
+    (one, _, ledger), other = reading(server), Member(server)
     ledger.point_at([Pointer(103, Fate.DEAD)])
     one.commit()
     assert other.session.write(POINTERS, encode_pointers([Pointer(103, Fate.PARKED)]), soon())

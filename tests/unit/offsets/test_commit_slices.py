@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -197,11 +198,7 @@ def test_a_success_counts_if_the_repair_of_another_fails(
     owner.commit_by_timer()
     owner.reject(first, second)
     server.zookeeper.put(paths.pointers(GROUP, PARTITIONS[1]), b"")  # a tool wrote them
-
-    def away(*_: Any, **__: Any) -> Any:
-        raise RegistryUnavailableError("no answer")
-
-    monkeypatch.setattr(owner.session, "read", away)
+    monkeypatch.setattr(owner.session, "read", Mock(side_effect=RegistryUnavailableError("no answer")))
     monkeypatch.setattr(commit_schedule, "LARGEST", 1000)
     with pytest.raises((RegistryError, OffsetCommitError)):
         owner.tracker.commit(NONE_HELD, Deadline(scaled(60.0)), patient=True)

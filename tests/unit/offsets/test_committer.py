@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from queue import SimpleQueue
 from time import monotonic
+from unittest.mock import Mock
 
 import pytest
 
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
-from tests.unit.offsets.test_dual_store import THREAD, Group, soon, zookeeper_only
-from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
+from tests.unit.offsets.group_in_zookeeper import Group, Stepped, soon, zookeeper_only
+from tests.values import present
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CoordinatorUnavailableError,
@@ -22,84 +23,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset
-from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset, Outcome
-
-Starts = Mapping[PartitionPosition, int | None]
-
-
-class Stepped:
-    """A committer whose thread is the test: ``do`` asks and serves."""
-
-    def __init__(
-        self, offsets: DualStore, group: Group, *, interval: float | None = None, refresh: float | None = None
-    ) -> None:
-        self.group = group
-        self.refused: dict[TopicPartition, Outcome] = {}
-        self.barred: list[Exception | None] = []
-        self.moved: dict[PartitionPosition, int] = {}
-        self.positions: dict[TopicPartition, PartitionPosition] = {}
-        self.found: SimpleQueue[Starts] = SimpleQueue()
-        group.session.lease.resume(group.session.lease.epoch)
-        self.committer = Committer(
-            "c",
-            offsets,
-            group.session.lease,
-            CommitSettings(interval, timeout=1.0, retry=0.0, refresh=refresh),
-            refused=lambda outcomes: self.refused.update({p.tp: outcome for p, outcome in outcomes.items()}),
-            barred=self.barred.append,
-            moved=self.moved.update,
-        )
-        self.committer.schedule.start(monotonic())
-
-    def step(self) -> None:
-        """Serve the timers, whatever else there is to do."""
-        self.committer.step(waiting=False)
-
-    def own(self, tp: TopicPartition, offset: int | None = None) -> PartitionPosition:
-        known = self.group.claim(tp, offset)
-        position = PartitionPosition(tp, THREAD, None if self.committer.asks else known.offset)
-        self.committer.track([(position, known)])
-        self.committer.step()
-        self.positions[tp] = position
-        return position
-
-    def begin(self, tp: TopicPartition, offset: int) -> PartitionPosition:
-        """Own a partition that starts at an offset which the store outside ZooKeeper holds."""
-        self.group.store.offsets[tp] = offset
-        position = self.own(tp)
-        self.start(position)
-        return position
-
-    def start(self, *positions: PartitionPosition) -> Starts:
-        """Find starts and begin there, as the group's thread does."""
-        ready = self.committer.find_starts(positions, self.found.put)
-        if ready:
-            return {position: position.consumed for position in ready}
-        self.committer.step()
-        starts = self.found.get_nowait()
-        for position, offset in starts.items():
-            if offset is not None:
-                position.begin(offset)
-        return starts
-
-    def commit(self) -> None:
-        asked = self.committer.submit(lambda: self.committer.tracker.commit(NONE_HELD, soon(), patient=True))
-        self.committer.step()
-        asked.result(0)
-
-    def given(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, GivenOffset]:
-        """Offsets as an application gives them now."""
-        return {tp: GivenOffset.as_of_call(self.positions.get(tp), offset) for tp, offset in offsets.items()}
-
-    def commit_given(self, offsets: Mapping[TopicPartition, int]) -> None:
-        given = self.given(offsets)
-        asked = self.committer.submit(lambda: self.committer.tracker.commit_given(given, soon()))
-        self.committer.step()
-        asked.result(0)
 
 
 @pytest.fixture
@@ -267,10 +193,7 @@ def test_a_commit_that_keeps_failing_is_logged_once_and_shown(
     member = Stepped(group.owned(dual=True), group, interval=0.0)
     position = member.own(T0, 5)
     member.start(position)
-
-    def refuse(*_: object) -> None:
-        raise NotPermittedError("/consumers/g/offsets/t/0: refused")
-
+    refuse = Mock(side_effect=NotPermittedError("/consumers/g/offsets/t/0: refused"))
     with monkeypatch.context() as patch:
         patch.setattr(group.session, "transact", refuse)
         for _ in range(5):
@@ -288,8 +211,7 @@ def test_what_is_in_hand_hides_no_offset_of_somebody_else(group: Group) -> None:
     position = member.own(T0, 5)
     position.batch_until = position.held_until = 10
     group.server.put(paths.offset("g", T0), b"7")
-    node = group.server.node(paths.offset("g", T0))
-    assert node is not None
+    node = present(group.server.node(paths.offset("g", T0)))
     member.committer.overwrite(position, KnownOffset(7, node.version))
     member.committer.step()
     member.commit()
@@ -315,9 +237,7 @@ def test_unchanged_offsets_are_written_again_only_if_wanted(group: Group) -> Non
     quiet = Stepped(zookeeper_only(group), group)
     quiet.own(T0, 5)
     quiet.commit()
-    node = group.server.node(paths.offset("g", T0))
-    assert node is not None
-    assert node.version == 1  # the claim's
+    assert present(group.server.node(paths.offset("g", T0))).version == 1  # the claim's
 
     other = Group()
     member = Stepped(zookeeper_only(other), other, refresh=0.0)
@@ -326,8 +246,7 @@ def test_unchanged_offsets_are_written_again_only_if_wanted(group: Group) -> Non
     member.commit()
     position.consumed = 7
     member.step()
-    node = other.server.node(paths.offset("g", T0))
-    assert node is not None
+    node = present(other.server.node(paths.offset("g", T0)))
     assert node.data == b"6"  # what is committed, not what was consumed since
     assert node.version >= 3
 
@@ -336,9 +255,7 @@ def test_a_start_that_was_only_read_is_refreshed_too(group: Group) -> None:
     member = Stepped(zookeeper_only(group), group, refresh=0.0)
     member.own(T0, 5)
     member.step()
-    node = group.server.node(paths.offset("g", T0))
-    assert node is not None
-    assert node.version >= 2
+    assert present(group.server.node(paths.offset("g", T0))).version >= 2
 
 
 def test_a_partition_without_an_offset_is_not_written(group: Group) -> None:
@@ -418,11 +335,7 @@ def test_our_commit_is_noted_if_zookeeper_fails_for_the_others(group: Group, mon
     offsets = zookeeper_only(group)
     stepped = Stepped(offsets, group)
     position = stepped.own(T0, 5)
-
-    def away(_offsets: object, _deadline: object) -> Mapping[TopicPartition, Exception]:
-        raise RegistryUnavailableError("away")
-
-    monkeypatch.setattr(offsets, "commit_unowned", away)
+    monkeypatch.setattr(offsets, "commit_unowned", Mock(side_effect=RegistryUnavailableError("away")))
     with pytest.raises(OffsetCommitError, match=r"t-1 at 3 \(away\)"):
         stepped.committer.tracker.commit_given(stepped.given({T0: 9, T1: 3}), soon())
     assert position.committed == 9
@@ -433,12 +346,8 @@ def test_a_bug_while_a_start_is_stored_ends_nothing(group: Group, monkeypatch: p
     member = Stepped(zookeeper_only(group), group)
     position = member.own(T0)
     stored: list[Mapping[PartitionPosition, bool]] = []
-
-    def broken(*_: object) -> None:
-        raise KeyError("a mistake of ours")
-
     with monkeypatch.context() as patch:
-        patch.setattr(group.zookeeper, "commit", broken)
+        patch.setattr(group.zookeeper, "commit", Mock(side_effect=KeyError("a mistake of ours")))
         member.committer.store_starts({position: 7}, stored.append)
         for _ in range(3):
             member.step()

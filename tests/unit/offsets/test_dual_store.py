@@ -11,76 +11,19 @@ from time import monotonic
 import pytest
 
 from tests.timing import scaled
-from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
+from tests.unit.offsets.fakes import T0, T1, failing
+from tests.unit.offsets.group_in_zookeeper import Group, soon, zookeeper_only
+from tests.values import present
 from zkconsumer import DatabaseOffsets
 from zkconsumer.core.dual_store_start import MergedStart
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
 from zkconsumer.kafka import error_codes
-from zkconsumer.model import ConsumerId, TopicPartition, thread_id
+from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import CommitRefusedError, StoreMember
-from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
-from zkconsumer.testing import FakeZooKeeper
-from zkconsumer.testing.fake_zookeeper import FakeSession
-from zkconsumer.zookeeper import fenced_writes, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, KnownOffset, Outcome
-
-THREAD = thread_id(ConsumerId("g_me"), 0)
-
-
-def soon() -> Deadline:
-    return Deadline(scaled(5))
-
-
-class Group:
-    """A group on a ZooKeeper in memory, one session of it ours."""
-
-    def __init__(self) -> None:
-        self.server = FakeZooKeeper()
-        self.session = self.open()
-        for tp in (T0, T1, T2):
-            self.session.ensure([paths.owner_topic("g", tp.topic), paths.offset_topic("g", tp.topic)], soon())
-        self.zookeeper = ZooKeeperOffsets(self.session, "g")
-        self.store = MemoryStore()
-
-    def open(self) -> FakeSession:
-        session = self.server.session()
-        session.open(soon())
-        return session
-
-    def claim(self, tp: TopicPartition, offset: int | None = None, session: FakeSession | None = None) -> KnownOffset:
-        """Own a partition, with this offset in its node. Returns the node as of the claim."""
-        known = ABSENT
-        if offset is not None:
-            self.server.put(paths.offset("g", tp), str(offset).encode())
-            node = self.server.node(paths.offset("g", tp))
-            assert node is not None
-            known = KnownOffset(offset, node.version)
-        done = fenced_writes.claim(session or self.session, "g", [Claim(tp, THREAD, known)], soon())
-        assert done == {tp: Outcome.DONE}
-        claimed = ABSENT if offset is None else KnownOffset(offset, (known.version or 0) + 1)
-        if session is None:
-            self.zookeeper.track(tp, claimed)
-        return claimed
-
-    def lose(self, tp: TopicPartition) -> None:
-        """Somebody else owns it, and we have not heard of it."""
-        self.server.remove(paths.owner("g", tp))
-        self.server.put(paths.owner("g", tp), b"g_other-0", ephemeral_owner=99)
-
-    def owned(self, *, dual: bool = False, expires: bool = False, max_retries: int = 5) -> DualStore:
-        nodes = self.zookeeper if dual else None
-        return DualStore(self.zookeeper, nodes, self.store, expires=expires, backoff=0.001, max_retries=max_retries)
-
-    @property
-    def nodes(self) -> dict[int, int]:
-        below = paths.offset_topic("g", "t")
-        return {int(path[len(below) + 1 :]): int(data) for path, data in self.server.tree(below).items()}
-
-
-def zookeeper_only(group: Group) -> DualStore:
-    return DualStore(group.zookeeper, group.zookeeper)
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.fenced_writes import Outcome
 
 
 @pytest.fixture
@@ -191,9 +134,7 @@ def test_unchanged_offsets_go_only_to_a_store_that_forgets_them(group: Group) ->
     group.owned(dual=True).commit({T0: 8}, {T1: 5}, soon(), patient=False)
     group.owned(dual=True, expires=True).commit({T0: 9}, {T1: 5}, soon(), patient=False)
     assert group.store.commits == [{T0: 8}, {T1: 5, T0: 9}]
-    node = group.server.node(paths.offset("g", T1))
-    assert node is not None
-    assert node.version == 1  # by the claim; not rewritten (KAFKA-987)
+    assert present(group.server.node(paths.offset("g", T1))).version == 1  # by the claim; not rewritten (KAFKA-987)
 
 
 def test_a_failed_commit_is_repeated_up_to_the_limit(group: Group) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
-from tests.unit.kafka.scripted import RANGES, Peer, ScriptedBroker, response
+from tests.unit.kafka.scripted import RANGES, Peer, Script, ScriptedBroker, response
 from tests.unit.offsets.fakes import T0, T1
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
@@ -29,7 +30,6 @@ from zkconsumer.offsets.kafka_store import KafkaOffsets
 
 NEW = {**RANGES, 8: (0, 3), 9: (0, 3), 10: (0, 1)}
 IN_TIME = scaled(10.0)
-Script = Callable[[Peer], None]
 
 
 def store_on(
@@ -59,64 +59,71 @@ def dead_endpoint(number: int) -> Endpoint:
     return Endpoint(number, "127.0.0.1", port)
 
 
-def greet(peer: Peer, ranges: Mapping[int, tuple[int, int]] = NEW) -> None:
-    peer.versions(ranges)
-    peer.versions(ranges)
+def says(*steps: Script, ranges: Mapping[int, tuple[int, int]] = NEW) -> Script:
+    """Return a script: a greeting, then these steps, until the client is gone."""
+
+    def script(peer: Peer) -> None:
+        peer.versions(ranges)
+        peer.versions(ranges)
+        for step in steps:
+            step(peer)
+        peer.until_closed()
+
+    return script
 
 
-def names_coordinator(peer: Peer, broker_id: int, error: int = 0) -> None:
-    asked = peer.request()
-    assert (asked.api, asked.version) == (10, 1)
-    assert asked.body == b"\0\1g\0"
-    # an address of its own network: not to be used
-    peer.answer(asked.correlation_id, response(FIND_COORDINATOR, 1, 0, error, None, broker_id, "inside", 9092))
+def names(broker_id: int, error: int = 0) -> Script:
+    """Return a step that names the coordinator."""
+
+    def step(peer: Peer) -> None:
+        asked = peer.request()
+        assert (asked.api, asked.version) == (10, 1)
+        assert asked.body == b"\0\1g\0"
+        # an address of its own network: not to be used
+        peer.answer(asked.correlation_id, response(FIND_COORDINATOR, 1, 0, error, None, broker_id, "inside", 9092))
+
+    return step
 
 
-def answers_fetch(peer: Peer, offsets: Sequence[tuple[int, int, int]], error: int = 0) -> None:
-    asked = peer.request()
-    assert (asked.api, asked.version) == (9, 3)
-    partitions = [(partition, offset, "", code) for partition, offset, code in offsets]
-    topics = [("t", partitions)] if offsets else []
-    peer.answer(asked.correlation_id, response(OFFSET_FETCH, 3, 0, topics, error))
+def tells(*offsets: tuple[int, int, int], error: int = 0) -> Script:
+    """Return a step that answers a fetch of offsets: partition, offset and error of each."""
+
+    def step(peer: Peer) -> None:
+        asked = peer.request()
+        assert (asked.api, asked.version) == (9, 3)
+        partitions = [(partition, offset, "", code) for partition, offset, code in offsets]
+        topics = [("t", partitions)] if offsets else []
+        peer.answer(asked.correlation_id, response(OFFSET_FETCH, 3, 0, topics, error))
+
+    return step
 
 
-def answers_commit(peer: Peer, codes: Mapping[int, int]) -> None:
-    asked = peer.request()
-    assert (asked.api, asked.version) == (8, 3)
-    said = asked.values
-    assert (said["generation_id"], said["member_id"], said["retention_time_ms"]) == (-1, "", -1)
-    peer.answer(asked.correlation_id, response(OFFSET_COMMIT, 3, 0, [("t", list(codes.items()))]))
+def takes(codes: Mapping[int, int]) -> Script:
+    """Return a step that answers a commit with the errors of its partitions."""
+
+    def step(peer: Peer) -> None:
+        asked = peer.request()
+        assert (asked.api, asked.version) == (8, 3)
+        said = asked.values
+        assert (said["generation_id"], said["member_id"], said["retention_time_ms"]) == (-1, "", -1)
+        peer.answer(asked.correlation_id, response(OFFSET_COMMIT, 3, 0, [("t", list(codes.items()))]))
+
+    return step
+
+
+@contextmanager
+def store_of(*scripts: Script, generation: int = 5) -> Iterator[KafkaOffsets]:
+    """Yield a store whose only broker, number 1, has these scripts."""
+    with ScriptedBroker(*scripts) as broker, closing(store_on(as_broker(1, broker, generation))) as store:
+        yield store
 
 
 def test_the_coordinator_is_found_followed_and_kept() -> None:
-    def asked(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 2)
-        peer.until_closed()
-
-    def coordinator(peer: Peer) -> None:
-        greet(peer)
-        answers_fetch(peer, [(0, 7, 0), (1, -1, 0)])
-        answers_commit(peer, {0: 0, 1: 0})
-        peer.until_closed()
-
-    with ScriptedBroker(asked) as first, ScriptedBroker(coordinator) as second:
+    coordinator = says(tells((0, 7, 0), (1, -1, 0)), takes({0: 0, 1: 0}))
+    with ScriptedBroker(says(names(2))) as first, ScriptedBroker(coordinator) as second:
         store = store_on(as_broker(1, first), as_broker(2, second), load={2: 1})  # so that 2 is asked last
         assert store.fetch([T0, T1], IN_TIME) == {T0: 7}
         assert store.commit({T0: 8, T1: 0}, IN_TIME) == {}
-        store.close()
-
-
-def test_the_broker_that_was_asked_may_be_the_coordinator_itself() -> None:
-    def script(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_commit(peer, {0: 0})
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker))
-        assert store.commit({T0: 8}, IN_TIME) == {}
         store.close()
 
 
@@ -131,76 +138,34 @@ def test_the_broker_with_the_least_to_do_for_us_is_asked_first() -> None:
 
 
 def test_a_broker_that_is_away_is_passed_over() -> None:
-    def script(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_commit(peer, {0: 0})
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
+    """The broker that was asked is the coordinator itself."""
+    with ScriptedBroker(says(names(1), takes({0: 0}))) as broker:
         store = store_on(dead_endpoint(5), dead_endpoint(6), as_broker(1, broker))
         assert store.commit({T0: 8}, IN_TIME) == {}
         store.close()
 
 
 def test_a_coordinator_that_moved_is_dropped_and_found_anew() -> None:
-    def before(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_commit(peer, {0: error_codes.NOT_COORDINATOR})
-        peer.until_closed()
-
-    def after(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_commit(peer, {0: 0})
-        peer.until_closed()
-
-    with ScriptedBroker(before, after) as broker:
-        store = store_on(as_broker(1, broker))
+    before = says(names(1), takes({0: error_codes.NOT_COORDINATOR}))
+    with store_of(before, says(names(1), takes({0: 0}))) as store:
         with pytest.raises(NotCoordinatorError):
             store.commit({T0: 8}, IN_TIME)
         assert store.commit({T0: 8}, IN_TIME) == {}
-        store.close()
 
 
 def test_other_errors_of_a_commit_keep_the_coordinator() -> None:
-    def script(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_commit(peer, {0: 0, 1: error_codes.OFFSET_METADATA_TOO_LARGE})
-        answers_commit(peer, {1: 0})
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker))
+    with store_of(says(names(1), takes({0: 0, 1: error_codes.OFFSET_METADATA_TOO_LARGE}), takes({1: 0}))) as store:
         assert list(store.commit({T0: 8, T1: 9}, IN_TIME)) == [T1]
         assert store.commit({T1: 9}, IN_TIME) == {}
-        store.close()
 
 
 @pytest.mark.parametrize("code", [error_codes.NOT_COORDINATOR, error_codes.COORDINATOR_NOT_AVAILABLE])
 def test_an_error_of_the_whole_fetch_is_looked_at(code: int) -> None:
     """The original since 0.10.2 does not: the answer has no partitions then, and the rebalance dies of that."""
-
-    def before(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_fetch(peer, [], code)
-        peer.until_closed()
-
-    def after(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_fetch(peer, [(0, 7, 0)])
-        peer.until_closed()
-
-    with ScriptedBroker(before, after) as broker:
-        store = store_on(as_broker(1, broker))
+    with store_of(says(names(1), tells(error=code)), says(names(1), tells((0, 7, 0)))) as store:
         with pytest.raises(BrokerResponseError, match=error_codes.name(code)):
             store.fetch([T0], IN_TIME)
         assert store.fetch([T0], IN_TIME) == {T0: 7}
-        store.close()
 
 
 @pytest.mark.parametrize(
@@ -214,60 +179,25 @@ def test_an_error_of_the_whole_fetch_is_looked_at(code: int) -> None:
 )
 def test_an_error_of_one_partition_is_never_taken_for_no_offset(code: int) -> None:
     """The original takes it so, with the -1 that comes along, and skips data by ``auto.offset.reset``."""
-
-    def script(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_fetch(peer, [(0, 7, 0), (1, -1, code)])
-        answers_fetch(peer, [(0, 7, 0), (1, 3, 0)])
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker))
+    with store_of(says(names(1), tells((0, 7, 0), (1, -1, code)), tells((0, 7, 0), (1, 3, 0)))) as store:
         with pytest.raises(BrokerResponseError, match=error_codes.name(code)):
             store.fetch([T0, T1], IN_TIME)
         assert store.fetch([T0, T1], IN_TIME) == {T0: 7, T1: 3}
-        store.close()
 
 
-def test_an_answer_that_leaves_a_partition_out_is_an_error() -> None:
-    def script(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_fetch(peer, [(0, 7, 0)])
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker))
-        with pytest.raises(BrokerError, match=r"nothing of t-1"):
-            store.fetch([T0, T1], IN_TIME)
-        store.close()
-
-
-def test_a_cluster_that_still_creates_its_offsets_topic_says_so() -> None:
-    def script(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, -1, error_codes.COORDINATOR_NOT_AVAILABLE)
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker))
-        with pytest.raises(CoordinatorUnavailableError, match="COORDINATOR_NOT_AVAILABLE"):
-            store.fetch([T0], IN_TIME)
-        store.close()
-
-
-def test_who_may_not_ask_is_told_so_at_once() -> None:
-    def script(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, -1, error_codes.GROUP_AUTHORIZATION_FAILED)
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker))
-        with pytest.raises(BrokerResponseError, match="GROUP_AUTHORIZATION_FAILED"):
-            store.fetch([T0], IN_TIME)
-        store.close()
+@pytest.mark.parametrize(
+    ("steps", "error", "said"),
+    [
+        ([names(1), tells((0, 7, 0))], BrokerError, "nothing of t-1"),
+        # the cluster still creates its topic of offsets
+        ([names(-1, error_codes.COORDINATOR_NOT_AVAILABLE)], CoordinatorUnavailableError, "COORDINATOR_NOT_AVAILABLE"),
+        ([names(-1, error_codes.GROUP_AUTHORIZATION_FAILED)], BrokerResponseError, "GROUP_AUTHORIZATION_FAILED"),
+    ],
+    ids=["a partition is left out", "no topic of offsets yet", "not allowed"],
+)
+def test_a_fetch_without_an_answer_says_why(steps: list[Script], error: type[Exception], said: str) -> None:
+    with store_of(says(*steps)) as store, pytest.raises(error, match=said):
+        store.fetch([T0, T1], IN_TIME)
 
 
 def test_no_broker_no_coordinator_and_no_busy_loop() -> None:
@@ -281,19 +211,8 @@ def test_no_broker_no_coordinator_and_no_busy_loop() -> None:
 
 
 def test_known_brokers_serve_while_zookeeper_is_away() -> None:
-    def script(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_commit(peer, {0: error_codes.NOT_COORDINATOR})
-        peer.until_closed()
-
-    def again(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        answers_commit(peer, {0: 0})
-        peer.until_closed()
-
-    with ScriptedBroker(script, again) as broker:
+    before = says(names(1), takes({0: error_codes.NOT_COORDINATOR}))
+    with ScriptedBroker(before, says(names(1), takes({0: 0}))) as broker:
         registered = [as_broker(1, broker)]
 
         def brokers(_: Deadline) -> list[Endpoint]:
@@ -309,34 +228,22 @@ def test_known_brokers_serve_while_zookeeper_is_away() -> None:
 
 
 def test_a_silent_coordinator_costs_no_more_than_the_timeout() -> None:
-    def script(peer: Peer) -> None:
-        greet(peer)
-        names_coordinator(peer, 1)
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker))
+    with store_of(says(names(1))) as store:
         began = monotonic()
         with pytest.raises(BrokerUnavailableError):
             store.commit({T0: 1}, 0.2)
         assert monotonic() - began < IN_TIME / 2
-        store.close()
 
 
-@pytest.mark.parametrize("stage", ["search", "answer"])
-def test_closing_wakes_a_call_that_waits(stage: str) -> None:
+@pytest.mark.parametrize("steps", [[], [names(1)]], ids=["search", "answer"])
+def test_closing_wakes_a_call_that_waits(steps: list[Script]) -> None:
     waiting = threading.Event()
 
-    def script(peer: Peer) -> None:
-        greet(peer)
-        if stage == "answer":
-            names_coordinator(peer, 1)
+    def waits(peer: Peer) -> None:
         peer.request()
         waiting.set()
-        peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker))
+    with store_of(says(*steps, waits)) as store:
         failures: list[Any] = []
 
         def commit() -> None:
@@ -374,20 +281,12 @@ def test_old_brokers_are_not_asked_for_versions(generation: int, version: int) -
         peer.answer(asked.correlation_id, b"\0\0\0\1\0\1t\0\0\0\1" + b"\0\0\0\0\0\0")
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker, generation))
+    with store_of(script, generation=generation) as store:
         assert store.fetch([T0], IN_TIME) == {T0: 7}
         assert store.commit({T0: 8}, IN_TIME) == {}
-        store.close()
 
 
 def test_a_broker_that_has_dropped_what_we_speak_is_named() -> None:
-    def script(peer: Peer) -> None:
-        greet(peer, {**NEW, 8: (9, 10)})
-        peer.until_closed()
-
-    with ScriptedBroker(script) as broker:
-        store = store_on(as_broker(1, broker))
-        with pytest.raises(CoordinatorUnavailableError, match="OffsetCommit 9 to 10"):
-            store.commit({T0: 8}, IN_TIME)
-        store.close()
+    dropped = pytest.raises(CoordinatorUnavailableError, match="OffsetCommit 9 to 10")
+    with store_of(says(ranges={**NEW, 8: (9, 10)})) as store, dropped:
+        store.commit({T0: 8}, IN_TIME)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from tests.values import present
 from zkconsumer.core.finished_note import FinishedNote, encode_note, note_as_text
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import BrokerResponseError
@@ -57,8 +58,7 @@ def test_a_note_is_cut_until_the_broker_takes_it(limit: int, most: int) -> None:
     assert notes.characters == most
     assert [OTHER in offsets for offsets in sent] == [True, *[False] * (len(sent) - 1)], "only the refused is repeated"
     if limit:
-        found = noted(sent[-1][TP])
-        assert found is not None
+        found = present(noted(sent[-1][TP]))
         assert found.finished[0].start == 5
     else:
         assert sent[-1][TP] == 5

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 import pytest
 
 from tests.unit.offsets.fakes import T0, T1, failing
-from tests.unit.offsets.test_committer import Stepped
-from tests.unit.offsets.test_dual_store import Group, soon
+from tests.unit.offsets.group_in_zookeeper import Group, Stepped, soon
 from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError

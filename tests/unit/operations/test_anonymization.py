@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.group_snapshots import NOW, group_snapshot, stat
+from tests.values import present
 from zkconsumer.assignors.assignor import Assignor, Member
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.assignors.roundrobin import RoundRobinAssignor
@@ -77,12 +78,8 @@ SNAPSHOT = group_snapshot(
     other_nodes={"/consumers/secretgroup/broadcast/secretgroup_secrethost1": None},
     acls={"/consumers/secretgroup/ids": "world:anyone=cdrwa, sasl:alice=cdrwa, digest:alice=r"},
     acks={TopicPartition("secrettopic", 0): AckNode(NoteSummary(5, 9, 2, 2), stat(), "secretnote")},
-    pointers={
-        TopicPartition("secrettopic", 1): PointersNode(1, 0, (PointedMessage(3, reason="secretnote"),), stat()),
-    },
-    loans={
-        TopicPartition("secrettopic", 0): {ConsumerId("secretgroup_secretclient"): LoanNode(64, 3, 1, stat())},
-    },
+    pointers={TopicPartition("secrettopic", 1): PointersNode(1, 0, (PointedMessage(3, reason="secretnote"),), stat())},
+    loans={TopicPartition("secrettopic", 0): {ConsumerId("secretgroup_secretclient"): LoanNode(64, 3, 1, stat())}},
     problems=(Problem("/consumers/secretgroup/secretstate", "secrethost1"), Problem("broker 1", "broker.example")),
 )
 
@@ -103,8 +100,7 @@ def test_figures_and_times_stay() -> None:
     assert [one.parked for one in found.pointers.values()] == [1]
     assert [list(map(bool, loans)) for loans in found.loans.values()] == [[True]]
     assert found.brokers[1].port == 9092
-    registered = next(iter(found.members.values())).registration
-    assert registered is not None
+    registered = present(next(iter(found.members.values())).registration)
     assert registered.extra["strategy"] == "range"
     assert registered.extra["on"] is True
     (acl,) = found.acls.values()

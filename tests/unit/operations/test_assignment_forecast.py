@@ -48,11 +48,7 @@ def test_a_member_that_joins_gets_its_part() -> None:
     found = made(Join("c"), extra=ALL_OURS)
     (new,) = found.joined
     assert new.startswith("g_c-")
-    assert moved(found) == {
-        "t-2": ("g_a-0", "g_b-0"),
-        "t-4": ("g_b-0", f"{new}-0"),
-        "t-5": ("g_b-0", f"{new}-0"),
-    }
+    assert moved(found) == {"t-2": ("g_a-0", "g_b-0"), "t-4": ("g_b-0", f"{new}-0"), "t-5": ("g_b-0", f"{new}-0")}
     assert (found.stays, found.idle) == (3, ())
 
 
@@ -73,11 +69,7 @@ def test_a_member_that_goes_loses_its_part(change: Change) -> None:
 
 def test_new_partitions_are_no_moves_of_old_ones() -> None:
     found = made(MorePartitions(2), extra=ALL_OURS)
-    assert moved(found) == {
-        "t-3": ("g_b-0", "g_a-0"),
-        "t-6": (None, "g_b-0"),
-        "t-7": (None, "g_b-0"),
-    }
+    assert moved(found) == {"t-3": ("g_b-0", "g_a-0"), "t-6": (None, "g_b-0"), "t-7": (None, "g_b-0")}
     (in_effect,) = [one for one in found.outcomes if one.in_effect]
     assert (in_effect.strategy, in_effect.moves, in_effect.least, in_effect.most) == ("range", 1, 4, 4)
     assert moved(made(MorePartitions(2, "t"), extra=ALL_OURS)) == moved(found)

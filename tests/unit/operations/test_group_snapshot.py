@@ -20,20 +20,8 @@ T0 = TopicPartition("t", 0)
 
 @pytest.mark.parametrize(
     ("offset", "log", "lag"),
-    [
-        (3, (0, 10), 7),
-        (10, (0, 10), 0),
-        (12, (0, 10), None),
-        (3, (5, 10), 5),
-        (20, (30, 30), 0),
-    ],
-    ids=[
-        "behind",
-        "at the end",
-        "beyond the end",
-        "below the start",
-        "below an empty log",
-    ],
+    [(3, (0, 10), 7), (10, (0, 10), 0), (12, (0, 10), None), (3, (5, 10), 5), (20, (30, 30), 0)],
+    ids=["behind", "at the end", "beyond the end", "below the start", "below an empty log"],
 )
 def test_the_lag_is_what_can_still_be_consumed(offset: int, log: tuple[int, int], lag: int | None) -> None:
     assert group_snapshot(offsets={"t:0": offset}, logs={"t:0": log}).lag(T0) == lag
@@ -71,15 +59,8 @@ def test_a_note_in_kafka_counts_with_kafkas_offset() -> None:
 
 
 def test_zookeepers_offset_counts_before_kafkas() -> None:
-    both = group_snapshot(
-        offsets={"t:0": 3},
-        kafka_offsets={T0: KafkaOffset(9), partition("t:1"): KafkaOffset(4)},
-    )
-    assert (
-        both.committed(T0),
-        both.committed(partition("t:1")),
-        both.committed(partition("t:2")),
-    ) == (3, 4, None)
+    both = group_snapshot(offsets={"t:0": 3}, kafka_offsets={T0: KafkaOffset(9), partition("t:1"): KafkaOffset(4)})
+    assert (both.committed(T0), both.committed(partition("t:1")), both.committed(partition("t:2"))) == (3, 4, None)
     damaged = group_snapshot(kafka_offsets={T0: KafkaOffset(9)})
     assert damaged.committed(T0) == 9
     assert group_snapshot(offsets={}).committed(T0) is None
@@ -87,15 +68,8 @@ def test_zookeepers_offset_counts_before_kafkas() -> None:
 
 
 def test_partitions_are_named_once_and_in_order() -> None:
-    brokers = BrokersGroup(
-        "Stable",
-        members=(BrokersMember("m", "c", "/h", assignment=(partition("u:1"),)),),
-    )
-    found = group_snapshot(
-        owners={"t:10": "g_a-0", "t:2": "g_a-0"},
-        offsets={"t:2": 1},
-        brokers_group=brokers,
-    )
+    brokers = BrokersGroup("Stable", members=(BrokersMember("m", "c", "/h", assignment=(partition("u:1"),)),))
+    found = group_snapshot(owners={"t:10": "g_a-0", "t:2": "g_a-0"}, offsets={"t:2": 1}, brokers_group=brokers)
     assert [str(tp) for tp in found.partitions()] == ["t-2", "t-10", "u-1"]
 
 

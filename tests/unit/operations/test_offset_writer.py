@@ -61,6 +61,14 @@ class House:
             for _ in range(1 if scala else 2):  # a claim of ours writes the node once more
                 self.server.put(path, f"{name}-0".encode(), ephemeral_owner=session)
 
+    def adopts(self, *partitions: TopicPartition, at: int | None = None) -> None:
+        """Let the member ``g_a``, which adopts offsets, own partitions; ``at`` is the offset of each."""
+        self.ours("g_a")
+        self.owns("g_a", *partitions)
+        if at is not None:
+            for partition in partitions:
+                self.offset(partition, at)
+
     def offsets(self) -> dict[int, bytes]:
         return {int(path.rpartition("/")[2]): data for path, data in self.server.tree(f"{GROUP}/offsets/t").items()}
 
@@ -100,9 +108,7 @@ def before_transaction(house: House, monkeypatch: pytest.MonkeyPatch, *actions: 
 
 
 def test_unowned_and_adopted_partitions_are_written(house: House) -> None:
-    house.ours("g_a")
-    house.owns("g_a", T1)
-    house.offset(T1, 5)
+    house.adopts(T1, at=5)
     house.side.read(Deadline(5.0))
     assert house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0)) == {}
     assert house.offsets() == {0: b"1", 1: b"2"}
@@ -110,8 +116,7 @@ def test_unowned_and_adopted_partitions_are_written(house: House) -> None:
 
 
 def test_an_owned_partition_without_offset_nodes_is_written(house: House) -> None:
-    house.ours("g_a")
-    house.owns("g_a", T0)
+    house.adopts(T0)
     house.side.read(Deadline(5.0))
     assert house.server.node(f"{GROUP}/offsets") is None
     assert house.side.write([write(T0, 7)], Deadline(5.0)) == {}
@@ -142,9 +147,7 @@ def test_a_hostile_owner_node_refuses_its_partition_alone(house: House, data: by
     [("offsets/t/0", "read", "ACL"), ("offsets/t/0", "write", "refused"), ("owners/t/0", "read", "cannot be read")],
 )
 def test_a_missing_right_refuses_its_partition_alone(house: House, path: str, operation: str, words: str) -> None:
-    house.ours("g_a")
-    house.owns("g_a", T0)
-    house.offset(T0, 5)
+    house.adopts(T0, at=5)
     house.server.refuse(f"{GROUP}/{path}", operation)
     house.side.read(Deadline(5.0))
     refused = house.side.write([write(T0, 1), write(T1, 2)], Deadline(5.0))
@@ -155,9 +158,7 @@ def test_a_missing_right_refuses_its_partition_alone(house: House, path: str, op
 
 
 def test_an_offset_of_an_owned_partition_is_not_removed(house: House) -> None:
-    house.ours("g_a")
-    house.owns("g_a", T0)
-    house.offset(T0, 5)
+    house.adopts(T0, at=5)
     assert "stop it" in house.side.write([Step(T0, Verdict.REMOVE)], Deadline(5.0))[T0]
     assert house.offsets() == {0: b"5"}
 
@@ -166,18 +167,14 @@ def test_an_offset_of_an_owned_partition_is_not_removed(house: House) -> None:
 
 
 def test_a_commit_of_the_owner_comes_in_between(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.ours("g_a")
-    house.owns("g_a", T0)
-    house.offset(T0, 5)
+    house.adopts(T0, at=5)
     before_transaction(house, monkeypatch, lambda: house.offset(T0, 6), lambda: house.offset(T0, 7))
     assert house.side.write([write(T0, 1)], Deadline(5.0)) == {}
     assert house.offsets() == {0: b"1"}
 
 
 def test_an_owner_that_always_commits_is_given_up(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.ours("g_a")
-    house.owns("g_a", T0)
-    house.offset(T0, 5)
+    house.adopts(T0, at=5)
     before_transaction(house, monkeypatch, *[lambda: house.offset(T0, 6)] * 100)
     assert house.side.write([write(T0, 1)], Deadline(5.0)) == {
         T0: "its owner changed or committed at each of 8 tries; run the command again"
@@ -365,9 +362,7 @@ def test_the_undo_file_is_complete_before_the_first_write(house: House) -> None:
 
 def test_a_live_reset_is_computed_from_the_overwritten_offset(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reset by -30 said 192 -> 162 and overwrote 202: it repeated 40, and the undo file had 192."""
-    house.ours("g_a")
-    house.owns("g_a", T0)
-    house.offset(T0, 192)
+    house.adopts(T0, at=192)
     run = house.run(computed=lambda _, current: (current or 0) - 30)
     run.begin({T0: entry(162)}, {T0: 192}, live=[T0])
     file = run.save(None)
@@ -383,8 +378,7 @@ def test_a_live_reset_without_an_offset_to_compute_from(house: House) -> None:
     def refuse(_: TopicPartition, current: int | None) -> int:
         raise ValueError(f"nothing to shift: {current}")
 
-    house.ours("g_a")
-    house.owns("g_a", T0)
+    house.adopts(T0)
     run = house.run(computed=refuse)
     run.begin({T0: entry(162)}, {T0: 192}, live=[T0])
     run.save(None)
@@ -522,8 +516,7 @@ def test_owners_are_looked_up_right_before_a_commit_to_kafka(house: House) -> No
 
 def test_an_offset_in_kafka_is_not_removed_under_its_owner(house: House) -> None:
     """The owner would commit its old place again, and the removal was told as done."""
-    house.ours("g_a")
-    house.owns("g_a", T0)
+    house.adopts(T0)
     kafka = FakeKafka()
     side = OwnerCheckedKafkaSide(kafka, GroupOwners(house.session, "g"))
     removals = [Step(tp, Verdict.REMOVE, before=StoreEntry(5)) for tp in (T0, T1)]

@@ -10,6 +10,7 @@ import pytest
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, settle
 from tests.concurrency.placement import placed_member
 from tests.unit.operations.doctor.cases import diagnosed, later, levels
+from tests.values import present
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.anonymization import anonymized
@@ -75,8 +76,7 @@ def test_an_explanation_names_the_plan(without_b: GroupSnapshot) -> None:
 
 
 def test_without_a_fitting_plan_nobody_is_expected(without_b: GroupSnapshot) -> None:
-    plan = without_b.plan
-    assert plan is not None
+    plan = present(without_b.plan)
     for other, why in (
         (None, "no plan for sticky has been written yet"),
         (replace(plan, members=("g_a",)), "the plan of g_a does not fit the present members"),
@@ -103,8 +103,7 @@ def test_a_plan_for_streams_that_a_member_has_no_more(server: FakeZooKeeper) -> 
     members = [placed_member(server, "a", streams=2), placed_member(server, "b")]
     settle(members)
     snapshot = seen(server)
-    plan = snapshot.plan
-    assert plan is not None
+    plan = present(snapshot.plan)
     other = {tp: thread.replace("g_a-1", "g_a-7") for tp, thread in plan.assignment.items()}
     assert "so another one is due" in GroupAnalysis(replace(snapshot, plan=replace(plan, assignment=other))).problem
 
@@ -119,9 +118,7 @@ def test_a_member_that_is_back_is_not_waited_for(server: FakeZooKeeper, without_
 
 def test_a_spoilt_plan_is_a_problem_of_the_plan(server: FakeZooKeeper, without_b: GroupSnapshot) -> None:
     server.put(paths.placement(GROUP), b"garbage")
-    plan = seen(server).plan
-    assert plan is not None
-    assert plan.problem.startswith("no JSON")
+    assert present(seen(server).plan).problem.startswith("no JSON")
 
 
 def test_a_group_in_which_one_withdrew_uses_range(without_b: GroupSnapshot) -> None:

@@ -10,6 +10,8 @@ from typing import cast
 import pytest
 
 from tests.timing import scaled
+from tests.unit.clusters import cluster_with
+from tests.values import present
 from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
@@ -41,13 +43,7 @@ def soon() -> Deadline:
     return Deadline(scaled(10.0))
 
 
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as running:
-        running.create_topic("t", 2)
-        running.create_topic("u1")
-        running.append("t", 0, [b"a", b"b"])
-        yield running
+cluster = cluster_with({"t": [[b"a", b"b"], []], "u1": [[]]})
 
 
 @pytest.fixture
@@ -97,8 +93,7 @@ def test_members_owners_and_offsets_are_read(cluster: FakeCluster, sources: list
     assert "not JSON" in third.problem
     assert third.stat is not None
     assert {str(tp): one.thread for tp, one in found.owners.items()} == {"t-0": "g_h-1-0", "gone-5": "g_h-1-0"}
-    owned = found.owners[TopicPartition("gone", 5)].stat
-    assert owned is not None
+    owned = present(found.owners[TopicPartition("gone", 5)].stat)
     assert owned.ephemeral_owner == 0
     assert found.offsets[TopicPartition("t", 0)].offset == 1
     bad = found.offsets[TopicPartition("t", 1)]
@@ -229,8 +224,7 @@ def test_a_forbidden_node_is_a_problem(cluster: FakeCluster, sources: list[LiveS
 
 def join(cluster: FakeCluster, group: str) -> GroupChannel:
     """A member of a brokers' group that was assigned partition 1 of ``t`` and has committed offset 1 of partition 0."""
-    coordinator = cluster.coordinator(group)
-    assert coordinator is not None
+    coordinator = present(cluster.coordinator(group))
     host, port = cluster.address(coordinator)
     channel = GroupChannel(
         BrokerChannel(Endpoint(coordinator, host, port), client_id="reader", socket_timeout=scaled(10))
@@ -265,11 +259,7 @@ def test_a_brokers_group_is_read(version: str, sources: list[LiveSource]) -> Non
             assert found.brokers_group is not None
             assert (found.brokers_group.state, found.brokers_group.strategy) == ("Stable", "range")
             (member,) = found.brokers_group.members
-            assert (member.client_id, member.assignment, member.topics) == (
-                "reader",
-                (TopicPartition("t", 1),),
-                ("t",),
-            )
+            assert (member.client_id, member.assignment, member.topics) == ("reader", (TopicPartition("t", 1),), ("t",))
             assert found.kafka_offsets is not None
             stored = found.kafka_offsets[TopicPartition("t", 0)]
             assert (stored.offset, stored.metadata) == (1, "note")

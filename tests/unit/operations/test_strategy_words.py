@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from tests.values import present
 from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
 from zkconsumer.assignors.sticky import SubscribedMember
@@ -74,8 +75,7 @@ def test_the_words_name_the_assignors_thread(
 
 def _check_blocks(steps: tuple[str, ...], view: GroupView, order: list[ThreadId], tp: TopicPartition) -> None:
     """Do the sum again with the numbers in the words."""
-    said = re.fullmatch(r"\S+: (\d+) partitions? of \S+, (\d+) threads?: (.+)", steps[0])
-    assert said is not None
+    said = present(re.fullmatch(r"\S+: (\d+) partitions? of \S+, (\d+) threads?: (.+)", steps[0]))
     count, among = int(said[1]), int(said[2])
     assert (count, among) == (len(view.partitions[tp.topic]), len(order))
     sizes = re.fullmatch(r"each gets (\d+)|the first (\d+) gets? (\d+), the last (\d+) gets? (\d+|none)", said[3])
@@ -98,8 +98,7 @@ def _numbers(text: str) -> list[int]:
 
 def _check_turn(strategy: Strategy, steps: tuple[str, ...], thread: str, tp: TopicPartition) -> None:
     text = f"[{tp.topic},{tp.partition}]" if strategy is ROUNDROBIN_OLD else f"{tp.topic}-{tp.partition}"
-    said = re.search(r'"(.+)" has (-?\d+) and is number (\d+)', steps[0])
-    assert said is not None
+    said = present(re.search(r'"(.+)" has (-?\d+) and is number (\d+)', steps[0]))
     assert (said[1], int(said[2])) == (text, java_hash(text))
     modulo = re.fullmatch(r"\((\d+) - 1\) modulo (\d+) is (\d+): thread (\d+) of (\d+), (.+)", steps[2])
     if modulo is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.group_snapshots import group_snapshot
+from tests.values import present
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.operations.timeline import EventKind, TimelineEvent
@@ -77,8 +78,7 @@ def test_a_followed_group_tells_each_change_once(group: Watched) -> None:
     group.server.remove("/consumers/g/ids/g_b")
     (left,) = group.events()
     assert (left.kind, left.member) == (EventKind.LEFT, "g_b")
-    ids = group.server.node("/consumers/g/ids")
-    assert ids is not None
+    ids = present(group.server.node("/consumers/g/ids"))
     assert left.zxid == ids.pzxid
     fired, read = group.now - 10, group.now
     assert (left.seen_after, left.seen) == (int(fired * 1000), int(read * 1000))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually
+from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import ConfigException, OffsetCommitError
 from zkconsumer.spark.coordinator_cluster import cluster_of
@@ -21,15 +22,7 @@ from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.testing import FakeCluster
 
 PLACES = [("t", 0), ("t", 1)]
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(2) as made:
-        made.create_topic("t", 2)
-        for number in range(2):
-            made.append("t", number, [b"x"] * 10)
-        yield made
+cluster = cluster_with({"t": [[b"x"] * 10] * 2}, brokers=2, zookeeper=False)
 
 
 def common(cluster: FakeCluster) -> dict[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
@@ -13,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType, TimestampType
 
 import zkconsumer.spark
+from tests.programs import run_python
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark import ZkConsumerDataSource
@@ -134,11 +133,6 @@ def test_a_read_that_names_nothing_to_read_is_refused() -> None:
         made.reader(source().schema())
 
 
-def test_spark_reads_an_empty_partition_of_its_own_making() -> None:
-    reader = source(membership="none").reader(source().schema())
-    assert list(reader.read(InputPartition(None))) == []
-
-
 _WITHOUT = """
 import sys
 if {version!r}:
@@ -178,8 +172,7 @@ def test_what_is_missing_is_named_and_hides_no_other_data_source(missing: str, v
     """Bug: with PySpark 4.1 the advice was to install the extra: a newer PySpark under an older cluster."""
     folder = str(zkconsumer.spark.__path__[0]) + "/discovered"
     script = _WITHOUT.format(missing=missing, folder=folder, version=version, said=said)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", script)
 
 
 def test_batches_and_tables_need_no_module_of_streams() -> None:
@@ -205,13 +198,12 @@ for make in (source.streamReader, source.simpleStreamReader):
     else:
         raise AssertionError("no error")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", script)
 
 
 def test_importing_the_source_imports_no_pyspark_or_pyarrow() -> None:
     script = "import sys, zkconsumer.spark; assert not {'pyspark', 'pyarrow'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
+    run_python("-c", script)
 
 
 def test_an_unknown_name_in_the_package_is_an_attribute_error() -> None:

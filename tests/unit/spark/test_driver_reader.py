@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.errors import PySparkNotImplementedError
 
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
 from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
-from tests.unit.spark.test_streaming_query import FakeCluster, run_on
+from tests.unit.spark.dictionary_cluster import FakeCluster, run_on
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.spark import driver_reader, range_reader
@@ -72,13 +73,10 @@ def reader_of(cluster: FakeCluster) -> DriverReader:
 def three_messages(peer: Peer) -> None:
     """The log of a partition, which is sent whole for each fetch."""
     peer.versions()
-    while True:
-        try:
-            asked = peer.request()
+    with suppress(ConnectionError):
+        for asked in peer.requests():
             (partition,) = asked.values["topics"][0]["partitions"]
             peer.answer(asked.correlation_id, fetched(THREE, partition=partition["partition"]))
-        except ConnectionError:
-            return
 
 
 def values(batches: Any) -> list[bytes]:

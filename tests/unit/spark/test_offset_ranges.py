@@ -158,11 +158,7 @@ def test_a_batch_starts_and_ends_where_the_option_says(
     ],
 )
 def test_a_stream_reads_on(
-    done: dict[TopicPartition, Span],
-    committed: int | None,
-    wanted: OffsetChoice,
-    at_time: int | None,
-    position: int,
+    done: dict[TopicPartition, Span], committed: int | None, wanted: OffsetChoice, at_time: int | None, position: int
 ) -> None:
     assert stream_position(A, done, committed, wanted, LogSpan(10, 90), at_time) == position
 
@@ -289,9 +285,7 @@ def test_tasks_of_limited_size(
 
 
 @given(
-    st.lists(st.integers(0, 40_000), max_size=12),
-    st.none() | st.integers(1, 40),
-    st.none() | st.integers(300, 50_000),
+    st.lists(st.integers(0, 40_000), max_size=12), st.none() | st.integers(1, 40), st.none() | st.integers(300, 50_000)
 )
 def test_tasks_hold_every_offset_once(sizes: list[int], least: int | None, most: int | None) -> None:
     ranges = [r(100, 100 + size, number) for number, size in enumerate(sizes)]

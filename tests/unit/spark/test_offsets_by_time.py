@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.unit.spark.test_streaming_query import A, B, FakeCluster, offset, run_on
+from tests.unit.spark.dictionary_cluster import A, B, FakeCluster, offset, run_on
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.batch_reader import plan

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.timing import eventually
+from tests.unit.clusters import cluster_with
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
@@ -33,14 +34,7 @@ STRATEGIES = ("range", "cooperative-sticky")
 NewMember = Callable[..., LiveMembership]
 NewConnector = Callable[..., ZookeeperConsumerConnector]
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(2) as made:
-        made.create_topic("t", 4)
-        for number in range(4):
-            made.append("t", number, [b"x"] * 10)
-        yield made
+cluster = cluster_with({"t": [[b"x"] * 10] * 4}, brokers=2, zookeeper=False)
 
 
 def common(cluster: FakeCluster, strategy: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.spark.recorded import EACH, FOLDER, KINDS, TOPIC, recordings
-from tests.unit.spark.test_streaming_query import FakeCluster
+from tests.unit.spark.dictionary_cluster import FakeCluster
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.membership import Bystander

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually
-from tests.unit.spark.test_streaming_query import FakeCluster as Dictionaries
-from tests.unit.spark.test_streaming_query import Share, member_run, offset, run_on
+from tests.unit.spark.dictionary_cluster import FakeCluster as Dictionaries
+from tests.unit.spark.dictionary_cluster import Query, Share, member_run, offset, run_on
 from zkconsumer.errors import OffsetCommitError, OffsetOutOfRangeError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
@@ -28,26 +28,6 @@ from zkconsumer.testing import FakeCluster
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BEFORE = 40
 GOES_ON = {"failOnDataLoss": "false", "startingOffsets": "earliest"}
-
-
-class Query:
-    """A query as Spark drives it: the batch before is committed when the next one is planned."""
-
-    def __init__(self, run: QueryRun, done: dict[str, Any] | None = None) -> None:
-        self.run = run
-        self.done: dict[str, Any] = done or {}
-        self.read: list[tuple[int, int]] = []
-
-    def trigger(self) -> list[tuple[int, int]]:
-        """One trigger. Returns the (first offset, end) that its batch reads of partition 0."""
-        end = self.run.latest(self.done, None)
-        if end == self.done:
-            return []
-        self.run.settle(self.done)
-        ranges = [(r.start, r.end) for task in self.run.plan(end) for r in task.ranges if r.partition == 0]
-        self.done = end
-        self.read += ranges
-        return ranges
 
 
 # ---- on dictionaries

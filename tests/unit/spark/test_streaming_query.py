@@ -4,81 +4,17 @@ from __future__ import annotations
 
 import logging
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from tests.programs import run_python
+from tests.unit.spark.dictionary_cluster import HERE, A, B, FakeCluster, Share, member_run, offset, run_on
 from zkconsumer.errors import BrokerUnavailableError, ConfigException, OffsetOutOfRangeError, RegistryUnavailableError
-from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
-from zkconsumer.spark.offset_ranges import LogSpan
+from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.options import Selection, parse
 from zkconsumer.spark.streaming_query import QueryRun
-from zkconsumer.spark.zookeeper_cluster import QueryCluster
-
-A, B = TopicPartition("t", 0), TopicPartition("t", 1)
-HERE = Endpoint(1, "h", 9092)
-
-
-class FakeCluster(QueryCluster):
-    """Logs, offsets and members as dictionaries."""
-
-    def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]], members: tuple[str, ...] = ()) -> None:
-        self.logs = dict(logs)
-        self.offsets: dict[TopicPartition, int] = {}
-        self.members = members
-        self.writes = 0
-        self.closed = False
-
-    def close(self) -> None:
-        self.closed = True
-
-    def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
-        missing = set(selection.topics) - {tp.topic for tp in self.logs}
-        return tuple(sorted(self.logs)), tuple(sorted(missing))
-
-    def live_members(self, group: str) -> tuple[str, ...]:
-        return self.members
-
-    def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
-        return dict.fromkeys(partitions, HERE)
-
-    def seen_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
-        return dict.fromkeys(partitions, HERE)
-
-    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
-
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self.writes += 1
-        self.offsets.update({tp: max(offset, self.offsets.get(tp, 0)) for tp, offset in offsets.items()})
-
-    def set_back(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self.writes += 1
-        self.offsets.update(offsets)
-
-    def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self.logs[tp][1] for tp in partitions}
-
-    def written_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self.logs[tp][1] for tp in partitions}
-
-    def log_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
-        return {tp: LogSpan(*self.logs[tp]) for tp in partitions}
-
-
-def run_on(cluster: FakeCluster, **options: str) -> QueryRun:
-    base = {"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", "membership": "none"}
-    run = QueryRun(parse({**base, **options}), cluster)
-    run.open()
-    return run
-
-
-def offset(**spans: tuple[int, int]) -> dict[str, Any]:
-    """``offset(p0=(1, 2))`` -> the end offset of topic t."""
-    return {"v": 1, "topics": {"t": {name[1:]: {"from": a, "to": b} for name, (a, b) in spans.items()}}}
 
 
 def test_a_query_reads_what_is_there_and_then_what_came() -> None:
@@ -331,56 +267,6 @@ def test_the_end_of_a_run_closes_what_it_opened() -> None:
     assert cluster.closed
 
 
-class Share:
-    """A membership that owns a part of the topic, as told."""
-
-    def __init__(self, *owned: TopicPartition) -> None:
-        self.owned = set(owned)
-        self.offsets: dict[TopicPartition, int] = {}
-        self.not_stored: set[TopicPartition] = set()
-        self.planned: list[Any] = []
-        self.patient: list[bool] = []
-
-    def join(self) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def settle(self, done: Any) -> None:
-        for tp, span in done.items():
-            if tp in self.owned and tp in self.offsets:
-                self.offsets[tp] = max(self.offsets[tp], span.end)
-
-    def claim(self, partitions: Any, *, patient: bool) -> set[TopicPartition]:
-        self.patient.append(patient)
-        return self.owned.intersection(partitions)
-
-    def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self.offsets[tp] for tp in partitions if tp in self.offsets and tp in self.owned}
-
-    def begin(self, starts: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-        stored = {tp: offset for tp, offset in starts.items() if tp not in self.not_stored}
-        self.offsets |= stored
-        return set(stored)
-
-    def set_back(self, starts: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-        return self.begin(starts)
-
-    def made_anew(self, partitions: Any) -> tuple[TopicPartition, ...]:
-        return ()
-
-    def reserve(self, progress: Any) -> None:
-        self.planned.append(dict(progress))
-
-    def repeat(self, progress: Any) -> None:
-        self.planned.append(("again", dict(progress)))
-
-
-def member_run(cluster: FakeCluster, share: Share, **options: str) -> QueryRun:
-    run = QueryRun(parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", **options}), cluster, share)
-    run.open()
-    return run
-
-
 def test_a_member_remembers_positions_of_released_partitions() -> None:
     """It reads its share."""
     cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A)
@@ -449,24 +335,18 @@ def test_a_new_query_at_the_end_misses_nothing_before_its_start() -> None:
     assert run.latest(nothing, None) == offset(p0=(10, 13))
 
 
-def test_a_waiting_start_does_not_count_for_a_topic_made_anew() -> None:
+@pytest.mark.parametrize(
+    ("starting", "log", "span"), [("latest", (0, 3), (0, 3)), ("earliest", (4, 12), (4, 12))], ids=["anew", "shorter"]
+)
+def test_a_waiting_start_follows_its_log(starting: str, log: tuple[int, int], span: tuple[int, int]) -> None:
+    """Its topic was made anew, or the beginning of its log was deleted."""
     cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
     share.not_stored = {B}
-    run = member_run(cluster, share, startingOffsets="latest")
+    run = member_run(cluster, share, startingOffsets=starting)
     first = run.latest({}, None)
-    cluster.logs[B] = (0, 3)
+    cluster.logs[B] = log
     share.not_stored = set()
-    assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 3))
-
-
-def test_a_waiting_start_follows_the_beginning_of_its_log() -> None:
-    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
-    share.not_stored = {B}
-    run = member_run(cluster, share, startingOffsets="earliest")
-    first = run.latest({}, None)
-    cluster.logs[B] = (4, 12)
-    share.not_stored = set()
-    assert run.latest(first, None) == offset(p0=(10, 10), p1=(4, 12))
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=span)
 
 
 @pytest.mark.parametrize(("starting", "place"), [("latest", 0), ('{"t":{"0":7,"1":7}}', 7)])
@@ -543,10 +423,7 @@ finally:
 
 def test_the_driver_process_ends_cleanly_after_two_sigterms() -> None:
     # Spark stops a query so: the default action killed the process before stop() could give anything back.
-    done = subprocess.run(
-        [sys.executable, "-c", _STOPPED_TWICE], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "stopped\n")
+    assert run_python("-c", _STOPPED_TWICE).stdout == "stopped\n"
 
 
 _SIGNALLED = """
@@ -589,10 +466,8 @@ finally:
 @pytest.mark.parametrize("when", ["opening", "planning", "stopping", "leaving", "never"])
 def test_the_group_is_left_once_whenever_the_signal_comes(when: str) -> None:
     # Spark closes its connection and sends a signal; so the first may come in the middle of stop(), which was cut off.
-    done = subprocess.run(
-        [sys.executable, "-c", _SIGNALLED, when], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
+    done = run_python("-c", _SIGNALLED, when)
+    assert (done.stdout, done.stderr) == ("left\n", "")
 
 
 def test_signals_are_left_alone_on_other_threads() -> None:
@@ -607,11 +482,14 @@ def test_signals_are_left_alone_on_other_threads() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_missing_assigned_partitions_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    class Assigned(FakeCluster):
-        def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
-            return tuple(tp for tp in sorted(self.logs) if tp in selection.partitions), ()
+class Assigned(FakeCluster):
+    """Selects partitions."""
 
+    def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+        return tuple(tp for tp in sorted(self.logs) if tp in selection.partitions), ()
+
+
+def test_missing_assigned_partitions_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     options = {"zookeeper.connect": "zk", "group.id": "g", "membership": "none", "startingOffsets": "earliest"}
     cluster = Assigned({A: (0, 10)})
     run = QueryRun(parse({**options, "assign": '{"t":[0,9]}'}), cluster)
@@ -652,10 +530,6 @@ def test_available_now_may_be_allowed_to_miss_a_topic(caplog: pytest.LogCaptureF
 
 
 def test_available_now_refuses_a_partition_that_is_not_there() -> None:
-    class Assigned(FakeCluster):
-        def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
-            return (A,), ()
-
     options = {"zookeeper.connect": "zk", "group.id": "g", "membership": "none", "assign": '{"t":[0,9]}'}
     run = QueryRun(parse(options), Assigned({A: (0, 2)}))
     run.fix_targets()

@@ -150,11 +150,7 @@ def test_times_of_messages_are_read_only_for_their_columns(columns: str, asked: 
 def test_what_a_node_holds_cannot_break_a_table() -> None:
     """Names that are no Unicode, numbers beyond 64 bits, times beyond all calendars, nodes that cannot be read."""
     far = 1 << 62
-    hostile = group_snapshot(
-        members={"g_\ud800\n": {"t": 1}},
-        owners={"t:0": "\udfff"},
-        logs={"t:0": (0, 8)},
-    )
+    hostile = group_snapshot(members={"g_\ud800\n": {"t": 1}}, owners={"t:0": "\udfff"}, logs={"t:0": (0, 8)})
     hostile = replace(
         hostile,
         members={**hostile.members, ConsumerId("g_x"): MemberNode(None, stat(ctime=far), "is no JSON")},

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from threading import Thread, get_native_id
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
-from tests.unit.streams.test_kafka_stream import Bench, position, record_batch
+from tests.unit.streams.bench import Bench, position, record_batch
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -27,13 +27,6 @@ from zkconsumer.offsets.commit_schedule import due_offset
 from zkconsumer.streams import KafkaStream, StreamQueue, arrow_api, chunk_batches, column_reader
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.message import message_class
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.queue.close()
 
 
 def offsets(rows: Any) -> list[int]:
@@ -53,13 +46,7 @@ def test_a_batch_has_the_columns_of_sparks_source(bench: Bench) -> None:
     batch = next(bench.stream.batches())
     assert batch.schema.names == list(NAMES)
     first = batch.to_pylist()[0]
-    assert (first["topic"], first["partition"], first["offset"], first["key"], first["value"]) == (
-        "t",
-        3,
-        7,
-        b"k7",
-        b"v7",
-    )
+    assert [first[name] for name in ("topic", "partition", "offset", "key", "value")] == ["t", 3, 7, b"k7", b"v7"]
     bench.put(position(4), 0, 1)
     batch = next(bench.stream.batches(headers=True))
     assert batch.schema.names == [*NAMES, HEADERS]
@@ -137,13 +124,6 @@ def test_a_timeout_that_is_no_number_is_refused_at_once(bench: Bench, timeout: A
             ask(timeout=timeout)
 
 
-def test_a_table_needs_an_end(bench: Bench) -> None:
-    """Bug: the error was a ConfigException, which is about properties."""
-    with pytest.raises(ValueError, match="say max_messages or timeout") as told:
-        bench.stream.to_arrow()
-    assert not isinstance(told.value, ZkConsumerError)
-
-
 def test_decoders_and_columns_exclude_each_other(bench: Bench) -> None:
     lease = bench.lease
     stream: KafkaStream[str, str] = new_stream(
@@ -181,9 +161,10 @@ def test_a_table_ends_at_the_number_and_the_rest_comes_later(bench: Bench) -> No
     assert not other.held
 
 
-def test_a_table_without_rows_is_no_error(bench: Bench) -> None:
+def test_a_table_without_rows_has_a_chunk_a_column_for_spark(bench: Bench) -> None:
     table = bench.stream.to_arrow(timeout=0, headers=True)
     assert (table.num_rows, table.schema.names) == (0, [*NAMES, HEADERS])
+    assert {column.num_chunks for column in table.columns} == {1}
 
 
 def test_a_table_ends_when_nothing_comes_for_so_long() -> None:
@@ -398,12 +379,8 @@ def test_an_interrupted_ask_counts_nothing_that_nobody_saw(
     if finished:
         next(bench.stream.batches(max_rows=finished))
     for place in ("hand_over", "gather" if ask == "table" else "_next_part"):
-
-        def interrupted(*_: Any) -> Any:
-            raise kind
-
         with monkeypatch.context() as patched:
-            patched.setattr(column_reader.ColumnReader, place, interrupted)
+            patched.setattr(column_reader.ColumnReader, place, Mock(side_effect=kind))
             with pytest.raises(kind):
                 next(bench.stream.batches()) if ask == "batch" else bench.stream.to_arrow(timeout=0)
         assert where.finished(including_held=bench.stream.held_by(get_native_id())) == finished
@@ -454,12 +431,16 @@ def test_two_that_ask_at_once_are_told(bench: Bench, monkeypatch: pytest.MonkeyP
 
 
 def test_a_refused_ask_leaves_rows_in_hand(bench: Bench) -> None:
-    """A call with a wrong argument took back the rows of the call before it, which came again."""
+    """A call with a wrong argument took back the rows of the call before it, which came again.
+
+    Its error was a ConfigException, which is about properties.
+    """
     where = position()
     bench.put(where, 0, 5)
     assert offsets(bench.stream.to_arrow(max_messages=3)) == [0, 1, 2]
-    with pytest.raises(ValueError, match="say max_messages"):
+    with pytest.raises(ValueError, match="say max_messages or timeout") as told:
         bench.stream.to_arrow()
+    assert not isinstance(told.value, ZkConsumerError)
     assert (where.held, where.finished(including_held=True)) == (True, 3)
     assert offsets(bench.stream.to_arrow(timeout=0)) == [3, 4]
 
@@ -602,11 +583,6 @@ def test_explicitly_committed_rows_are_not_taken_back() -> None:
         where.committed = committed
         assert due_offset(where, counting_held=False, ahead=True) == (None if committed == 0 else due)
         assert due_offset(where, counting_held=True, ahead=True) == (None if committed == 10 else 10)
-
-
-def test_an_empty_table_has_a_chunk_a_column_for_spark(bench: Bench) -> None:
-    table = bench.stream.to_arrow(timeout=0, headers=True)
-    assert (table.num_rows, {column.num_chunks for column in table.columns}) == (0, {1})
 
 
 # ---- what has no rows

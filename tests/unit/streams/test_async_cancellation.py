@@ -7,47 +7,20 @@ after the task has left. Nothing else is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
-from types import coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from tests.timing import scaled
-from tests.unit.streams.test_async_stream import AsyncBench, elsewhere
-from tests.unit.streams.test_kafka_stream import position
+from tests.unit.streams.bench import AsyncBench, awaited, cancelled_at, elsewhere, position, run
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.streams import MergedStreams, async_stream
 from zkconsumer.streams.async_stream import AsyncMessages
 
-WITHIN = 20.0
 CHUNKS, EACH = 4, 3
 LAST = CHUNKS * EACH
 
 Way = Callable[[Any, list[int]], Coroutine[Any, Any, None]]
-
-
-@coroutine
-def cancelled_at(work: Coroutine[Any, Any, Any], suspension: int) -> Generator[Any, Any, bool]:
-    """Run a coroutine, and cancel its task in so many-th suspension. Returns whether it came that far."""
-    steps, count, error = work.__await__(), 0, None
-    while True:
-        try:
-            waits_for = steps.send(None) if error is None else steps.throw(error)
-        except StopIteration:
-            return False
-        except asyncio.CancelledError:
-            return True
-        count += 1
-        if count == suspension:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()  # it is thrown in as soon as the task waits
-        error = None
-        try:
-            yield waits_for
-        except asyncio.CancelledError as cancelled:
-            error = cancelled
 
 
 async def by_loop(reader: Any, seen: list[int]) -> None:
@@ -92,13 +65,6 @@ class Fed:
                 elsewhere(self.feed)
 
 
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    async def bounded() -> Any:
-        return await asyncio.wait_for(work, scaled(WITHIN))
-
-    return asyncio.run(bounded())
-
-
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_stream, "TURN", 0.0)
@@ -115,7 +81,7 @@ def test_each_suspension_may_be_cancelled(way: Way, merged: bool) -> None:
     async def once(suspension: int) -> bool:
         made, seen = Fed(merged=merged), list[int]()
         feeding = asyncio.ensure_future(made.feed_on())
-        reached: bool = await asyncio.ensure_future(_awaited(cancelled_at(way(made.reader, seen), suspension)))
+        reached: bool = await asyncio.ensure_future(awaited(cancelled_at(way(made.reader, seen), suspension)))
         if reached:
             finished = made.where.finished(including_held=False)
             assert (finished, made.where.held) == (len(seen), False), f"cancelled in suspension {suspension}"
@@ -132,7 +98,3 @@ def test_each_suspension_may_be_cancelled(way: Way, merged: bool) -> None:
         return suspension - 1
 
     assert run(sweep()) >= CHUNKS
-
-
-async def _awaited(work: Any) -> Any:
-    return await work

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from threading import Thread
 from typing import Any
 
 import pytest
 
-from tests.streams import new_stream
-from tests.timing import scaled
-from tests.unit.streams.test_kafka_stream import Bench, position
+from tests.unit.streams.bench import AsyncBench, elsewhere, position, run
+from tests.values import present
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.streams import MergedStreams, async_stream
-from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream
+from zkconsumer.streams.async_stream import AsyncMessages
 from zkconsumer.streams.rate_limit import RateLimitedLease
-
-WITHIN = 20.0
-
-
-class AsyncBench(Bench):
-    """One stream that never waits in a read, and its reader on a loop."""
-
-    def __init__(self, timeout: float | None = None, *, ends: bool = False, gate: Callable[[Any], Any] | None = None):
-        super().__init__(capacity=1000)
-        lease = self.lease if gate is None else gate(self.lease)
-        self.stream = new_stream("t/g_c-0", self.queue, lease, timeout=0, ends_on_timeout=True)
-        self.reader: AsyncStream[bytes, bytes] = AsyncStream(self.stream, timeout=timeout, ends_on_timeout=ends)
 
 
 @pytest.fixture
@@ -39,23 +25,9 @@ def bench() -> Iterator[AsyncBench]:
     made.queue.close()
 
 
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    async def bounded() -> Any:
-        return await asyncio.wait_for(work, scaled(WITHIN))
-
-    return asyncio.run(bounded())
-
-
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
-
-
-def elsewhere(act: Callable[[], object]) -> None:
-    """Act on another thread, as a fetcher does, and wait for it."""
-    thread = Thread(target=act)
-    thread.start()
-    thread.join()
 
 
 async def offsets(reader: AsyncMessages[Any, Any], count: int) -> list[int]:
@@ -90,8 +62,7 @@ def test_a_waiting_reader_is_woken_by_a_fetcher(bench: AsyncBench) -> None:
         for way in (lambda: offsets(bench.reader, 1), bench.reader.getone, lambda: bench.reader.getmany(60_000)):
             task = asyncio.ensure_future(way())
             await until(lambda: bench.queue.reader_waits)
-            start = where.consumed if not where.held else where.finished(including_held=True)
-            assert start is not None
+            start = present(where.consumed if not where.held else where.finished(including_held=True))
             elsewhere(partial(bench.put, where, start, 1))
             await task
 

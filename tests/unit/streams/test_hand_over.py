@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, Written
+from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
@@ -42,10 +43,7 @@ class Watched(PartitionPosition):
 
 @pytest.fixture
 def lease() -> Lease:
-    made = Lease()
-    made.renew(monotonic(), 3600.0)
-    made.resume(made.epoch)
-    return made
+    return valid_lease()
 
 
 @pytest.fixture
@@ -84,8 +82,7 @@ def test_messages_finished_before_a_revocation_count(
     assert position.held
     assert nothing_comes(stream)
     assert not position.held
-    finished = position.finished(including_held=False)
-    assert finished is not None
+    finished = present(position.finished(including_held=False))
     assert revoked_after <= finished < (6 if revoked_after == 3 else revoked_after + 1)
 
 

@@ -11,11 +11,11 @@ import gc
 from collections.abc import Callable, Iterator
 from itertools import islice
 from threading import Thread, get_native_id
-from time import monotonic
+from unittest.mock import Mock
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.tiers import only_plain
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -29,9 +29,7 @@ class Reading:
     """A stream of three messages, and what a commit by its reader would write."""
 
     def __init__(self) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         queue = StreamQueue(2, lambda: None)
         self.stream: KafkaStream[bytes, bytes] = new_stream("s", queue, self.lease, timeout=0)
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
@@ -52,12 +50,8 @@ def test_an_interrupted_read_counts_only_handed_out_messages(
     reading = Reading()
     for _ in range(handed_out):
         reading.stream.get(timeout=0)
-
-    def interrupted(_: float) -> float:
-        raise kind
-
     with monkeypatch.context() as patched:
-        patched.setattr(hand_out, "time_before", interrupted)
+        patched.setattr(hand_out, "time_before", Mock(side_effect=kind))
         with pytest.raises(kind):
             next(reading.stream)
     assert reading.committed == handed_out
@@ -68,12 +62,8 @@ def test_an_interrupt_without_zookeeper_counts_nothing_more(monkeypatch: pytest.
     reading = Reading()
     reading.stream.get(timeout=0)
     reading.lease.suspend()
-
-    def interrupted(_: object) -> bool:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(Lease, "wait", lambda _, deadline: interrupted(deadline))
+        patched.setattr(Lease, "wait", lambda _, deadline: Mock(side_effect=KeyboardInterrupt)(deadline))
         with pytest.raises(KeyboardInterrupt):
             next(reading.stream)
     assert reading.committed == 1
@@ -150,9 +140,7 @@ def test_an_interrupted_take_back_is_made_up_for(monkeypatch: pytest.MonkeyPatch
         next(messages)
         raise KeyboardInterrupt
 
-    def refuse(*_: object) -> None:
-        raise KeyboardInterrupt
-
+    refuse = Mock(side_effect=KeyboardInterrupt)
     assert take() == 0
     gc.collect()  # generators of earlier tests must not end while their streams refuse
     with monkeypatch.context() as patched:
@@ -175,13 +163,9 @@ def test_a_loop_interrupted_twice_counts_no_untaken_message(monkeypatch: pytest.
     reading = Reading()
     merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [reading.stream], timeout=0)
     assert next(iter(merged)).offset == 0
-
-    def refuse(*_: object) -> None:
-        raise KeyboardInterrupt
-
     gc.collect()  # generators of earlier tests must not end while their streams refuse
     with monkeypatch.context() as patched:
-        patched.setattr(KafkaStream, "take_back", refuse)
+        patched.setattr(KafkaStream, "take_back", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             merged._messages.throw(KeyboardInterrupt())
     assert merged.withholds(reading.stream)

@@ -7,13 +7,13 @@ from time import monotonic
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.sets import WHERE, Batch, Written
+from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import KafkaStream, StreamQueue
-from zkconsumer.zookeeper.lease import Lease
 
 SIZE = 270_000
 VALUE = bytes(SIZE)
@@ -23,9 +23,7 @@ class World:
     """A stream of one partition, and what it counts as consumed."""
 
     def __init__(self) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
         self.queue = StreamQueue(10, lambda: None)
         self.counted: list[tuple[int, int]] = []
@@ -52,8 +50,7 @@ def test_a_large_message_in_hand_is_held_once(world: World) -> None:
     size = world.put(0, VALUE)
     message = next(world.stream)
     assert message.value == VALUE
-    taken = world.queue.taken
-    assert taken is not None
+    taken = present(world.queue.taken)
     assert taken.records == b""
     assert world.queue.held_bytes == SIZE
     with pytest.raises(ConsumerTimeoutException):
@@ -79,8 +76,7 @@ def test_a_large_message_that_was_not_returned_is_fetched_again(world: World) ->
 def test_other_chunks_stay_until_they_are_read(world: World, values: tuple[bytes, ...]) -> None:
     size = world.put(0, *values)
     assert next(world.stream).offset == 0
-    taken = world.queue.taken
-    assert taken is not None
+    taken = present(world.queue.taken)
     assert len(taken.records) == size
     world.stream.take_back()
     assert [next(world.stream).offset for _ in values] == list(range(len(values)))
@@ -93,8 +89,7 @@ def test_a_large_message_is_kept_while_the_lease_is_closed(world: World) -> None
     for _ in range(2):
         with pytest.raises(ConsumerTimeoutException):
             next(world.stream)
-    taken = world.queue.taken
-    assert taken is not None
+    taken = present(world.queue.taken)
     assert len(taken.records) == size
     assert world.position.fetch_from is None
     world.lease.renew(monotonic(), 3600.0)

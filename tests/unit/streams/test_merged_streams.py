@@ -7,10 +7,11 @@ from contextlib import suppress
 from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.tiers import only_plain
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
@@ -19,7 +20,6 @@ from zkconsumer.data_plane import hand_out
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue, merged_streams
-from zkconsumer.zookeeper.lease import Lease
 
 
 class Several:
@@ -28,9 +28,7 @@ class Several:
     def __init__(
         self, count: int, *, timeout: float | None = 0, budget: QueueBudget | None = None, **options: Any
     ) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         self.streams: list[KafkaStream[Any, Any]] = [
             new_stream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout) for n in range(count)
         ]
@@ -332,12 +330,8 @@ def test_a_stream_alone_is_as_before_after_its_turns(three: Several) -> None:
 def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
     three.put(0, 3)
     assert three.merged.get(timeout=0).offset == 0
-
-    def interrupted(_: float) -> float:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(hand_out, "time_before", interrupted)
+        patched.setattr(hand_out, "time_before", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             next(three.merged)
     assert three.positions[0].finished(including_held=three.streams[0].held_by(get_native_id())) == 1

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 import pytest
 
 from tests.timing import scaled
-from tests.unit.streams.test_kafka_stream import Bench, position
+from tests.unit.streams.bench import Bench, position
 from zkconsumer import MessageAndMetadata
 from zkconsumer.data_plane import COMPILED, PURE_VARIABLE
 from zkconsumer.data_plane.records import Record
@@ -91,7 +91,10 @@ def test_a_message_is_unpickled_by_plain_code(value_decoder: Any) -> None:
         "sys.stdout.write(repr(list(pickle.load(sys.stdin.buffer))))"
     )
     assert printed_by_plain_code(program, pickle.dumps(message)) == repr(list(message))
-    assert pickle.loads(pickle.dumps(message)) == message
+    copy = pickle.loads(pickle.dumps(message))
+    assert copy == message
+    assert hash(copy) == hash(message)
+    assert "offset=7" in repr(copy)
 
 
 def test_the_class_of_messages_is_known_to_plain_code() -> None:

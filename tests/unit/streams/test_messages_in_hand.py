@@ -11,6 +11,7 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
@@ -42,8 +43,7 @@ class User:
         """Finish the message in hand and ask for the next, without waiting for it."""
         self.queue.taken = None
         with suppress(ConsumerTimeoutException):
-            chunk = self.queue.take(Deadline(0))
-            assert chunk is not None
+            chunk = present(self.queue.take(Deadline(0)))
             chunk.drop_records(len(chunk.records))
             self.got += 1
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from threading import Thread
 
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.streams.test_kafka_stream import Bench, position, take
+from tests.unit.streams.bench import Bench, position, take
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.stream_queue import Chunk
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.queue.close()
 
 
 def rest(bench: Bench) -> list[tuple[int, int]]:
@@ -39,6 +32,7 @@ def test_a_paused_partition_waits_and_the_others_flow_on(bench: Bench) -> None:
     bench.put(other, 0, 2)
     assert take(bench.stream, 1) == [0]
     bench.queue.pause(one)
+    assert (one.held, one.finished(including_held=False)) == (True, 0), "the message in hand stays in hand"
     assert rest(bench) == [(1, 0), (1, 1)]
     assert one.finished(including_held=True) == 1, "the message that was in hand is finished, the next not handed out"
     assert not one.held
@@ -73,17 +67,6 @@ def test_what_waits_aside_takes_no_room(bench: Bench) -> None:
     assert bench.queue.bytes == size
 
 
-def test_a_message_in_hand_stays_in_hand(bench: Bench) -> None:
-    where = position()
-    bench.put(where, 0, 2)
-    take(bench.stream, 1)
-    bench.queue.pause(where)
-    assert where.held
-    assert where.finished(including_held=False) == 0
-    bench.queue.resume(where)
-    assert take(bench.stream, 1) == [1]
-
-
 def test_a_waiting_reader_goes_on_when_it_is_resumed() -> None:
     bench = Bench(timeout=None)
     where = position()
@@ -98,6 +81,16 @@ def test_a_waiting_reader_goes_on_when_it_is_resumed() -> None:
     bench.queue.close()
 
 
+def _resume_as_the_chunk_is_finished(bench: Bench, where: PartitionPosition, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = ChunkReader.finish
+
+    def resumed_before(reader: ChunkReader, chunk: Chunk) -> None:
+        bench.queue.resume(where)
+        finish(reader, chunk)
+
+    monkeypatch.setattr(ChunkReader, "finish", resumed_before)
+
+
 def test_a_pause_that_is_taken_back_at_once_drops_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader saw the pause, and put the rest of its chunk nowhere since the partition was resumed before it looked
     again. The next ask went on behind the rest, which was then committed.
@@ -107,13 +100,7 @@ def test_a_pause_that_is_taken_back_at_once_drops_nothing(bench: Bench, monkeypa
     bench.put(where, 3, 1)
     take(bench.stream, 1)
     bench.queue.pause(where)
-    finish = ChunkReader.finish
-
-    def resumed_before(reader: ChunkReader, chunk: Chunk) -> None:
-        bench.queue.resume(where)
-        finish(reader, chunk)
-
-    monkeypatch.setattr(ChunkReader, "finish", resumed_before)
+    _resume_as_the_chunk_is_finished(bench, where, monkeypatch)
     assert [offset for _, offset in rest(bench)] == [1, 2, 3]
 
 
@@ -126,13 +113,7 @@ def test_rows_in_hand_then_a_pause_taken_back_drop_nothing(
     bench.put(where, 0, 5)
     assert next(bench.stream.batches(max_rows=2))["offset"].to_pylist() == [0, 1]
     bench.queue.pause(where)
-    finish = ChunkReader.finish
-
-    def resumed_before(reader: ChunkReader, chunk: Chunk) -> None:
-        bench.queue.resume(where)
-        finish(reader, chunk)
-
-    monkeypatch.setattr(ChunkReader, "finish", resumed_before)
+    _resume_as_the_chunk_is_finished(bench, where, monkeypatch)
     got = bench.stream.to_arrow(timeout=0)["offset"].to_pylist() if columns else [o for _, o in rest(bench)]
     assert got == [2, 3, 4]
 
@@ -163,7 +144,7 @@ def test_a_revocation_ends_a_pause_for_good(bench: Bench) -> None:
     assert where.halted
     assert rest(bench) == []
     assert bench.queue.bytes == 0
-    assert bench.queue.wait_let_go([where], _now())
+    assert bench.queue.wait_let_go([where], Deadline(0))
 
 
 def test_pausing_twice_and_resuming_what_flows_does_nothing(bench: Bench) -> None:
@@ -185,7 +166,3 @@ def test_a_jump_that_waits_aside_still_counts(bench: Bench) -> None:
     bench.put(where, 7, 1)
     bench.queue.resume(where)
     assert [offset for _, offset in rest(bench)] == [100, 101, 7]
-
-
-def _now() -> Deadline:
-    return Deadline(0)

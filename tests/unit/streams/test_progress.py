@@ -6,11 +6,12 @@ import gc
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import rich
 
-from tests.unit.streams.test_kafka_stream import Bench, position
+from tests.unit.streams.bench import Bench, position
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.streams.progress import ProgressBar
 
@@ -81,9 +82,7 @@ def test_batches_report_as_they_come(bench: FilledBench) -> None:
 
 @pytest.mark.parametrize("way", ["table", "batches"])
 def test_rows_come_again_after_a_report_that_fails(bench: FilledBench, way: str) -> None:
-    def fail(_read: int, _total: int | None) -> None:
-        raise KeyboardInterrupt
-
+    fail = Mock(side_effect=KeyboardInterrupt)
     stream = bench.stream
     read = {
         "table": lambda: stream.to_arrow(timeout=0, progress=fail),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -46,9 +46,7 @@ def test_the_wait_that_it_tells_is_enough_and_not_too_long(rate: float, spent: i
 
 
 def reading(rate: float, messages: int) -> tuple[Lease, KafkaStream[Any, Any], PartitionPosition]:
-    lease = Lease()
-    lease.renew(monotonic(), 3600.0)
-    lease.resume(lease.epoch)
+    lease = valid_lease()
     gate = RateLimitedLease(lease, rate)
     stream: KafkaStream[Any, Any] = new_stream("s", StreamQueue(9, lambda: None), gate, timeout=None)
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g-0"), 0)
@@ -140,9 +138,7 @@ def test_without_a_lease_no_token_is_spent() -> None:
 
 
 def test_it_can_be_waited_for() -> None:
-    lease = Lease()
-    lease.renew(monotonic(), 3600.0)
-    lease.resume(lease.epoch)
+    lease = valid_lease()
     gate = RateLimitedLease(lease, 50.0)
     gate.spend(10)
     assert not gate.valid
@@ -155,9 +151,7 @@ class Merged:
     """Two streams with a batch each, at a pace, and read as one; ``decoded`` counts how often a batch was."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rate: float, messages: int) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         gate = RateLimitedLease(self.lease, rate)
         self.streams: list[KafkaStream[Any, Any]] = [
             new_stream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None) for n in range(2)

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
-from tests.unit.streams.test_kafka_stream import position, record_batch
+from tests.unit.streams.bench import position, record_batch
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader
-from zkconsumer.zookeeper.lease import Lease
 
 MARKER = Batch([Written(key=b"\0\0\0\1", value=b"\0" * 6)], control=True, transactional=True, producer_id=1)
 PATIENCE = 0.2
@@ -27,9 +26,7 @@ class Coming:
     """A stream, and chunks without a message that come for it one after the other."""
 
     def __init__(self, timeout: float | None = None, *, skip_corrupt: bool = False) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         self.queue = StreamQueue(2, lambda: None)
         self.finished = 0
         self.whenever_one_is_finished: Callable[[], None] = lambda: None

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.clusters import cluster_with
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeCluster
@@ -38,14 +39,7 @@ def as_columns(stream: KafkaStream[Any, Any]) -> Callable[[], list[int]]:
 
 
 READS = {"messages": (one_by_one, 9), "columns": (as_columns, 7)}
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("t", 1)
-        made.append("t", 0, [b"%d" % number for number in range(20)])
-        yield made
+cluster = cluster_with({"t": [[b"%d" % number for number in range(20)]]})
 
 
 @pytest.fixture(params=KEPT)
@@ -90,10 +84,14 @@ def commit_elsewhere(connector: ZookeeperConsumerConnector) -> None:
 
 
 @pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("explicit", [False, True], ids=["by the timer", "after an explicit commit"])
 def test_a_seek_back_is_committed_while_the_first_is_in_hand(
-    cluster: FakeCluster, connector: ZookeeperConsumerConnector, kept: str, read: str
+    cluster: FakeCluster, connector: ZookeeperConsumerConnector, kept: str, read: str, explicit: bool
 ) -> None:
-    """The offset committed before the seek lies at the end of the message in hand after it."""
+    """The offset committed before the seek lies at the end of the message in hand after it.
+
+    The timer's commit does not take an explicit commit of the message in hand back.
+    """
     reader, sought = READS[read]
     take = reader(connector.create_message_streams({"t": 1})["t"][0])
     while take()[-1] != 9:
@@ -101,23 +99,9 @@ def test_a_seek_back_is_committed_while_the_first_is_in_hand(
     connector.commit_offsets()
     assert stored(cluster, kept) == {10}
     connector.seek(TP, sought)
-    assert take()[0] == sought
-    commit_elsewhere(connector)
-    assert stored(cluster, kept) == {sought}
-
-
-@pytest.mark.parametrize("read", READS)
-def test_what_was_committed_after_a_seek_back_stays(
-    cluster: FakeCluster, connector: ZookeeperConsumerConnector, kept: str, read: str
-) -> None:
-    """The timer's commit does not take an explicit commit of the message in hand back."""
-    reader, sought = READS[read]
-    take = reader(connector.create_message_streams({"t": 1})["t"][0])
-    while take()[-1] != 9:
-        pass
-    connector.commit_offsets()
-    connector.seek(TP, sought)
     taken = take()
-    connector.commit_offsets()
+    assert taken[0] == sought
+    if explicit:
+        connector.commit_offsets()
     commit_elsewhere(connector)
-    assert stored(cluster, kept) == {taken[-1] + 1}
+    assert stored(cluster, kept) == {taken[-1] + 1 if explicit else sought}

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.streams import new_stream
-from tests.unit.streams.test_kafka_stream import Bench, position, record_batch
+from tests.unit.streams.bench import Bench, position, record_batch
 from zkconsumer.errors import ConnectorClosedException, InvalidMessageException
 from zkconsumer.streams import arrow_api
 from zkconsumer.streams.message import message_class
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.queue.close()
 
 
 def offsets(messages: list[Any]) -> list[int]:
@@ -98,22 +91,13 @@ def test_a_revocation_leaves_a_list_in_hand(bench: Bench) -> None:
 def test_a_list_that_was_not_returned_comes_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     where = position()
     bench.put(where, 0, 4)
-
-    def interrupted(_: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(arrow_api, "one_list", interrupted)
+        patched.setattr(arrow_api, "one_list", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             bench.stream.take(2, timeout=0)
 
     assert not where.held
     assert offsets(bench.stream.take(2, timeout=0)) == [0, 1]
-
-
-def test_a_batch_is_cut_in_the_middle(bench: Bench) -> None:
-    bench.put(position(), 0, 6)
-    assert [offsets(bench.stream.take(4)), offsets(bench.stream.take(4))] == [[0, 1, 2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "3"])

@@ -8,12 +8,11 @@ ask, ``skip()`` refused since the partition had left, and the other partitions o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from time import monotonic
 from typing import Any
 
 import pytest
 
-from tests.streams import new_stream
+from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
@@ -28,7 +27,6 @@ from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, chunk_reader
 from zkconsumer.streams.chunk_reader import ChunkReader
-from zkconsumer.zookeeper.lease import Lease
 
 BAD, GOOD = TopicPartition("t", 0), TopicPartition("t", 1)
 Reader = Callable[["Two"], list[tuple[int, int]]]
@@ -46,9 +44,7 @@ class Two:
     """A stream of two partitions: of ``bad`` the messages from offset 2 on cannot be read."""
 
     def __init__(self, *, skip_corrupt: bool = False) -> None:
-        self.lease = Lease()
-        self.lease.renew(monotonic(), 3600.0)
-        self.lease.resume(self.lease.epoch)
+        self.lease = valid_lease()
         self.queue = StreamQueue(10, lambda: None)
         self.stream: KafkaStream[bytes, bytes] = new_stream(
             "s", self.queue, self.lease, timeout=0, skip_corrupt=skip_corrupt

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
-from zkconsumer import TopicPartition, ZookeeperConsumerConnector
+from tests.unit.clusters import Join, cluster_with, connectors_with, whole
+from zkconsumer import TopicPartition
 from zkconsumer.errors import ConnectorClosedException, InvalidMessageException
 from zkconsumer.streams import KafkaStream
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS, EACH = 3, 20
 WITHIN = 20.0
-Join = Callable[..., ZookeeperConsumerConnector]
 Stream = KafkaStream[Any, Any]
 
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events", PARTITIONS)
-        add(made)
-        yield made
+cluster = cluster_with({"events": [[b"v"] * EACH] * PARTITIONS})
 
 
 def add(cluster: FakeCluster, many: int = EACH) -> None:
@@ -33,28 +26,8 @@ def add(cluster: FakeCluster, many: int = EACH) -> None:
         cluster.append("events", partition, [b"v"] * many)
 
 
-@pytest.fixture
-def join(cluster: FakeCluster) -> Iterator[Join]:
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(**properties: Any) -> ZookeeperConsumerConnector:
-        base = {
-            "zookeeper.connect": cluster.zookeeper_connect,
-            "group.id": "g",
-            "auto.offset.reset": "smallest",
-            "auto.commit.interval.ms": 60_000,
-            "consumer.timeout.ms": int(scaled(WITHIN) * 1000),  # no read may hang
-        }
-        made.append(ZookeeperConsumerConnector(base | properties))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
-
-
-def whole(*ends: int) -> list[tuple[int, int]]:
-    return [(partition, offset) for partition, end in enumerate(ends) for offset in range(end)]
+# no read may hang
+join = connectors_with({"auto.commit.interval.ms": 60_000, "consumer.timeout.ms": int(scaled(WITHIN) * 1000)})
 
 
 def by_for(stream: Stream) -> list[tuple[int, int]]:

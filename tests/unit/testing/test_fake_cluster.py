@@ -48,7 +48,6 @@ def fetch(target: Target, offset: int = 0, wait: int = 0) -> Any:
 
 
 def test_every_listed_request_has_a_handler_and_a_refusal() -> None:
-    """Every request in the list of versions has a handler, and can be answered with an error."""
     assert {*LOG_HANDLERS, *GROUP_HANDLERS} == set(APIS)
 
 
@@ -63,7 +62,6 @@ def test_nothing_is_left_of_a_cluster_that_stopped() -> None:
 
 
 def test_an_unknown_version_ends_the_connection(cluster: FakeCluster) -> None:
-    """A version that the broker does not know ends the connection."""
     connection = Connection(cluster.address(0), NEWEST)
     with pytest.raises(AssertionError, match="closed the connection"):
         connection.ask("Heartbeat", {"group_id": "g"}, version=9)

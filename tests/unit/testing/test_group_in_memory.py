@@ -60,6 +60,10 @@ class House:
         request = SyncRequest(joined.member_id, None, joined.generation, plan)
         self.groups.sync("g", request, self.answers(f"{name} synced"))
 
+    def join_and_sync(self, name: str, **how: Any) -> None:
+        self.join(name, **how)
+        self.sync(name)
+
     def heartbeat(self, name: str) -> int:
         joined: JoinAnswer = self.answers.of[name]
         return self.groups.heartbeat("g", joined.member_id, None, joined.generation)
@@ -99,7 +103,6 @@ def test_every_state_can_be_reached_and_only_death_is_for_ever() -> None:
 
 
 def test_the_first_join_waits_while_members_arrive() -> None:
-    """The first join of a group waits for other members as long as they arrive."""
     house = House(CoordinatorRules(initial_delay=3.0))
     house.join("a")
     house.clock.advance(2.9)
@@ -113,7 +116,6 @@ def test_the_first_join_waits_while_members_arrive() -> None:
 
 
 def test_the_first_join_ends_with_the_longest_timeout() -> None:
-    """The first join waits no longer than the longest rebalance timeout."""
     house = House(CoordinatorRules(initial_delay=3.0))
     for number in range(4):
         house.join(str(number), rebalance=7.0)
@@ -135,8 +137,7 @@ def test_timeouts_in_one_long_step_run_in_their_order() -> None:
 
 def test_a_heartbeat_just_in_time_keeps_the_member() -> None:
     house = House()
-    house.join("a", session=10.0)
-    house.sync("a")
+    house.join_and_sync("a", session=10.0)
     for _ in range(5):
         house.clock.advance(9.9)
         assert house.heartbeat("a") == 0
@@ -146,8 +147,7 @@ def test_a_heartbeat_just_in_time_keeps_the_member() -> None:
 
 def test_the_rebalance_timeout_is_the_longest_of_all_members() -> None:
     house = House(CoordinatorRules(modern=False))
-    house.join("a", session=300.0, rebalance=60.0)
-    house.sync("a")
+    house.join_and_sync("a", session=300.0, rebalance=60.0)
     house.join("b", session=300.0, rebalance=5.0)
     house.clock.advance(59.0)
     assert "b" not in house.answers.of
@@ -158,8 +158,7 @@ def test_the_rebalance_timeout_is_the_longest_of_all_members() -> None:
 
 def test_a_new_member_that_waits_too_long_is_given_up() -> None:
     house = House(CoordinatorRules(new_member_timeout=30.0))
-    house.join("a", session=1000.0, rebalance=1000.0)
-    house.sync("a")
+    house.join_and_sync("a", session=1000.0, rebalance=1000.0)
     house.join("b", session=10.0)
     house.clock.advance(30.0)
     assert house.answers.of["b"].error == UNKNOWN
@@ -167,15 +166,12 @@ def test_a_new_member_that_waits_too_long_is_given_up() -> None:
 
 
 def test_offsets_live_while_the_group_has_members() -> None:
-    """Offsets live as long as the group has members, and the retention after that."""
     house = House(CoordinatorRules(retention=100.0))
-    house.join("a", session=1000.0)
-    house.sync("a")
-    joined = house.answers.of["a"]
-    house.groups.commit("g", (joined.member_id, None, 1), {("t", 0): (5, -1, "")}, None)
+    house.join_and_sync("a", session=1000.0)
+    house.commit(5, name="a")
     house.clock.advance(900.0)
     assert house.committed() == 5
-    assert house.groups.leave("g", joined.member_id, None) == 0
+    house.leave("a")
     house.clock.advance(99.0)
     assert house.committed() == 5
     house.clock.advance(1.0)
@@ -183,12 +179,9 @@ def test_offsets_live_while_the_group_has_members() -> None:
 
 
 def test_in_1_1_offsets_of_a_live_group_expire_by_age() -> None:
-    """In Kafka 1.1 offsets expire by their own age, even in a group with members."""
     house = House(CoordinatorRules(modern=False, retention=100.0))
-    house.join("a", session=1000.0)
-    house.sync("a")
-    joined = house.answers.of["a"]
-    house.groups.commit("g", (joined.member_id, None, 1), {("t", 0): (5, -1, "")}, None)
+    house.join_and_sync("a", session=1000.0)
+    house.commit(5, name="a")
     house.clock.advance(100.0)
     assert (house.committed(), house.state) == (None, "Stable")
 
@@ -210,8 +203,7 @@ def test_an_empty_group_loses_all_offsets_at_once() -> None:
     A moment later they were gone.
     """
     house = House(CoordinatorRules(retention=100.0))
-    house.join("a", session=1000.0)
-    house.sync("a")
+    house.join_and_sync("a", session=1000.0)
     house.leave("a")
     house.commit(4, topic="old")
     house.clock.advance(90.0)
@@ -227,13 +219,11 @@ def test_an_empty_group_loses_all_offsets_at_once() -> None:
 
 def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
     house = House(CoordinatorRules(retention=100.0))
-    house.join("a", session=1000.0)
-    house.sync("a")
+    house.join_and_sync("a", session=1000.0)
     house.leave("a")
     house.commit(6)
     house.clock.advance(99.0)
-    house.join("b", session=1000.0)
-    house.sync("b")
+    house.join_and_sync("b", session=1000.0)
     house.clock.advance(500.0)
     assert house.committed() == 6
     house.leave("b")
@@ -242,10 +232,8 @@ def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
 
 
 def test_a_stable_group_loses_offsets_of_unsubscribed_topics() -> None:
-    """A stable group loses only the offsets of topics that no member subscribes to."""
     house = House(CoordinatorRules(retention=100.0))
-    house.join("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t", "u"))))
-    house.sync("a")
+    house.join_and_sync("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t", "u"))))
     house.commit(5, name="a")
     house.commit(6, name="a", topic="u")
     house.commit(7, name="a", topic="gone")
@@ -262,8 +250,7 @@ def test_a_stable_group_loses_offsets_of_unsubscribed_topics() -> None:
 
 def test_of_a_group_that_cannot_be_understood_no_offset_dies() -> None:
     house = House(CoordinatorRules(retention=100.0))
-    house.join("a", session=1000.0, metadata=b"no subscription")
-    house.sync("a")
+    house.join_and_sync("a", session=1000.0, metadata=b"no subscription")
     house.commit(5, name="a", topic="gone")
     house.clock.advance(900.0)
     assert house.committed("gone") == 5
@@ -272,8 +259,7 @@ def test_of_a_group_that_cannot_be_understood_no_offset_dies() -> None:
 def test_an_offset_that_expires_within_a_long_step_is_gone() -> None:
     """At its time the group was Stable and nobody subscribed to the topic; afterwards it is empty, and counts anew."""
     house = House(CoordinatorRules(retention=100.0))
-    house.join("a", session=105.0, metadata=encode_subscription(MemberSubscription(("t",))))
-    house.sync("a")
+    house.join_and_sync("a", session=105.0, metadata=encode_subscription(MemberSubscription(("t",))))
     house.commit(5, name="a")
     house.commit(7, name="a", topic="gone")
     house.clock.advance(110.0)
@@ -293,8 +279,7 @@ def test_an_offset_is_as_old_as_its_commit_says(modern: bool) -> None:
 @pytest.mark.parametrize("modern", [True, False], ids=["3.9", "1.1"])
 def test_an_empty_group_without_offsets_is_forgotten(modern: bool) -> None:
     house = House(CoordinatorRules(modern=modern, retention_check=600.0))
-    house.join("a", session=100.0)
-    house.sync("a")
+    house.join_and_sync("a", session=100.0)
     house.clock.advance(50.0)
     house.leave("a")
     house.clock.advance(599.0)
@@ -326,8 +311,7 @@ def test_an_empty_group_goes_with_the_topic_of_its_last_offsets() -> None:
 def test_a_new_coordinator_counts_since_the_group_was_empty() -> None:
     """Another coordinator counts the retention from the moment at which the group became empty."""
     house = House(CoordinatorRules(retention=100.0))
-    house.join("a")
-    house.sync("a")
+    house.join_and_sync("a")
     house.leave("a")
     house.commit(5)
     house.clock.advance(60.0)
@@ -341,8 +325,7 @@ def test_a_new_coordinator_counts_since_the_group_was_empty() -> None:
 
 def test_another_coordinator_knows_what_members_subscribe_to() -> None:
     house = House(CoordinatorRules(retention=100.0))
-    house.join("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t",))))
-    house.sync("a")
+    house.join_and_sync("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t",))))
     house.commit(5, name="a")
     house.commit(7, name="a", topic="gone")
     house.groups.unload("g")
@@ -383,8 +366,7 @@ def test_another_coordinator_goes_on_with_what_was_written_down() -> None:
 def test_waiting_requests_learn_that_their_group_moved() -> None:
     """A member that waits while its group moves is sent to the new coordinator."""
     house = House()
-    house.join("a")
-    house.sync("a")
+    house.join_and_sync("a")
     house.join("b")
     house.groups.unload("g")
     assert house.answers.of["b"].error == NOT_COORDINATOR
@@ -392,8 +374,7 @@ def test_waiting_requests_learn_that_their_group_moved() -> None:
 
 def test_a_full_group_takes_nobody() -> None:
     house = House(CoordinatorRules(max_members=1))
-    house.join("a")
-    house.sync("a")
+    house.join_and_sync("a")
     house.join("b")
     assert house.answers.of["b"].error == 81
     assert house.state == "Stable"
@@ -401,8 +382,7 @@ def test_a_full_group_takes_nobody() -> None:
 
 def test_an_expired_session_is_the_tests_to_decide() -> None:
     house = House()
-    house.join("a")
-    house.sync("a")
+    house.join_and_sync("a")
     house.groups.expire("g", house.answers.of["a"].member_id)
     assert house.state == "Empty"
     with pytest.raises(KeyError):

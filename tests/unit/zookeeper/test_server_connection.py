@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kazoo.client import KazooClient
@@ -76,10 +77,7 @@ def test_an_unanswered_connection_does_not_cost_the_session(silent: SilentServer
 
 
 def test_a_name_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_: object, **__: object) -> list[object]:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=socket.gaierror(-2, "Name or service not known")))
     session = Session("zk-typo.example:2181/kafka", timeout=6.0, on_change=lambda _: None)
 
     with pytest.raises(RegistryUnavailableError, match=r"The last try: no address is known for zk-typo\.example$"):

@@ -209,8 +209,4 @@ def test_entries_are_shown_as_people_read_them() -> None:
         entry_text(None),
         entry_text(StoreEntry(3)),
         entry_text(replace(StoreEntry(3), offset=None, problem="p", text="x")),
-    ] == [
-        "-",
-        "3",
-        "unreadable: 'x'",
-    ]
+    ] == ["-", "3", "unreadable: 'x'"]

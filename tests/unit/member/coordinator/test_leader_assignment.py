@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.values import present
 from zkconsumer import ConsumerConfig
 from zkconsumer.assignors.java_consumer_assignors import (
     CooperativeStickyGroupAssignor,
@@ -117,8 +118,7 @@ def test_the_later_of_two_sticky_owners_keeps_a_partition() -> None:
 def test_sticky_user_data_without_a_generation_is_read() -> None:
     """Releases before 2.2 send user data without a generation. Other members send none, or send unreadable data."""
     assignor = StickyGroupAssignor()
-    data = assignor.user_data(["t"], tps(1), 5)
-    assert data is not None
+    data = present(assignor.user_data(["t"], tps(1), 5))
     members = {
         "a": MemberSubscription(("t",), data[:-4]),  # before 2.2
         "b": MemberSubscription(("t",), b"\0\0\1"),  # of no release

@@ -33,10 +33,7 @@ def close(leader: ZookeeperConsumerConnector) -> None:
         leader.shutdown(timeout=2.5)
 
 
-def test_a_stopped_leader_decides_and_then_commits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A leader that is stopped before it has decided decides and then commits."""
+def test_a_stopped_leader_decides_and_then_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     asked_to_stop, handle = threading.Event(), CoordinatedRebalancer.handle
 
     def told(self: CoordinatedRebalancer, event: object) -> None:

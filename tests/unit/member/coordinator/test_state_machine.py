@@ -56,7 +56,6 @@ def test_what_cannot_be_is_an_error(pair: tuple[State, Trigger]) -> None:
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_makes_a_stable_member_join_again(cause: Trigger) -> None:
-    """Every cause of a rebalance makes a stable member join again."""
     assert TABLE.next(State.STABLE, cause) == (State.JOINING, (Effect.GIVE_UP, Effect.JOIN))
 
 
@@ -76,7 +75,6 @@ def test_who_is_no_member_owns_nothing_and_hands_out_nothing() -> None:
 
 
 def test_partitions_are_dropped_before_the_group_is_left() -> None:
-    """Owned partitions are dropped before the coordinator hears that we left."""
     for _, effects in TABLE.rows.values():
         if Effect.LEAVE in effects:
             assert DROPPING & set(effects[: effects.index(Effect.LEAVE)])
@@ -86,7 +84,6 @@ def test_partitions_are_dropped_before_the_group_is_left() -> None:
 
 @pytest.mark.parametrize("state", OPEN)
 def test_a_shutdown_leaves_from_every_state_with_one_answer(state: State) -> None:
-    """Shutting down leaves from every state and waits for one answer only."""
     assert TABLE.next(state, Trigger.STOPPED) == (State.LEAVING, (Effect.LET_GO, Effect.LEAVE))
     for trigger in Trigger:
         if (State.LEAVING, trigger) in TABLE.rows:
@@ -97,7 +94,6 @@ def test_a_shutdown_leaves_from_every_state_with_one_answer(state: State) -> Non
 
 @pytest.mark.parametrize("state", TRYING)
 def test_a_missing_reader_costs_the_membership_until_its_return(state: State) -> None:
-    """A reader that does not come back costs the membership until it does."""
     to, effects = TABLE.next(state, Trigger.READER_GONE)
     assert to is State.UNJOINED
     assert effects == (Effect.ABANDON, Effect.LEAVE, Effect.FORGET_MEMBER)

@@ -207,7 +207,6 @@ def test_no_heartbeat_counts_beyond_the_limit_of_our_join(
 def test_before_the_sync_a_call_to_rebalance_proves_nothing(
     search: Search, lease: Lease, make: Callable[..., Heartbeats]
 ) -> None:
-    """Before the share is there a call to rebalance proves nothing."""
     heartbeats = make(0.01, 3600)
     search.answer = rebalance
     heartbeats.joined(monotonic())

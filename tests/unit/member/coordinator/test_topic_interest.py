@@ -37,11 +37,7 @@ def test_a_pattern_takes_the_topics_that_match_it() -> None:
 
 @pytest.mark.parametrize(
     ("now", "cause"),
-    [
-        ({"a1": 1, "b1": 9}, None),
-        ({"a1": 1, "a2": 1}, Trigger.TOPICS_MATCHED),
-        ({"b1": 1}, Trigger.TOPICS_VANISHED),
-    ],
+    [({"a1": 1, "b1": 9}, None), ({"a1": 1, "a2": 1}, Trigger.TOPICS_MATCHED), ({"b1": 1}, Trigger.TOPICS_VANISHED)],
 )
 def test_a_pattern_follower_rejoins_when_its_topics_change(now: dict[str, int], cause: Trigger | None) -> None:
     """A new or deleted topic counts if the pattern matches it."""

@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.fetch.test_truncation_check import add, reading, take
+from tests.unit.fetch.member_stream import add, reading, take
 from zkconsumer.core.java_regex import translate_with_size
 from zkconsumer.core.topic_filter import Whitelist
 from zkconsumer.deadline import Deadline

@@ -19,6 +19,18 @@ def lose_connection(monkeypatch: pytest.MonkeyPatch, member: Member) -> None:
     monkeypatch.setattr(type(member.session), "session_id", 0)
 
 
+def lose_connection_after(monkeypatch: pytest.MonkeyPatch, member: Member, owner: object, name: str) -> None:
+    """Lose the connection as this method returns."""
+    method = getattr(owner, name)
+
+    def lost_after(*arguments: Any) -> Any:
+        answer = method(*arguments)
+        lose_connection(monkeypatch, member)
+        return answer
+
+    monkeypatch.setattr(owner, name, lost_after)
+
+
 def test_a_lost_connection_takes_no_owner_node_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node was taken for ours, and the member gave up all partitions with "their owner nodes are gone"."""
     member = Member(Server(FakeZooKeeper()))
@@ -33,14 +45,7 @@ def test_a_node_is_ours_if_the_connection_is_lost_then(monkeypatch: pytest.Monke
     """A release whose answer was lost left its owner node behind, which nobody doubted any more."""
     member = Member(Server(FakeZooKeeper()))
     member.claim()
-    stat = member.session.stat
-
-    def lost_after(*arguments: Any) -> Any:
-        answer = stat(*arguments)
-        lose_connection(monkeypatch, member)
-        return answer
-
-    monkeypatch.setattr(member.session, "stat", lost_after)
+    lose_connection_after(monkeypatch, member, member.session, "stat")
     assert member.owner_nodes.standing([TP], soon()) == {TP}
 
 
@@ -49,14 +54,7 @@ def test_a_claim_sees_its_node_if_the_connection_is_lost_then(monkeypatch: pytes
     server = FakeZooKeeper()
     member = Member(Server(server))
     member.claim()
-    look = member.owner_nodes.look
-
-    def lost_after(*arguments: Any) -> Any:
-        answer = look(*arguments)
-        lose_connection(monkeypatch, member)
-        return answer
-
-    monkeypatch.setattr(member.owner_nodes, "look", lost_after)
+    lose_connection_after(monkeypatch, member, member.owner_nodes, "look")
     claimed = member.owner_nodes.claim({TP: ThreadId("g_c-0")}, soon())
     assert not claimed.blocked
     assert TP in claimed.ours
@@ -68,13 +66,6 @@ def test_a_release_outlives_a_connection_lost_meanwhile(monkeypatch: pytest.Monk
     (position,) = member.claim()
     known = member.tracker.surrender([position], commit=True, held=NONE_HELD, deadline=soon(), release=False)
     server.put(paths.offset(GROUP, TP), b"7")  # by somebody else, so the release with versions is refused
-    stat = member.session.stat
-
-    def lost_after(*arguments: Any) -> Any:
-        answer = stat(*arguments)
-        lose_connection(monkeypatch, member)
-        return answer
-
-    monkeypatch.setattr(member.session, "stat", lost_after)
+    lose_connection_after(monkeypatch, member, member.session, "stat")
     member.owner_nodes.release(known, soon())
     assert server.node(paths.owner(GROUP, TP)) is None

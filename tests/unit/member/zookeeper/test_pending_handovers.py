@@ -36,7 +36,6 @@ def test_a_look_that_failed_tells_nothing_and_only_comes_later() -> None:
 
 
 def test_wakings_count_and_not_looks() -> None:
-    """The number of wakings of a thread counts, not the number of looks."""
     hand_overs = PendingHandovers(9.0)
     hand_overs.gave({A: X, B: X}, 0.0)
     hand_overs.looked([A, B], 9.0)
@@ -47,7 +46,6 @@ def test_wakings_count_and_not_looks() -> None:
 
 
 def test_an_orphan_is_left_first_to_the_member_that_released_it() -> None:
-    """An orphaned partition is left first to the member that gave it up."""
     hand_overs = PendingHandovers(9.0)
     hand_overs.found({A: X}, 100.0)
     assert hand_overs.next_look == 127.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.fetch.test_truncation_check import TP, add, away, reading, take
+from tests.unit.fetch.member_stream import TP, add, away, reading, take
 from zkconsumer import Retry, ZookeeperConsumerConnector
 from zkconsumer.core.message_pointers import Fate, decode_pointers
 from zkconsumer.errors import LogTruncatedError

@@ -27,14 +27,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_the_quiet_time_is_50_ms_at_most_and_can_be_set() -> None:
-    """The quiet time is at most 50 ms by default and can be set."""
     needed = {"zookeeper.connect": "z:2181", "group.id": "g"}
     assert 0 < ConsumerConfig(needed).rebalance_quiet_ms <= 50
     assert ConsumerConfig({**needed, "rebalance.quiet.ms": 7}).rebalance_quiet_ms == 7
 
 
 def test_members_that_see_one_event_begin_at_different_moments(clock: Clock) -> None:
-    """Two members that see the same event do not begin at the same moment."""
     dues = []
     for _ in range(200):
         planned = RoundSchedule(SETTINGS)
@@ -45,7 +43,6 @@ def test_members_that_see_one_event_begin_at_different_moments(clock: Clock) -> 
 
 
 def test_events_of_a_burst_put_the_round_off_but_not_for_ever(clock: Clock) -> None:
-    """Each event of a burst puts the round off but not for ever."""
     planned = RoundSchedule(SETTINGS)
     begun, events = clock.now, 0
     while True:
@@ -62,7 +59,6 @@ def test_events_of_a_burst_put_the_round_off_but_not_for_ever(clock: Clock) -> N
 
 
 def test_an_owner_node_waits_only_for_its_transaction(clock: Clock) -> None:
-    """An owner node waits for the rest of its transaction only."""
     planned = RoundSchedule(SETTINGS)
     planned.briefly("x")
     assert planned.due == clock.now + OWNER_QUIET < clock.now + QUIET

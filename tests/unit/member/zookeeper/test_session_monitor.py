@@ -31,7 +31,6 @@ def connected(contact: SessionMonitor, session: Any) -> Trigger | None:
 
 
 def test_a_session_without_answers_is_given_up() -> None:
-    """A session on whose connections nothing is answered is given up."""
     contact, session = contact_of(7)
     triggers = [connected(contact, session) for _ in range(BARREN)]
     assert triggers == [Trigger.RECONNECTED] * (BARREN - 1) + [Trigger.SILENT]
@@ -104,7 +103,6 @@ def test_a_pause_of_this_process_is_no_silence(clock: Clock) -> None:
 
 
 def test_without_a_connection_only_an_accepting_server_counts(clock: Clock) -> None:
-    """Without a connection only a server that takes ours counts."""
     contact, session = contact_of(7)
     session.connected = False
     for _ in range(4):
@@ -117,7 +115,6 @@ def test_without_a_connection_only_an_accepting_server_counts(clock: Clock) -> N
 
 
 def test_an_answer_later_than_the_session_is_of_no_use() -> None:
-    """An answer that took longer than the session is of no use."""
     lease = Lease()
     lease.resume(lease.epoch)
     lease.renew(monotonic() - 5.0, 4.0)
@@ -128,7 +125,6 @@ def test_an_answer_later_than_the_session_is_of_no_use() -> None:
 
 @pytest.mark.parametrize("state", [SessionState.SUSPENDED, SessionState.LOST])
 def test_a_client_is_stuck_after_three_session_timeouts(clock: Clock, state: SessionState) -> None:
-    """A client without a connection counts as stuck after three session timeouts."""
     contact, session = contact_of(7)
     assert contact.next_look == float("inf")
     contact.changed(SessionChanged(state, 7, 1))

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.member.zookeeper.state_machine import (
-    CONNECTED,
-    DISCONNECTED,
-    TABLE,
-    Effect,
-    State,
-    Trigger,
-)
+from zkconsumer.member.zookeeper.state_machine import CONNECTED, DISCONNECTED, TABLE, Effect, State, Trigger
 
 OUTCOMES = {
     Trigger.ROUND_SETTLED,
@@ -43,7 +36,6 @@ def test_what_cannot_be_is_an_error(pair: tuple[State, Trigger]) -> None:
 
 
 def test_a_round_is_performed_in_one_state_and_ends_it() -> None:
-    """A round is performed in no other state and always ends it."""
     for (state, _), (to, effects) in TABLE.rows.items():
         assert (Effect.PERFORM_ROUND in effects) == (to is State.REBALANCING)
         if state is State.REBALANCING:
@@ -59,7 +51,6 @@ def test_who_has_no_session_owns_nothing() -> None:
 
 
 def test_the_lease_is_resumed_after_everything_is_dropped() -> None:
-    """The lease is resumed after what was owned is dropped and what was read forgotten."""
     for (_, trigger), (_, effects) in TABLE.rows.items():
         if Effect.RESUME_LEASE in effects:
             assert trigger in REJOINED

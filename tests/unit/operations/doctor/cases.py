@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from tests.group_snapshots import group_snapshot, partition
 from zkconsumer.model import ConsumerId
@@ -57,6 +59,22 @@ def diagnosed(check: str, *snapshots: GroupSnapshot, **more: Any) -> list[Findin
     assert check in {one.name for one in CHECKS}
     found = examine(snapshots, **{"chroots": CHROOTS, **more})
     return [one for one in found if one.check == check]
+
+
+def table(check: str, *cases: Any, ids: Sequence[str] | None = None) -> Any:
+    """Return a test of one check. A case has a snapshot or several, the levels of the findings, and maybe a text.
+
+    The first finding has the text.
+    """
+
+    @pytest.mark.parametrize("case", cases, ids=ids)
+    def test(case: tuple[Any, ...]) -> None:
+        snapshots, expected, *text = case
+        found = diagnosed(check, *([snapshots] if isinstance(snapshots, GroupSnapshot) else snapshots))
+        assert levels(found) == expected
+        assert not text or text[0] in found[0].text
+
+    return test
 
 
 def levels(found: list[Finding]) -> list[str]:

@@ -15,6 +15,7 @@ from tests.unit.operations.doctor.cases import (
     healthy,
     later,
     levels,
+    table,
     with_log,
     with_problem,
     without_owner,
@@ -60,41 +61,29 @@ def lent(session: int = 2, borrower: str = "g_a", age: float = 600.0, **more: An
     return replace(ALL_OURS, loans={partition("t:2"): {ConsumerId(borrower): loan}})
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (ALL_OURS, ["ok"], ""),
-        (pointing(ALL_OURS, {"t:0": pointers(2)}), ["ok"], ""),
-        (pointing(ALL_SCALA, {"t:0": pointers(0, 4)}), ["ok"], ""),
-        (pointing(ALL_SCALA, {"t:0": pointers(2)}), ["error"], "only other members are in the group"),
-        (pointing(NOBODY, {"t:0": pointers(1)}), ["warn"], "1 parked message wait, and no member is"),
-        (pointing(ALL_OURS, {"t:0": pointers(2, due=NOW - 9 * MINUTE)}), ["ok"], ""),
-        (pointing(ALL_OURS, {"t:0": pointers(2, due=NOW - 11 * MINUTE)}), ["warn"], "are overdue"),
-        (pointing(ALL_OURS, {"t:0": pointers(2, due=NOW + MINUTE)}), ["ok"], ""),
-        (with_problem(pointing(NOBODY, {"t:0": pointers(1)}), "/consumers/g/ids"), ["unknown"], "a member of this"),
-        (with_problem(ALL_OURS, "/consumers/g/parked"), ["unknown"], "not all nodes were read"),
-    ],
+test_parked_without_member = table(
+    "parked-without-member",
+    (ALL_OURS, ["ok"], ""),
+    (pointing(ALL_OURS, {"t:0": pointers(2)}), ["ok"], ""),
+    (pointing(ALL_SCALA, {"t:0": pointers(0, 4)}), ["ok"], ""),
+    (pointing(ALL_SCALA, {"t:0": pointers(2)}), ["error"], "only other members are in the group"),
+    (pointing(NOBODY, {"t:0": pointers(1)}), ["warn"], "1 parked message wait, and no member is"),
+    (pointing(ALL_OURS, {"t:0": pointers(2, due=NOW - 9 * MINUTE)}), ["ok"], ""),
+    (pointing(ALL_OURS, {"t:0": pointers(2, due=NOW - 11 * MINUTE)}), ["warn"], "are overdue"),
+    (pointing(ALL_OURS, {"t:0": pointers(2, due=NOW + MINUTE)}), ["ok"], ""),
+    (with_problem(pointing(NOBODY, {"t:0": pointers(1)}), "/consumers/g/ids"), ["unknown"], "a member of this"),
+    (with_problem(ALL_OURS, "/consumers/g/parked"), ["unknown"], "not all nodes were read"),
 )
-def test_parked_without_member(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("parked-without-member", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (healthy(), ["ok"], ""),
-        (pointing(healthy(), {"t:0": pointers(2)}), ["warn"], "Scala members own 1 partition with parked messages"),
-        (pointing(healthy(), {"t:2": pointers(2)}), ["note"], "leaves its parked messages behind"),
-        (pointing(ALL_OURS, {"t:0": pointers(2)}), ["ok"], ""),
-        (pointing(ALL_SCALA, {"t:0": pointers(2)}), ["ok"], ""),
-    ],
+test_parked_beside_scala = table(
+    "parked-beside-scala",
+    (healthy(), ["ok"], ""),
+    (pointing(healthy(), {"t:0": pointers(2)}), ["warn"], "Scala members own 1 partition with parked messages"),
+    (pointing(healthy(), {"t:2": pointers(2)}), ["note"], "leaves its parked messages behind"),
+    (pointing(ALL_OURS, {"t:0": pointers(2)}), ["ok"], ""),
+    (pointing(ALL_SCALA, {"t:0": pointers(2)}), ["ok"], ""),
 )
-def test_parked_beside_scala(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("parked-beside-scala", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
 @pytest.mark.parametrize(
@@ -125,21 +114,15 @@ def test_dead_letters() -> None:
 OLD = (FailingMessage(50, 4, NOW - 11 * MINUTE),)
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (ALL_OURS, ["ok"], ""),
-        (noted(NoteSummary(50, 1049, 998, 1)), ["ok"], ""),
-        (noted(NoteSummary(50, 1051, 1000, 1)), ["note"], "t-2 is held at 50 while 1,000 messages"),
-        (noted(NoteSummary(50, 60, 9, 1, OLD)), ["warn"], "while 9 messages beyond it are finished"),
-        (noted(NoteSummary(50, 1051, 1000, 1), 299), ["ok"], ""),
-        (noted(None, problem="no note"), ["ok"], ""),
-    ],
+test_held_base = table(
+    "held-base",
+    (ALL_OURS, ["ok"], ""),
+    (noted(NoteSummary(50, 1049, 998, 1)), ["ok"], ""),
+    (noted(NoteSummary(50, 1051, 1000, 1)), ["note"], "t-2 is held at 50 while 1,000 messages"),
+    (noted(NoteSummary(50, 60, 9, 1, OLD)), ["warn"], "while 9 messages beyond it are finished"),
+    (noted(NoteSummary(50, 1051, 1000, 1), 299), ["ok"], ""),
+    (noted(None, problem="no note"), ["ok"], ""),
 )
-def test_held_base(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("held-base", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
 def test_a_base_that_stays_while_work_is_done_is_worse() -> None:
@@ -148,46 +131,34 @@ def test_a_base_that_stays_while_work_is_done_is_worse() -> None:
     assert levels(diagnosed("held-base", second, later(second, 60))) == ["note"]
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (noted(NoteSummary(50, 90, 30, 10)), ["ok"], ""),
-        (noted(NoteSummary(50, 90, 30, 10), 301), ["ok"], ""),
-        (noted(NoteSummary(50, 90, 30, 10), 299), ["warn"], "about 30 messages that were finished"),
-        (noted(NoteSummary(20, 50, 29, 1), 299), ["ok"], ""),
-        (noted(NoteSummary(20, 60, 39, 1), 299), ["warn"], "about 10 messages"),
-        (noted(NoteSummary(70, 90, 19, 1), 299), ["warn"], "about 19 messages"),
-        (replace(noted(NoteSummary(50, 90, 30, 10)), offsets={}), ["note"], "has no offset that it belongs to"),
-        (noted(None, problem="no note"), ["warn"], "cannot be read"),
-        (replace(ALL_OURS, acks={partition("t:2"): AckNode(None, None, "no rights")}), ["unknown"], "no rights"),
-    ],
+test_void_note = table(
+    "void-note",
+    (noted(NoteSummary(50, 90, 30, 10)), ["ok"], ""),
+    (noted(NoteSummary(50, 90, 30, 10), 301), ["ok"], ""),
+    (noted(NoteSummary(50, 90, 30, 10), 299), ["warn"], "about 30 messages that were finished"),
+    (noted(NoteSummary(20, 50, 29, 1), 299), ["ok"], ""),
+    (noted(NoteSummary(20, 60, 39, 1), 299), ["warn"], "about 10 messages"),
+    (noted(NoteSummary(70, 90, 19, 1), 299), ["warn"], "about 19 messages"),
+    (replace(noted(NoteSummary(50, 90, 30, 10)), offsets={}), ["note"], "has no offset that it belongs to"),
+    (noted(None, problem="no note"), ["warn"], "cannot be read"),
+    (replace(ALL_OURS, acks={partition("t:2"): AckNode(None, None, "no rights")}), ["unknown"], "no rights"),
     ids=["counts", "newer", "void", "nothing beyond", "in the middle", "rewound", "no offset", "damaged", "unread"],
 )
-def test_void_note(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("void-note", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (lent(), ["ok"], ""),
-        (lent(borrower="g_gone"), ["warn"], "g_gone has slots of t-2 on loan and is not in the group"),
-        (lent(borrower="g_gone", age=5.0), ["note"], "is not in the group"),
-        (with_problem(lent(borrower="g_gone"), "/consumers/g/ids"), ["unknown"], "whether g_gone is in the group"),
-        (lent(session=9), ["warn"], "is not the owner any more"),
-        (without_owner(lent(), "t:2"), ["warn"], "nobody owns t-2"),
-        (with_problem(without_owner(lent(), "t:2"), "/consumers/g/owners/t"), ["unknown"], "who owns t-2"),
-        (lent(slots=0, borrower="g_gone"), ["ok"], ""),
-        (lent(slots=None, problem="it is not JSON"), ["warn"], "cannot be read"),
-        (lent(slots=None, problem="no rights", stat=None), ["unknown"], "was not read: no rights"),
-    ],
+test_lost_loan = table(
+    "lost-loan",
+    (lent(), ["ok"], ""),
+    (lent(borrower="g_gone"), ["warn"], "g_gone has slots of t-2 on loan and is not in the group"),
+    (lent(borrower="g_gone", age=5.0), ["note"], "is not in the group"),
+    (with_problem(lent(borrower="g_gone"), "/consumers/g/ids"), ["unknown"], "whether g_gone is in the group"),
+    (lent(session=9), ["warn"], "is not the owner any more"),
+    (without_owner(lent(), "t:2"), ["warn"], "nobody owns t-2"),
+    (with_problem(without_owner(lent(), "t:2"), "/consumers/g/owners/t"), ["unknown"], "who owns t-2"),
+    (lent(slots=0, borrower="g_gone"), ["ok"], ""),
+    (lent(slots=None, problem="it is not JSON"), ["warn"], "cannot be read"),
+    (lent(slots=None, problem="no rights", stat=None), ["unknown"], "was not read: no rights"),
 )
-def test_lost_loan(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("lost-loan", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
 def aged(start: int | None, *listed: int) -> GroupSnapshot:
@@ -195,24 +166,18 @@ def aged(start: int | None, *listed: int) -> GroupSnapshot:
     return with_log(pointing(ALL_OURS, {"t:0": pointers(len(listed), 0, *listed)}), "t:0", start=start, end=10_000)
 
 
-@pytest.mark.parametrize(
-    ("snapshots", "expected", "text"),
-    [
-        ([aged(0, 1)], ["ok"], ""),
-        ([aged(5_000, 9_000)], ["ok"], ""),
-        ([aged(5_000, 5_100)], ["warn"], "about to delete the message at offset 5,100 of t-0, which is parked"),
-        ([aged(5_000, 4_000, 5_100)], ["error"], "retention has deleted 1 message of t-0"),
-        ([aged(4_000, 5_100), later(aged(5_000, 5_100), 3600)], ["warn"], "about to delete"),
-        ([aged(4_999, 5_100), later(aged(5_000, 5_100), 3600)], ["ok"], ""),
-        ([aged(5_000, 5_100), later(aged(5_000, 5_100), 3600)], ["ok"], ""),
-        ([aged(None, 1)], ["unknown"], "are still there"),
-    ],
+test_pointer_retention = table(
+    "pointer-retention",
+    ([aged(0, 1)], ["ok"], ""),
+    ([aged(5_000, 9_000)], ["ok"], ""),
+    ([aged(5_000, 5_100)], ["warn"], "about to delete the message at offset 5,100 of t-0, which is parked"),
+    ([aged(5_000, 4_000, 5_100)], ["error"], "retention has deleted 1 message of t-0"),
+    ([aged(4_000, 5_100), later(aged(5_000, 5_100), 3600)], ["warn"], "about to delete"),
+    ([aged(4_999, 5_100), later(aged(5_000, 5_100), 3600)], ["ok"], ""),
+    ([aged(5_000, 5_100), later(aged(5_000, 5_100), 3600)], ["ok"], ""),
+    ([aged(None, 1)], ["unknown"], "are still there"),
     ids=["nothing deleted", "far", "near", "passed", "soon", "slowly", "at rest", "unknown"],
 )
-def test_pointer_retention(snapshots: list[GroupSnapshot], expected: list[str], text: str) -> None:
-    found = diagnosed("pointer-retention", *snapshots)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tests.unit.operations.doctor.cases import (
     healthy,
     levels,
     sessions,
+    table,
     with_log,
     with_member,
     with_problem,
@@ -62,23 +63,19 @@ def test_a_member_with_another_chroot_is_told() -> None:
     assert "name the chroot /other, the group was read in /kafka" in found.text
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected"),
-    [
-        (healthy(), ["ok"]),
-        (healthy(acls={**OPEN, "/consumers/g/offsets/t": "sasl:a=cdrwa, world:anyone=r"}), ["warn"]),
-        # as Scala members with a login make them: only registrations are open
-        (
-            healthy(acls={p: r if p.endswith("ids") else "sasl:a=cdrwa, world:anyone=r" for p, r in OPEN.items()}),
-            ["ok"],
-        ),
-        (healthy(acls={}), ["unknown"]),
-        (with_problem(healthy(), "/consumers/g/owners/t/1", FORBIDDEN_NODE), ["warn"]),
-        (healthy(zookeeper=""), ["unknown"]),
-    ],
+test_acl = table(
+    "acl",
+    (healthy(), ["ok"]),
+    (healthy(acls={**OPEN, "/consumers/g/offsets/t": "sasl:a=cdrwa, world:anyone=r"}), ["warn"]),
+    # as Scala members with a login make them: only registrations are open
+    (
+        healthy(acls={p: r if p.endswith("ids") else "sasl:a=cdrwa, world:anyone=r" for p, r in OPEN.items()}),
+        ["ok"],
+    ),
+    (healthy(acls={}), ["unknown"]),
+    (with_problem(healthy(), "/consumers/g/owners/t/1", FORBIDDEN_NODE), ["warn"]),
+    (healthy(zookeeper=""), ["unknown"]),
 )
-def test_acl(snapshot: GroupSnapshot, expected: list[str]) -> None:
-    assert levels(diagnosed("acl", snapshot)) == expected
 
 
 def test_a_forbidden_node_is_told_once_as_a_warning() -> None:

@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 from tests.group_snapshots import NOW, stat
-from tests.unit.operations.doctor.cases import (
-    OURS,
-    diagnosed,
-    healthy,
-    later,
-    levels,
-    with_member,
-    with_problem,
-)
+from tests.unit.operations.doctor.cases import OURS, diagnosed, healthy, later, levels, table, with_member, with_problem
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot
 
@@ -36,16 +28,12 @@ def owning(a: str, c: str, **more: Any) -> GroupSnapshot:
     return healthy(members=THREE, extra={}, owners=owners, logs=TWELVE, offsets={}, **more)
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected"),
-    [
-        (healthy(), ["ok"]),
-        (with_member(healthy(), "g_a", "no JSON"), ["error"]),
-        (UNREAD, ["unknown"]),
-    ],
+test_unreadable_registration = table(
+    "unreadable-registration",
+    (healthy(), ["ok"]),
+    (with_member(healthy(), "g_a", "no JSON"), ["error"]),
+    (UNREAD, ["unknown"]),
 )
-def test_unreadable_registration(snapshot: GroupSnapshot, expected: list[str]) -> None:
-    assert levels(diagnosed("unreadable-registration", snapshot)) == expected
 
 
 def test_a_persistent_unreadable_registration_is_deleted() -> None:
@@ -54,18 +42,14 @@ def test_a_persistent_unreadable_registration_is_deleted() -> None:
     assert found.remedy.endswith("delete -v 4 /consumers/g/ids/g_a")
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected"),
-    [
-        (healthy(), ["ok"]),
-        (with_member(healthy(), "g_b", ephemeral_owner=1), ["warn"]),
-        (with_member(healthy(), "g_b", ephemeral_owner=0), ["error"]),
-        (healthy(extra={"g_a": {**OURS, "pid": "7"}, "g_b": {**OURS, "pid": "7"}}), ["note"]),
-        (healthy(extra={"g_a": {**OURS, "pid": "7"}, "g_b": {**OURS, "pid": "8"}}), ["ok"]),
-    ],
+test_double_registration = table(
+    "double-registration",
+    (healthy(), ["ok"]),
+    (with_member(healthy(), "g_b", ephemeral_owner=1), ["warn"]),
+    (with_member(healthy(), "g_b", ephemeral_owner=0), ["error"]),
+    (healthy(extra={"g_a": {**OURS, "pid": "7"}, "g_b": {**OURS, "pid": "7"}}), ["note"]),
+    (healthy(extra={"g_a": {**OURS, "pid": "7"}, "g_b": {**OURS, "pid": "8"}}), ["ok"]),
 )
-def test_double_registration(snapshot: GroupSnapshot, expected: list[str]) -> None:
-    assert levels(diagnosed("double-registration", snapshot)) == expected
 
 
 def test_a_registration_without_a_stat_is_unknown() -> None:
@@ -146,11 +130,7 @@ def test_idle_members(members: Any, extra: Any, expected: str, text: str) -> Non
 
 @pytest.mark.parametrize(
     ("snapshot", "expected"),
-    [
-        (healthy(), "ok"),
-        (healthy(members={"g_a": {"t": 1}, "g_b": {"t": 9}}), "note"),
-        (healthy(members={}), "ok"),
-    ],
+    [(healthy(), "ok"), (healthy(members={"g_a": {"t": 1}, "g_b": {"t": 9}}), "note"), (healthy(members={}), "ok")],
 )
 def test_idle_threads(snapshot: GroupSnapshot, expected: str) -> None:
     assert levels(diagnosed("idle-threads", snapshot)) == [expected]
@@ -173,19 +153,15 @@ def test_membership_size(members: int, expected: list[str]) -> None:
 CALM = replace(healthy(), ids_node=stat(age=7200, cversion=10))
 
 
-@pytest.mark.parametrize(
-    ("snapshots", "expected"),
-    [
-        ([CALM, later(CALM, 600)], ["ok"]),
-        ([CALM, later(CALM, 600, ids_node=stat(age=7200, cversion=30))], ["warn"]),
-        ([CALM, later(CALM, 60, ids_node=stat(age=7200, cversion=12))], ["ok"]),
-        ([CALM, later(CALM, 60, ids_node=stat(age=100, cversion=99))], ["unknown"]),
-        ([CALM], ["unknown"]),
-        ([healthy(members={})], ["ok"]),
-    ],
+test_flapping = table(
+    "flapping",
+    ([CALM, later(CALM, 600)], ["ok"]),
+    ([CALM, later(CALM, 600, ids_node=stat(age=7200, cversion=30))], ["warn"]),
+    ([CALM, later(CALM, 60, ids_node=stat(age=7200, cversion=12))], ["ok"]),
+    ([CALM, later(CALM, 60, ids_node=stat(age=100, cversion=99))], ["unknown"]),
+    ([CALM], ["unknown"]),
+    ([healthy(members={})], ["ok"]),
 )
-def test_flapping(snapshots: list[GroupSnapshot], expected: list[str]) -> None:
-    assert levels(diagnosed("flapping", *snapshots)) == expected
 
 
 def test_young_members_of_an_old_group_are_noted() -> None:
@@ -198,17 +174,13 @@ BRIDGE = {**OURS, "coordination": "kafka"}
 JAVA = BrokersMember("m-1", "java-1", "h", assignment=(TopicPartition("t", 0),))
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected"),
-    [
-        (healthy(), ["ok"]),
-        (healthy(other_nodes={"/consumers/g/broadcast": stat(), "/consumers/g/broadcast/g_x": stat()}), ["error"]),
-        (healthy(other_nodes={"/consumers/g/broadcast": stat()}), ["ok"]),
-        (healthy(extra={"g_b": BRIDGE}), ["note"]),
-        (healthy(brokers_group=BrokersGroup("Stable", members=(JAVA,))), ["error"]),
-        (healthy(extra={"g_a": BRIDGE, "g_b": BRIDGE}), ["ok"]),
-        (healthy(brokers_group=None), ["unknown"]),
-    ],
+test_mixed_coordination = table(
+    "mixed-coordination",
+    (healthy(), ["ok"]),
+    (healthy(other_nodes={"/consumers/g/broadcast": stat(), "/consumers/g/broadcast/g_x": stat()}), ["error"]),
+    (healthy(other_nodes={"/consumers/g/broadcast": stat()}), ["ok"]),
+    (healthy(extra={"g_b": BRIDGE}), ["note"]),
+    (healthy(brokers_group=BrokersGroup("Stable", members=(JAVA,))), ["error"]),
+    (healthy(extra={"g_a": BRIDGE, "g_b": BRIDGE}), ["ok"]),
+    (healthy(brokers_group=None), ["unknown"]),
 )
-def test_mixed_coordination(snapshot: GroupSnapshot, expected: list[str]) -> None:
-    assert levels(diagnosed("mixed-coordination", snapshot)) == expected

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from tests.group_snapshots import NOW, partition
-from tests.unit.operations.doctor.cases import diagnosed, healthy, levels, with_log, with_offset, with_problem
+from tests.unit.operations.doctor.cases import diagnosed, healthy, levels, table, with_log, with_offset, with_problem
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, KafkaOffset, MemberNode, TopicNode
 
@@ -15,25 +13,19 @@ LOGS = {f"t:{n}": (0, 100) for n in range(4)}
 OTHER_TOPIC = healthy(offsets={"old:0": 3, "t:0": 50}, logs={**LOGS, "old:0": (0, 9)})
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (healthy(), ["ok"], ""),
-        (healthy(offsets={"gone:0": 3, "gone:1": 3}), ["warn"], "topic gone does not exist, but has 2 offsets"),
-        (healthy(offsets={"t:4": 3}), ["warn"], "topic t has 4 partitions; 1 offsets are of others"),
-        (OTHER_TOPIC, ["note"], "no member subscribes to topic old"),
-        (replace(OTHER_TOPIC, members={}), ["ok"], ""),
-        (with_problem(healthy(), "/brokers/topics"), ["unknown"], "which topics exist"),
-        (with_problem(healthy(offsets={"x:0": 1}), "/brokers/topics/x"), ["unknown"], "whether topic x exists"),
-        (with_problem(healthy(offsets={"x:0": 1}), "topic 'x'", "TOPIC_AUTHORIZATION_FAILED"), ["unknown"], "FAILED"),
-        (with_problem(healthy(zookeeper="", topics={}), "brokers", "no broker answers"), ["unknown"], "no broker"),
-        (replace(healthy(), topics={"t": TopicNode((), NOW, "no JSON")}), ["unknown"], "no JSON"),
-    ],
+test_dead_offsets = table(
+    "dead-offsets",
+    (healthy(), ["ok"], ""),
+    (healthy(offsets={"gone:0": 3, "gone:1": 3}), ["warn"], "topic gone does not exist, but has 2 offsets"),
+    (healthy(offsets={"t:4": 3}), ["warn"], "topic t has 4 partitions; 1 offsets are of others"),
+    (OTHER_TOPIC, ["note"], "no member subscribes to topic old"),
+    (replace(OTHER_TOPIC, members={}), ["ok"], ""),
+    (with_problem(healthy(), "/brokers/topics"), ["unknown"], "which topics exist"),
+    (with_problem(healthy(offsets={"x:0": 1}), "/brokers/topics/x"), ["unknown"], "whether topic x exists"),
+    (with_problem(healthy(offsets={"x:0": 1}), "topic 'x'", "TOPIC_AUTHORIZATION_FAILED"), ["unknown"], "FAILED"),
+    (with_problem(healthy(zookeeper="", topics={}), "brokers", "no broker answers"), ["unknown"], "no broker"),
+    (replace(healthy(), topics={"t": TopicNode((), NOW, "no JSON")}), ["unknown"], "no JSON"),
 )
-def test_dead_offsets(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("dead-offsets", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
 def test_an_unreadable_member_may_subscribe_to_any_topic() -> None:
@@ -52,34 +44,24 @@ def test_dead_offsets_are_pruned_dry_first() -> None:
 ANEW = replace(healthy(), topics={"t": TopicNode((0, 1, 2, 3), NOW - 1_000)})
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (healthy(), ["ok"], ""),
-        (with_log(healthy(), "t:1", start=60), ["error"], "10 messages were deleted before they were read"),
-        (with_log(healthy(), "t:1", end=40), ["error"], "smallest repeats 40 messages"),
-        (with_log(ANEW, "t:1", end=40), ["error", "warn", "warn", "warn"], "the topic was created anew. auto"),
-        (with_log(healthy(), "t:1", start=None), ["unknown"], "the logs of t:1 were not read"),
-        (with_offset(healthy(), "t:1", -1), ["ok"], ""),
-        (healthy(kafka_offsets={partition("t:1"): KafkaOffset(101)}), ["error"], "in Kafka lies beyond"),
-    ],
+test_offset_outside_log = table(
+    "offset-outside-log",
+    (healthy(), ["ok"], ""),
+    (with_log(healthy(), "t:1", start=60), ["error"], "10 messages were deleted before they were read"),
+    (with_log(healthy(), "t:1", end=40), ["error"], "smallest repeats 40 messages"),
+    (with_log(ANEW, "t:1", end=40), ["error", "warn", "warn", "warn"], "the topic was created anew. auto"),
+    (with_log(healthy(), "t:1", start=None), ["unknown"], "the logs of t:1 were not read"),
+    (with_offset(healthy(), "t:1", -1), ["ok"], ""),
+    (healthy(kafka_offsets={partition("t:1"): KafkaOffset(101)}), ["error"], "in Kafka lies beyond"),
 )
-def test_offset_outside_log(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("offset-outside-log", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected"),
-    [
-        (healthy(), ["ok"]),
-        (with_offset(healthy(), "t:1", None, "not a number: b'12 '", version=9), ["error"]),
-        (with_offset(healthy(), "t:1", None, "-1 means that there is none"), ["note"]),
-    ],
+test_offset_not_a_number = table(
+    "offset-not-a-number",
+    (healthy(), ["ok"]),
+    (with_offset(healthy(), "t:1", None, "not a number: b'12 '", version=9), ["error"]),
+    (with_offset(healthy(), "t:1", None, "-1 means that there is none"), ["note"]),
 )
-def test_offset_not_a_number(snapshot: GroupSnapshot, expected: list[str]) -> None:
-    assert levels(diagnosed("offset-not-a-number", snapshot)) == expected
 
 
 def test_an_offset_that_is_no_number_shows_bytes_and_version() -> None:
@@ -99,19 +81,15 @@ def stores(zookeeper: int, kafka: int, age_ms: int) -> GroupSnapshot:
     return replace(made, kafka_offsets={partition("t:1"): KafkaOffset(kafka)})
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected"),
-    [
-        (healthy(), ["ok"]),
-        (stores(50, 50, 60_000), ["ok"]),
-        (stores(50, 47, 60_000), ["warn"]),
-        (stores(50, 47, 1_000), ["note"]),
-        (replace(healthy(), kafka_offsets=None), ["unknown"]),
-        (healthy(kafka_offsets=None, offsets={}), ["ok"]),
-    ],
+test_stores_disagree = table(
+    "stores-disagree",
+    (healthy(), ["ok"]),
+    (stores(50, 50, 60_000), ["ok"]),
+    (stores(50, 47, 60_000), ["warn"]),
+    (stores(50, 47, 1_000), ["note"]),
+    (replace(healthy(), kafka_offsets=None), ["unknown"]),
+    (healthy(kafka_offsets=None, offsets={}), ["ok"]),
 )
-def test_stores_disagree(snapshot: GroupSnapshot, expected: list[str]) -> None:
-    assert levels(diagnosed("stores-disagree", snapshot)) == expected
 
 
 def test_stores_that_disagree_show_the_difference() -> None:

@@ -15,6 +15,7 @@ from tests.unit.operations.doctor.cases import (
     later,
     levels,
     sessions,
+    table,
     with_member,
     with_owner,
     with_problem,
@@ -33,18 +34,14 @@ ORPHAN = with_owner(healthy(), "t:1", ephemeral_owner=77)
 UNREAD = with_problem(healthy(), "/consumers/g/owners/t")
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected"),
-    [
-        (healthy(), ["ok"]),
-        (with_owner(healthy(), "t:1", ephemeral_owner=0, version=3), ["error"]),
-        (UNREAD, ["unknown"]),
-        (with_problem(healthy(), "ZooKeeper zk:2181", "the rest was not read: gone"), ["unknown"]),
-        (healthy(zookeeper="", bootstrap="b:9092"), ["unknown"]),
-    ],
+test_persistent_owner = table(
+    "persistent-owner",
+    (healthy(), ["ok"]),
+    (with_owner(healthy(), "t:1", ephemeral_owner=0, version=3), ["error"]),
+    (UNREAD, ["unknown"]),
+    (with_problem(healthy(), "ZooKeeper zk:2181", "the rest was not read: gone"), ["unknown"]),
+    (healthy(zookeeper="", bootstrap="b:9092"), ["unknown"]),
 )
-def test_persistent_owner(snapshot: GroupSnapshot, expected: list[str]) -> None:
-    assert levels(diagnosed("persistent-owner", snapshot)) == expected
 
 
 def test_a_persistent_owner_is_deleted_with_its_version() -> None:
@@ -92,21 +89,15 @@ def test_an_orphan_names_the_address_of_the_live_client() -> None:
     assert "10.0.0.9:1" in found.remedy
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (healthy(), ["ok"], ""),
-        (with_owner(healthy(), "t:1", "g_gone-0"), ["error"], "its member is not registered"),
-        (with_owner(healthy(), "t:1", "g_a-7"), ["error"], "the member has other threads"),
-        (with_owner(healthy(), "t:1", "g_gone-0", ephemeral_owner=77), ["ok"], ""),
-        (with_owner(healthy(), "t:1", "g_gone-0", ephemeral_owner=0), ["error"], "its member is not registered"),
-        (with_member(healthy(), "g_a", "no JSON"), ["ok"], ""),
-    ],
+test_unknown_owner = table(
+    "unknown-owner",
+    (healthy(), ["ok"], ""),
+    (with_owner(healthy(), "t:1", "g_gone-0"), ["error"], "its member is not registered"),
+    (with_owner(healthy(), "t:1", "g_a-7"), ["error"], "the member has other threads"),
+    (with_owner(healthy(), "t:1", "g_gone-0", ephemeral_owner=77), ["ok"], ""),
+    (with_owner(healthy(), "t:1", "g_gone-0", ephemeral_owner=0), ["error"], "its member is not registered"),
+    (with_member(healthy(), "g_a", "no JSON"), ["ok"], ""),
 )
-def test_unknown_owner(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("unknown-owner", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
 def test_an_unreadable_owner_is_unknown() -> None:
@@ -115,24 +106,18 @@ def test_an_unreadable_owner_is_unknown() -> None:
     assert levels(diagnosed("unknown-owner", forbidden)) == ["unknown"]
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (healthy(), ["ok"], ""),
-        (SCALA_ONLY, ["error"], "nobody owns 2 partitions, which g_c should own; it gave up"),
-        (without_owner(healthy(), "t:3"), ["error"], "which g_b should own; it cannot claim them"),
-        (UNREAD, ["unknown"], "not all nodes were read"),
-        (healthy(members={}), ["ok"], ""),
-        # the last change is so young that a rebalance may be under way
-        (replace(SCALA_ONLY, taken=NOW - 43_000), ["note"], "may be under way"),
-        # the last change under ids left no time
-        (replace(SCALA_ONLY, ids_node=stat(pzxid=900)), ["warn"], "or stuck"),
-    ],
+test_unowned_partition = table(
+    "unowned-partition",
+    (healthy(), ["ok"], ""),
+    (SCALA_ONLY, ["error"], "nobody owns 2 partitions, which g_c should own; it gave up"),
+    (without_owner(healthy(), "t:3"), ["error"], "which g_b should own; it cannot claim them"),
+    (UNREAD, ["unknown"], "not all nodes were read"),
+    (healthy(members={}), ["ok"], ""),
+    # the last change is so young that a rebalance may be under way
+    (replace(SCALA_ONLY, taken=NOW - 43_000), ["note"], "may be under way"),
+    # the last change under ids left no time
+    (replace(SCALA_ONLY, ids_node=stat(pzxid=900)), ["warn"], "or stuck"),
 )
-def test_unowned_partition(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("unowned-partition", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
 @pytest.mark.parametrize("check", ["idle-member", "member-clock", "mixed-strategies"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.group_snapshots import NOW, partition
-from tests.unit.operations.doctor.cases import diagnosed, healthy, later, levels, with_log, with_owner
+from tests.unit.operations.doctor.cases import diagnosed, healthy, later, levels, table, with_log, with_owner
 from zkconsumer.operations.doctor.progress import STANDS_STILL_MS
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot, KafkaOffset
 
@@ -34,18 +34,14 @@ def test_owners_that_do_not_move_are_an_error_at_one_look() -> None:
     assert "h1" in ours.remedy
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected"),
-    [
-        pytest.param(later(waiting(), LIMIT - 6), ["ok"], id="not yet"),
-        pytest.param(later(waiting(), LIMIT - 4), ["error", "error"], id="at the limit"),
-        pytest.param(later(waiting(-3600 + 1), 3600), ["ok"], id="a message after an idle hour"),
-        pytest.param(later(healthy(logs={f"t:{n}": (0, 50) for n in range(4)}), 3600), ["ok"], id="nothing waits"),
-        pytest.param(later(healthy(), 3600), ["unknown"], id="the time of the message is unknown"),
-    ],
+test_one_look = table(
+    "standing-still",
+    pytest.param((later(waiting(), LIMIT - 6), ["ok"]), id="not yet"),
+    pytest.param((later(waiting(), LIMIT - 4), ["error", "error"]), id="at the limit"),
+    pytest.param((later(waiting(-3600 + 1), 3600), ["ok"]), id="a message after an idle hour"),
+    pytest.param((later(healthy(logs={f"t:{n}": (0, 50) for n in range(4)}), 3600), ["ok"]), id="nothing waits"),
+    pytest.param((later(healthy(), 3600), ["unknown"]), id="the time of the message is unknown"),
 )
-def test_one_look(snapshot: GroupSnapshot, expected: list[str]) -> None:
-    assert levels(diagnosed("standing-still", snapshot)) == expected
 
 
 def test_offsets_in_kafka_are_unknown_at_one_look_not_ok() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.group_snapshots import NOW, group_snapshot, stat
 from tests.unit.operations.serving.watched import OURS, at, watched
+from tests.values import present
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot, KafkaOffset, OffsetNode
 from zkconsumer.operations.serving.burrow_answers import BurrowCluster
@@ -22,8 +23,7 @@ END = NOW + 51_000
 def ask(path: str, *snapshots: GroupSnapshot, now: int = END) -> tuple[int, Any]:
     """Status and document of ``/v3/kafka/<path>``."""
     cluster = BurrowCluster("local", {"g": watched(*(snapshots or MINUTE))}, now, "here", 10.0)
-    answer = cluster.answer(f"/v3/kafka/{path}", tuple(path.split("/")) if path else ())
-    assert answer is not None
+    answer = present(cluster.answer(f"/v3/kafka/{path}", tuple(path.split("/")) if path else ()))
     return answer.status, json.loads(json.dumps(answer.document))
 
 
