@@ -23,6 +23,9 @@ settings.load_profile("zkconsumer")
 
 _ROOT = Path(__file__).resolve().parent.parent
 
+# The optimizing compiler takes more processor time than it saves: half of that of a Spark session.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
+
 # Python processes that tests start need the ``tests`` package as well, whatever folder they are started in.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     dict.fromkeys([str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])

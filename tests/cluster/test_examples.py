@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -47,6 +48,7 @@ def run(code: str, cluster: DevCluster, topic: str, folder: Path | None = None) 
             "PATH": "/usr/bin:/bin",
             "HOME": str(Path.home()),
             "JAVA_HOME": str(java_home_for_spark()),
+            "JDK_JAVA_OPTIONS": os.environ["JDK_JAVA_OPTIONS"],
             # Spark lists the modules of the path, and those of an editable installation are not to be listed; that it
             # finds the installed one is tested with a wheel
             "PYTHONPATH": str(ROOT / "zkconsumer" / "spark" / "discovered"),
