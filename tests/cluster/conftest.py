@@ -10,7 +10,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -26,14 +25,6 @@ from zkconsumer.devcluster import DevCluster, JavaNotFoundError, java
 TICK_MS = 500  # sessions may then be as short as a second
 _FLUSH_S = 30.0
 _numbers = itertools.count(1)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.java)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -39,7 +39,7 @@ def test_streams_run_both_ways_in_every_tier() -> None:
 
 
 def test_a_second_run_grows_with_the_tier() -> None:
-    sizes = [len([file for file in FILES if not one_way_only(ROOT / file, tier)]) for tier in Tier]
+    sizes = [len([file for file in FILES if not one_way_only(ROOT / file, tier)]) for tier in list(Tier)[:3]]
     assert 0 < sizes[0] < sizes[1] < sizes[2] < len(FILES)
 
 
@@ -48,8 +48,10 @@ def test_nothing_runs_twice_that_does_not_run_once() -> None:
     assert twice == []
 
 
-def test_the_highest_tier_leaves_no_file_out() -> None:
-    assert [file for file in FILES if left_out(ROOT / file, Tier.ALL)] == []
+def test_every_file_is_in_the_tier_of_all_or_in_the_campaigns() -> None:
+    campaigns = {file for file in FILES if not left_out(ROOT / file, Tier.CAMPAIGNS)}
+    assert campaigns == {file for file in FILES if left_out(ROOT / file, Tier.ALL)}
+    assert 0 < len(campaigns) < 10
 
 
 def test_the_quick_tier_starts_no_server() -> None:
