@@ -16,12 +16,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
-from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.in_process import Reader, kafka_offsets, offsets_of
+from tests.cluster.kafka_tools import tool
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.member_process import QUICK, MemberProcess
 from tests.cluster.our_member import OurMember
-from tests.cluster.test_offset_storage import kafka_offsets
-from tests.cluster.test_old_tools import tool
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector, cli
 from zkconsumer.devcluster import DevCluster
