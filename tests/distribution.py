@@ -1,7 +1,7 @@
 """The distribution of a whole tier's files to the workers of xdist.
 
 A worker runs all tests of a file, because they share servers. Files of one line of ``TOGETHER`` also go to one worker:
-each worker starts a Spark session of its own, which takes longer than most tests of Spark.
+a worker starts a Spark session, and a cluster of each release of Kafka, which take longer than most of their tests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ FIRST = (
 )
 """Files and folders in the order of their begin. The longest begin first: otherwise the last one keeps all waiting."""
 
-TOGETHER = (("tests/spark/test_batch.py", "tests/spark/test_stream.py"),)
+TOGETHER = (
+    ("tests/spark/test_batch.py", "tests/spark/test_stream.py"),
+    tuple(f"tests/cluster/test_{name}.py" for name in ("brokers", "generations", "devcluster", "group_requests")),
+)
 
 
 @cache
@@ -49,9 +52,13 @@ def start_order(path: Path) -> int:
     return len(FIRST)
 
 
+def unit_of(file: str) -> str:
+    """Return the first file of those that go to one worker together with this one."""
+    return next((line[0] for line in TOGETHER if file in line), file)
+
+
 class FilesByServers(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """The distribution ``loadfile`` of xdist, where the files of a line of ``TOGETHER`` count as one file."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = str(super()._split_scope(nodeid))
-        return next((line[0] for line in TOGETHER if file in line), file)
+        return unit_of(super()._split_scope(nodeid))
