@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 from threading import enumerate as living
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests.tiers import Tier, left_out, one_way_only, tier_of_item
+from tests.distribution import FilesByServers, start_order
+from tests.tiers import Tier, left_out, marks_of, one_way_only, tier_of_item
 from tests.timing import eventually
 from zkconsumer.version import DATA_PLANE
 
@@ -23,6 +25,9 @@ settings.load_profile("zkconsumer")
 
 _ROOT = Path(__file__).resolve().parent.parent
 
+# The optimizing compiler takes more processor time than it saves: half of that of a Spark session.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
+
 # Python processes that tests start need the ``tests`` package as well, whatever folder they are started in.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     dict.fromkeys([str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
@@ -31,7 +36,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     names = [tier.name.lower() for tier in Tier]
-    parser.addoption("--tier", choices=names, default="all", help="run the tests of this tier and of those below it")
+    parser.addoption("--tier", choices=names, help="run the tests of this tier of tests/tiers.py (default: all tests)")
     parser.addoption("--both-ways", action="store_true", help="run only the tests that ZKCONSUMER_PURE=1 is for")
 
 
@@ -39,25 +44,38 @@ def pytest_report_header() -> str:
     return f"data plane: {DATA_PLANE}"
 
 
-def _chosen(config: pytest.Config) -> Tier:
-    return Tier[config.getoption("tier").upper()]
+def _chosen(config: pytest.Config) -> Tier | None:
+    name = config.getoption("tier")
+    return None if name is None else Tier[name.upper()]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out whole files of higher tiers. None lets pytest decide."""
-    chosen = _chosen(config)
-    if left_out(collection_path, chosen):
+    """Leave out whole files of other tiers, and those that need no second run. None lets pytest decide."""
+    chosen, second_run = _chosen(config), config.getoption("both_ways")
+    if chosen is not None and left_out(collection_path, chosen):
         return True
-    return True if config.getoption("both_ways") and one_way_only(collection_path, chosen) else None
+    return True if second_run and one_way_only(collection_path, chosen or Tier.ALL) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out single tests of higher tiers, and those that need no second run."""
-    chosen, second_run = _chosen(config), config.getoption("both_ways")
-    left = [item for item in items if tier_of_item(item) > chosen or (second_run and "one_way" in item.keywords)]
+    """Leave out single tests of other tiers and of the second run. Mark the others by their folder."""
+    chosen, second_run = _chosen(config) or Tier.CAMPAIGNS, config.getoption("both_ways")
+    kept, left = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        leaves = tier_of_item(item) > chosen or (second_run and "one_way" in item.keywords)
+        (left if leaves else kept).append(item)
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+    items[:] = sorted(kept, key=lambda item: start_order(item.path))
+    for item in items:
+        for mark in marks_of(item.path):
+            item.add_marker(mark)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Give files that share servers to one worker. None leaves the distribution to xdist."""
+    return FilesByServers(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

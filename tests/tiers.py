@@ -3,11 +3,15 @@
 ``scripts/test --quick``, ``scripts/test`` and ``scripts/test --all`` choose a tier, by pytest's option ``--tier``. Each
 tier contains the tiers below it. A test belongs to the tier of the longest path in ``TIERS`` that contains its file.
 ``@pytest.mark.tier("all")`` puts a single test, or a single parameter, into a higher tier.
+
+``scripts/test --campaigns`` runs samples of the long campaigns, and no other tests. These are whole files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -25,10 +29,12 @@ class Tier(IntEnum):
     STANDARD = 2
     """For every change, 8 minutes: each of ZooKeeper, Kafka, the Scala original, Spark and Docker for real."""
     ALL = 3
-    """Before a merge, 20 minutes: everything, with samples of the long campaigns."""
+    """Before a merge, 20 minutes: everything but the campaigns."""
+    CAMPAIGNS = 4
+    """Before a release, and after a change of what they try: samples of campaigns, other Pythons and PySparks."""
 
 
-_QUICK, _STANDARD, _ALL = Tier
+_QUICK, _STANDARD, _ALL, _CAMPAIGNS = Tier
 
 TIERS = {
     "tests/unit": _QUICK,
@@ -40,8 +46,11 @@ TIERS = {
     "tests/simulation": _STANDARD,
     "tests/typing": _STANDARD,
     "tests/interrupts": _ALL,
+    "tests/interrupts/test_other_pythons.py": _CAMPAIGNS,
     "tests/scale": _ALL,
     "tests/cluster": _ALL,
+    "tests/cluster/test_async_members.py": _CAMPAIGNS,
+    "tests/cluster/test_bench.py": _CAMPAIGNS,
     "tests/cluster/test_columns.py": _STANDARD,
     "tests/cluster/test_consumed.py": _STANDARD,
     "tests/cluster/test_coordinated.py": _STANDARD,
@@ -49,11 +58,14 @@ TIERS = {
     "tests/cluster/test_legacy_member.py": _STANDARD,
     "tests/cluster/test_live.py": _STANDARD,
     "tests/cluster/test_mixed_group.py": _STANDARD,
+    "tests/cluster/test_scale.py": _CAMPAIGNS,
     "tests/databases": _STANDARD,
     "tests/docker": _ALL,
     "tests/docker/test_compose.py": _STANDARD,
     "tests/spark": _ALL,
     "tests/spark/test_batch.py": _STANDARD,
+    "tests/spark/test_many_batches.py": _CAMPAIGNS,
+    "tests/spark/test_older_pyspark.py": _CAMPAIGNS,
     "tests/spark/test_stream.py": _STANDARD,
 }
 
@@ -62,11 +74,10 @@ BOTH_WAYS = {
     "tests/unit/kafka": _STANDARD,
     "tests/unit/fetch": _STANDARD,
     "tests/vectors/test_message_sets.py": _STANDARD,
-    "tests/concurrency": _STANDARD,
+    "tests/concurrency/test_group_machine.py": _STANDARD,
+    "tests/concurrency/test_threads.py": _STANDARD,
     "tests/interrupts": _ALL,
-    "tests/cluster/test_columns.py": _ALL,
     "tests/cluster/test_consumed.py": _ALL,
-    "tests/spark/test_batch.py": _ALL,
 }
 """The tests that ``scripts/test`` runs a second time with ``ZKCONSUMER_PURE=1``, and from which tier on. The first time
 they run compiled code, if there is a C compiler.
@@ -94,6 +105,28 @@ ONE_WAY = frozenset(
 only_plain = pytest.mark.skipif(COMPILED, reason="compiled code reads the clock without Python: nothing can come there")
 
 
+_SERVERS = (pytest.mark.cluster, pytest.mark.java)
+# PySpark warns of versions of pandas that it was not tested with, although nothing here uses pandas.
+_SPARK = (
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+)
+MARKS = {
+    "tests/cluster": _SERVERS,
+    "tests/docker": (pytest.mark.docker,),
+    "tests/faults/test_rows.py": _SERVERS,
+    "tests/spark": (*_SERVERS, *_SPARK),
+}
+"""The marks of all tests of a file or folder."""
+
+
+@cache
+def marks_of(path: Path) -> Sequence[pytest.MarkDecorator]:
+    """Return the marks of a file's tests."""
+    file = path.relative_to(ROOT)
+    return [mark for folder in (file, *file.parents) for mark in MARKS.get(str(folder), ())]
+
+
 def tier_of(path: PurePosixPath) -> Tier:
     """Return the tier of a file, whose path is relative to the repository.
 
@@ -105,15 +138,23 @@ def tier_of(path: PurePosixPath) -> Tier:
     raise KeyError(f"{path} is in no tier: add it to tests/tiers.py")
 
 
+@cache
+def _tier_of_file(path: Path) -> Tier:
+    return tier_of(PurePosixPath(path.relative_to(ROOT)))
+
+
 def tier_of_item(item: pytest.Item) -> Tier:
     """Return the tier of a test: its file's, or that of its marker where that is higher."""
     marked = [Tier[str(marker.args[0]).upper()] for marker in item.iter_markers("tier")]
-    return max(tier_of(PurePosixPath(item.path.relative_to(ROOT))), *marked, Tier.QUICK)
+    return max(_tier_of_file(item.path), *marked, Tier.QUICK)
 
 
 def left_out(path: Path, chosen: Tier) -> bool:
-    """Whether a file has only tests of tiers above the chosen one, so that nothing of it need be imported."""
-    return _is_test_file(path) and tier_of(PurePosixPath(path.relative_to(ROOT))) > chosen
+    """Whether no test of a file runs in the chosen tier, so that nothing of it need be imported."""
+    if not _is_test_file(path):
+        return False
+    tier = _tier_of_file(path)
+    return tier != chosen if chosen is Tier.CAMPAIGNS else tier > chosen
 
 
 def one_way_only(path: Path, chosen: Tier) -> bool:
@@ -121,7 +162,7 @@ def one_way_only(path: Path, chosen: Tier) -> bool:
     if not _is_test_file(path):
         return False
     file = PurePosixPath(path.relative_to(ROOT))
-    if str(file) in ONE_WAY:
+    if str(file) in ONE_WAY or _tier_of_file(path) > chosen:
         return True
     return all(BOTH_WAYS.get(str(folder), chosen + 1) > chosen for folder in (file, *file.parents))
 

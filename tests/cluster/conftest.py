@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
+from contextlib import ExitStack, suppress
+from functools import cache
 from typing import Any, Protocol
 
 import pytest
@@ -28,14 +28,6 @@ _FLUSH_S = 30.0
 _numbers = itertools.count(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.java)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _java() -> None:
     try:
@@ -50,6 +42,26 @@ def cluster() -> Iterator[DevCluster]:
     # Half a minute after its start a broker deletes messages with times of years ago, as some tests produce them.
     with DevCluster(tick_ms=TICK_MS, broker_properties={"log.retention.ms": "-1"}) as shared:
         yield shared
+
+
+ZOOKEEPERS = {"0.8.2.2": "3.4.6", "0.9.0.1": "3.4.6", "0.10.2.2": "3.4.9", "1.1.1": "3.4.10", "2.8.2": "3.8.4"}
+"""Kafka releases, each with a ZooKeeper of its time. Newer ones use the default ZooKeeper."""
+
+
+@pytest.fixture(scope="session")
+def released() -> Iterator[Callable[[str], DevCluster]]:
+    """``released(version)``: a cluster of that Kafka release, up for the rest of the session.
+
+    A test may restart its broker. A broker that did not come back is started again for the next test.
+    """
+    with ExitStack() as stack:
+
+        @cache
+        def made(version: str) -> DevCluster:
+            cluster = DevCluster(kafka_version=version, zookeeper_version=ZOOKEEPERS.get(version), tick_ms=TICK_MS)
+            return stack.enter_context(cluster)
+
+        yield lambda version: made(version).start()
 
 
 def unique(prefix: str) -> str:

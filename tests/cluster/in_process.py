@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from time import time
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from tests.cluster.member_process import Consumed
+from tests.cluster.member_process import QUICK, Consumed
 from tests.timing import eventually, scaled
-from zkconsumer import ConsumerTimeoutException, KafkaStream
+from zkconsumer import ConsumerTimeoutException, KafkaStream, ZookeeperConsumerConnector
 
 
 class Reader:
@@ -105,6 +106,23 @@ class Reader:
             raise self.error
 
 
+@contextmanager
+def connectors(base: Mapping[str, object]) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
+    """Give a function that makes connectors from ``base`` and more properties. All are shut down at the end."""
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(*properties: Mapping[str, object], **more: Any) -> ZookeeperConsumerConnector:
+        given: dict[str, object] = {**QUICK, **base}
+        for some in properties:
+            given.update(some)
+        made.append(ZookeeperConsumerConnector(given, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
 def offsets_of(client: KazooClient, group: str, topic: str) -> dict[int, int]:
     """Return the offset nodes in ZooKeeper: partition -> committed offset."""
     try:
@@ -112,6 +130,19 @@ def offsets_of(client: KazooClient, group: str, topic: str) -> dict[int, int]:
     except NoNodeError:
         return {}
     return {int(name): int(client.get(f"/consumers/{group}/offsets/{topic}/{name}")[0]) for name in names}
+
+
+def kafka_offsets(bootstrap_servers: str, group: str, topic: str, partitions: int = 4) -> dict[int, int]:
+    """Return partition -> committed offset as Kafka's own client reads it."""
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Where
+
+    client = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "log_level": 0})
+    try:
+        answered = client.committed([Where(topic, p) for p in range(partitions)], timeout=scaled(10))
+        return {where.partition: where.offset for where in answered if where.offset >= 0}
+    finally:
+        client.close()
 
 
 def by_range(threads: Iterable[str], partitions: Iterable[int]) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Kafka's own ``kafka-consumer-groups.sh``, for comparisons with ours."""
+"""Kafka's own tools, for comparisons with ours: those of any release, and ``kafka-consumer-groups.sh`` of 3.9.1."""
 
 from __future__ import annotations
 
@@ -30,6 +30,21 @@ _ALREADY_THERE = (
 """What the tools need comes with the broker's jars, and Kafka Connect is not needed."""
 
 
+def tool(version: str, name: str, *arguments: str) -> list[str]:
+    """Return the output lines of a tool of that release."""
+    command = [str(java()), "-Xmx128m", "-cp", os.pathsep.join(map(str, kafka_jars(version))), name, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60))
+    assert "Exception in thread" not in done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+def table(lines: Sequence[str], first: str) -> list[dict[str, str]]:
+    """Return the rows of a printed table by the names in its head, which begins with ``first``."""
+    start = next(n for n, line in enumerate(lines) if line.startswith(first))
+    names = lines[start].split()
+    return [dict(zip(names, line.split(), strict=True)) for line in lines[start + 1 :] if line.strip()]
+
+
 def tools_jars() -> list[Path]:
     """Return the class path of the tools of :data:`VERSION`. Fetched once."""
     tools = resolve(f"org.apache.kafka:kafka-tools:{VERSION}", exclude=_ALREADY_THERE)
@@ -54,7 +69,7 @@ class ConsumerGroupsTool:
 
     def __enter__(self) -> Self:
         command = [
-            *(str(java()), "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+            *(str(java()), "-Xmx192m"),
             *("-cp", os.pathsep.join(map(str, tools_jars())), "ToolRunner", COMMAND),
         ]
         self._process = subprocess.Popen(

@@ -9,10 +9,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
-from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.in_process import Reader, kafka_offsets, offsets_of
+from tests.cluster.kafka_tools import table, tool
 from tests.cluster.legacy_member import LegacyMember
-from tests.cluster.test_offset_storage import kafka_offsets
-from tests.cluster.test_old_tools import table, tool
 from tests.timing import eventually
 from zkconsumer import Whitelist, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import monotonic
@@ -25,7 +25,7 @@ from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_codecs import decode_broker
 
 
-class Generation(NamedTuple):
+class BrokerFeatures(NamedTuple):
     """A broker, its expected request versions, and the features of its messages."""
 
     kafka: str
@@ -44,12 +44,12 @@ def _old(release: str) -> dict[str, Any]:
 
 
 GENERATIONS = [
-    Generation("0.8.2.2", 1, 0, 0, 0, timestamps=False, headers=False, producer=_old("0.8.2.2")),
-    Generation("0.9.0.1", 2, 1, 0, 0, timestamps=False, headers=False, producer=_old("0.9.0.1")),
-    Generation("0.10.2.2", 4, 3, 1, 2, headers=False),
-    Generation("1.1.1", 4, 7, 2, 5),
-    Generation("2.8.2", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
-    Generation("3.9.1", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
+    BrokerFeatures("0.8.2.2", 1, 0, 0, 0, timestamps=False, headers=False, producer=_old("0.8.2.2")),
+    BrokerFeatures("0.9.0.1", 2, 1, 0, 0, timestamps=False, headers=False, producer=_old("0.9.0.1")),
+    BrokerFeatures("0.10.2.2", 4, 3, 1, 2, headers=False),
+    BrokerFeatures("1.1.1", 4, 7, 2, 5),
+    BrokerFeatures("2.8.2", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
+    BrokerFeatures("3.9.1", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
 ]
 
 
@@ -113,18 +113,17 @@ def led(channel: BrokerChannel, topic: str) -> bool:
 
 
 @pytest.fixture(scope="module", params=GENERATIONS, ids=lambda generation: generation.kafka)
-def generation(request: pytest.FixtureRequest) -> Generation:
+def generation(request: pytest.FixtureRequest) -> BrokerFeatures:
     return request.param  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module")
-def old_or_new(generation: Generation) -> Iterator[DevCluster]:
-    with DevCluster(kafka_version=generation.kafka) as cluster:
-        yield cluster
+@pytest.fixture
+def old_or_new(released: Callable[[str], DevCluster], generation: BrokerFeatures) -> DevCluster:
+    return released(generation.kafka)
 
 
 class TestEveryGeneration:
-    def test_versions_follow_the_broker(self, old_or_new: DevCluster, generation: Generation) -> None:
+    def test_versions_follow_the_broker(self, old_or_new: DevCluster, generation: BrokerFeatures) -> None:
         endpoint = registered(old_or_new)
         assert endpoint.generation == generation.node
         with connected(endpoint) as channel:
@@ -136,7 +135,7 @@ class TestEveryGeneration:
             }
             assert {name: version for name, version in channel.versions.items() if name in asked} == asked
 
-    def test_what_was_produced_is_read(self, old_or_new: DevCluster, generation: Generation) -> None:
+    def test_what_was_produced_is_read(self, old_or_new: DevCluster, generation: BrokerFeatures) -> None:
         for codec in generation.codecs:
             topic = unique(f"read-{codec}")
             old_or_new.create_topic(topic, 1)
@@ -159,7 +158,7 @@ class TestEveryGeneration:
                 assert all((r.timestamp > 1.5e12) == generation.timestamps for r in records)
                 assert [r.offset for r in read(channel, topic, 60, start=17)] == list(range(17, 60))
 
-    def test_offsets_and_errors(self, old_or_new: DevCluster, generation: Generation) -> None:
+    def test_offsets_and_errors(self, old_or_new: DevCluster, generation: BrokerFeatures) -> None:
         topic = unique("offsets")
         where, elsewhere = TopicPartition(topic, 0), TopicPartition("no.such.topic", 0)
         old_or_new.create_topic(topic, 1)
@@ -180,7 +179,7 @@ class TestEveryGeneration:
             assert told.errors["no.such.topic"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION
             assert told.leaders == {where: 0}
 
-    def test_where_a_leader_epoch_ends(self, old_or_new: DevCluster, generation: Generation) -> None:
+    def test_where_a_leader_epoch_ends(self, old_or_new: DevCluster, generation: BrokerFeatures) -> None:
         """Brokers from 0.11 on answer it, and their batches carry their epochs."""
         topic = unique("epochs")
         where = TopicPartition(topic, 0)
@@ -196,7 +195,7 @@ class TestEveryGeneration:
             assert (told[1][where].error, told[1][where].end.offset) == (0, -1), "no such epoch yet"
             assert epochs_in(fetch(channel, topic, 0).records, 0, 0) == ((0, 0),)
 
-    def test_a_message_larger_than_the_fetch(self, old_or_new: DevCluster, generation: Generation) -> None:
+    def test_a_message_larger_than_the_fetch(self, old_or_new: DevCluster, generation: BrokerFeatures) -> None:
         """Brokers before 0.10.1 send only the beginning of the batch, newer ones all of it."""
         topic = unique("large")
         where = TopicPartition(topic, 0)
@@ -215,11 +214,10 @@ class TestEveryGeneration:
             assert [len(r.value or b"") for r in batch] == [5000]
 
 
-@pytest.fixture(scope="module")
-def formats() -> Iterator[DevCluster]:
+@pytest.fixture
+def formats(released: Callable[[str], DevCluster]) -> DevCluster:
     """A broker that stores each topic in the format of its configuration."""
-    with DevCluster(kafka_version="1.1.1") as cluster:
-        yield cluster
+    return released("1.1.1")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.conftest import TICK_MS, produce_to, unique
+from tests.cluster.conftest import produce_to, unique
 from tests.cluster.member_process import MemberProcess
 from tests.cluster.our_member import OurMember
 from tests.cluster.peer_members import JavaMember, LibrdkafkaMember
@@ -38,15 +38,7 @@ ROUNDS = {"range": 1, "cooperative-sticky": 2}
 """Rebalances for one change: what changes hands is given up in one and taken in another."""
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[DevCluster]:
-    # without the delay, which makes the first members of a test wait three seconds for others
-    quick = {"group.initial.rebalance.delay.ms": 0}
-    with DevCluster(tick_ms=TICK_MS, broker_properties=quick) as made:
-        yield made
-
-
-class Group:
+class PeerGroup:
     """A group of at most one member of each kind, a producer that never stops, and the coordinator's own view."""
 
     def __init__(self, cluster: DevCluster, strategy: str) -> None:
@@ -157,8 +149,8 @@ class Group:
 
 
 @pytest.fixture(params=["range", "cooperative-sticky"])
-def group(request: pytest.FixtureRequest, cluster: DevCluster) -> Iterator[Group]:
-    made = Group(cluster, request.param)
+def group(request: pytest.FixtureRequest, cluster: DevCluster) -> Iterator[PeerGroup]:
+    made = PeerGroup(cluster, request.param)
     try:
         yield made
     finally:
@@ -166,7 +158,7 @@ def group(request: pytest.FixtureRequest, cluster: DevCluster) -> Iterator[Group
 
 
 @pytest.mark.parametrize("leader", ["ours", "java", "librdkafka"])
-def test_members_of_three_kinds_share_a_group(group: Group, leader: str) -> None:
+def test_members_of_three_kinds_share_a_group(group: PeerGroup, leader: str) -> None:
     others = [kind for kind in ("java", "ours", "librdkafka") if kind != leader]
     changes = 0
     with group.under_load():
@@ -207,6 +199,6 @@ def test_members_of_three_kinds_share_a_group(group: Group, leader: str) -> None
     }
 
 
-def changes_before_java(group: Group) -> int:
+def changes_before_java(group: PeerGroup) -> int:
     """How many members had joined when the Java consumer had, itself included."""
     return next(number for number, (kind, _) in enumerate(group.all, 1) if kind == "java")

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
 from tests.cluster.legacy_member import LegacyMember
-from tests.cluster.test_examples import run
+from tests.cluster.run_example import run_example
 from tests.databases import campaign
 from tests.databases.places import on_sqlite
 from tests.databases.postgres import server, why_none
@@ -51,7 +51,7 @@ def test_the_example_of_sqlite_ends_by_itself(cluster: DevCluster, new_topic: Ne
     """As a reader starts it for the first time. ``example("postgres")`` differs in its end alone."""
     topic = new_topic(4)
     produce_to(cluster.bootstrap_servers, topic, [b"%d" % number for number in range(100)], partitions=4)
-    assert run(example("sqlite"), cluster, topic, tmp_path).splitlines()[-1] == "rows: 100"
+    assert run_example(example("sqlite"), cluster, topic, tmp_path).splitlines()[-1] == "rows: 100"
 
 
 class Application:

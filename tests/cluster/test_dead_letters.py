@@ -27,7 +27,7 @@ MESSAGES = 60
 Connect = Callable[..., ZookeeperConsumerConnector]
 
 
-class Group:
+class HandledGroup:
     """One group that reads one topic."""
 
     def __init__(self, zookeeper: KazooClient, group: str, topic: str) -> None:
@@ -84,11 +84,11 @@ def topic(cluster: DevCluster, new_topic: NewTopic) -> str:
 
 
 @pytest.fixture
-def group(zookeeper: KazooClient, new_group: Callable[[], str], topic: str) -> Group:
-    return Group(zookeeper, new_group(), topic)
+def group(zookeeper: KazooClient, new_group: Callable[[], str], topic: str) -> HandledGroup:
+    return HandledGroup(zookeeper, new_group(), topic)
 
 
-def test_parked_message_is_read_from_its_compressed_batch(group: Group, connector: Connect) -> None:
+def test_parked_message_is_read_from_its_compressed_batch(group: HandledGroup, connector: Connect) -> None:
     def fail_twice(message: Any) -> None:
         if message.offset == 10 and message.attempt < 3:
             raise TimeoutError("the server is away")
@@ -102,7 +102,7 @@ def test_parked_message_is_read_from_its_compressed_batch(group: Group, connecto
 
 
 def test_command_looks_after_a_live_group(
-    group: Group, connector: Connect, cluster: DevCluster, capsys: pytest.CaptureFixture[str]
+    group: HandledGroup, connector: Connect, cluster: DevCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def dead(verb: str, *arguments: str) -> str:
         where = ["--zookeeper", cluster.zookeeper_connect, "--timeout", str(int(scaled(20) * 1000))]
@@ -144,7 +144,9 @@ def consumed(cluster: DevCluster, topic: str, partition: int) -> Any:
     return message
 
 
-def test_dead_letters_reach_a_topic(group: Group, connector: Connect, cluster: DevCluster, new_topic: NewTopic) -> None:
+def test_dead_letters_reach_a_topic(
+    group: HandledGroup, connector: Connect, cluster: DevCluster, new_topic: NewTopic
+) -> None:
     letters = new_topic(2)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     # to a topic that its broker does not name yet, the producer would write by the key, and not by the partition
@@ -166,7 +168,7 @@ def test_dead_letters_reach_a_topic(group: Group, connector: Connect, cluster: D
 
 
 def test_unacknowledged_dead_letter_stops_the_partition(
-    group: Group, connector: Connect, cluster: DevCluster, new_topic: NewTopic
+    group: HandledGroup, connector: Connect, cluster: DevCluster, new_topic: NewTopic
 ) -> None:
     """With ``acks=0`` the producer says that all is well, whether or not the broker got anything."""
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": 0, "log_level": 0})

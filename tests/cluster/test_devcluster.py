@@ -14,7 +14,7 @@ from time import monotonic
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import NewTopic, produce_to, unique
+from tests.cluster.conftest import ZOOKEEPERS, NewTopic, produce_to, unique
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
@@ -167,13 +167,14 @@ def test_a_zookeeper_that_cannot_start_says_why() -> None:
     broken.close()
 
 
-@pytest.mark.parametrize(("kafka", "zookeeper"), [("0.8.2.2", "3.4.6"), ("1.1.1", "3.4.10")])
-def test_brokers_and_zookeepers_of_old_run_as_well(kafka: str, zookeeper: str) -> None:
-    with DevCluster(kafka_version=kafka, zookeeper_version=zookeeper, tick_ms=500) as cluster:
-        assert f"version: {zookeeper}" in cluster.zookeeper.ask("srvr")
-        cluster.create_topic("t", 2)
-        cluster.add_partitions("t", 3)
-        cluster.delete_topic("t")
+@pytest.mark.parametrize("version", ["0.8.2.2", "1.1.1"])
+def test_brokers_and_zookeepers_of_old_run_as_well(version: str, released: Callable[[str], DevCluster]) -> None:
+    cluster = released(version)
+    assert f"version: {ZOOKEEPERS[version]}" in cluster.zookeeper.ask("srvr")
+    topic = unique("topic")
+    cluster.create_topic(topic, 2)
+    cluster.add_partitions(topic, 3)
+    cluster.delete_topic(topic)
 
 
 def test_what_maven_does_not_have_is_an_error_and_leaves_nothing(

@@ -15,9 +15,10 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.in_process import offsets_of
-from tests.documents import ROOT, example
+from tests.cluster.run_example import run_example
+from tests.documents import example
 from tests.timing import scaled
-from zkconsumer.devcluster import DevCluster, java_home_for_spark
+from zkconsumer.devcluster import DevCluster
 
 
 @pytest.fixture(scope="module")
@@ -28,64 +29,36 @@ def events(cluster: DevCluster) -> str:
     return name
 
 
-def run(code: str, cluster: DevCluster, topic: str, folder: Path | None = None) -> str:
-    assert "127.0.0.1:2181" in code or "127.0.0.1:9092" in code
-    for written, there in (
-        ("127.0.0.1:2181", cluster.zookeeper_connect),
-        ("127.0.0.1:9092", cluster.bootstrap_servers),
-        ('"events"', repr(topic)),
-    ):
-        code = code.replace(written, there)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=scaled(120),
-        check=False,
-        env={
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(Path.home()),
-            "JAVA_HOME": str(java_home_for_spark()),
-            # Spark lists the modules of the path, and those of an editable installation are not to be listed; that it
-            # finds the installed one is tested with a wheel
-            "PYTHONPATH": str(ROOT / "zkconsumer" / "spark" / "discovered"),
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_what_is_made_without_docker_is_there_to_be_read(cluster: DevCluster) -> None:
     topic = unique("events")
-    run(example("produce"), cluster, topic)
-    printed = run(example("first read"), cluster, topic).splitlines()
+    run_example(example("produce"), cluster, topic)
+    printed = run_example(example("first read"), cluster, topic).splitlines()
     assert {line.split()[-1] for line in printed[:-1]} == {repr(b"%d" % n) for n in range(1000)}
     assert {line.split()[1] for line in printed[:-1]} == {"0", "1", "2", "3"}
 
 
 def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str) -> None:
-    printed = run(example("first read"), cluster, events).splitlines()
+    printed = run_example(example("first read"), cluster, events).splitlines()
     values = {line.split()[-1] for line in printed[:-1]}
     assert values == {repr(b"%d" % n) for n in range(100)}
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
 
 
 def test_a_group_that_the_brokers_coordinate(cluster: DevCluster, events: str) -> None:
-    printed = run(example("brokers"), cluster, events).splitlines()
+    printed = run_example(example("brokers"), cluster, events).splitlines()
     assert {line.split()[-1] for line in printed[:-1]} >= {repr(b"%d" % n) for n in range(100)}
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
 
 
 def test_columns(cluster: DevCluster, events: str) -> None:
-    printed = run(example("columns"), cluster, events).splitlines()
+    printed = run_example(example("columns"), cluster, events).splitlines()
     words = [line.split() for line in printed]
     assert sum(int(line[0]) for line in words) == 100, printed
     assert {line[4] for line in words} == {"0", "1", "2", "3"}
 
 
 def test_a_topic_without_a_group(cluster: DevCluster, events: str, zookeeper: KazooClient) -> None:
-    printed = run(example("topics"), cluster, events).splitlines()
+    printed = run_example(example("topics"), cluster, events).splitlines()
     assert events in printed[0]
     assert {line.split()[-1] for line in printed[2:-1]} >= {repr(b"%d" % n) for n in range(100)}
     assert 0 < int(printed[-1]) <= 40
@@ -93,7 +66,7 @@ def test_a_topic_without_a_group(cluster: DevCluster, events: str, zookeeper: Ka
 
 
 def test_an_event_loop(cluster: DevCluster, events: str) -> None:
-    printed = run(example("asyncio"), cluster, events).splitlines()
+    printed = run_example(example("asyncio"), cluster, events).splitlines()
     many = sum(int(line.split()[-1]) for line in printed if " has " in line)
     values = {line.split()[-1] for line in printed if " has " not in line}
     assert 0 < many <= 20
@@ -102,7 +75,7 @@ def test_an_event_loop(cluster: DevCluster, events: str) -> None:
 
 def test_one_loop_over_many_streams(cluster: DevCluster, events: str, produce: Callable[..., int]) -> None:
     produce(events, [b"%d" % n for n in range(1000, 1100)])
-    printed = run(example("many streams"), cluster, events).splitlines()
+    printed = run_example(example("many streams"), cluster, events).splitlines()
     assert {line.split()[-1] for line in printed} >= {repr(b"%d" % n) for n in range(1000, 1100)}
 
 
@@ -125,7 +98,7 @@ def test_ending_a_service(cluster: DevCluster, events: str, zookeeper: KazooClie
 
 @pytest.mark.spark
 def test_a_dataframe_in_ten_lines(cluster: DevCluster, events: str) -> None:
-    printed = run(example("dataframe"), cluster, events)
+    printed = run_example(example("dataframe"), cluster, events)
     assert "partition" in printed
     assert printed.count("|") > 20
 
@@ -140,7 +113,7 @@ print("once", spark.read.parquet("events-once").count(), "live", spark.read.parq
 @pytest.mark.spark
 def test_a_snapshot_and_a_query_that_is_a_member(cluster: DevCluster, events: str, tmp_path: Path) -> None:
     blocks = [example("dataframe"), example("snapshot"), example("query"), example("reports"), WAIT]
-    printed = run("\n".join(blocks), cluster, events, tmp_path)
+    printed = run_example("\n".join(blocks), cluster, events, tmp_path)
     assert re.search(r"^batch 0 read \d{3,} offsets: .*; 0 more are there$", printed, re.MULTILINE)
     assert "'maxOffsetsBehindLatest': '0'" in printed
     once, live = (int(word) for word in printed.splitlines()[-1].split() if word.isdigit())

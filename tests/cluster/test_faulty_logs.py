@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from tests.cluster.conftest import TICK_MS, produce_to, unique
-from tests.cluster.in_process import Reader
-from tests.cluster.member_process import QUICK
+from tests.cluster.in_process import Reader, connectors
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
@@ -51,16 +50,8 @@ def hidden() -> Iterator[Hidden]:
 @pytest.fixture
 def join(hidden: Hidden) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
     """Make members: ``join(**properties)``; all leave with the test."""
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(**properties: Any) -> ZookeeperConsumerConnector:
-        base = {**QUICK, "zookeeper.connect": hidden.zookeeper, "group.id": unique("group")}
-        made.append(ZookeeperConsumerConnector(base, **properties))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
+    with connectors({"zookeeper.connect": hidden.zookeeper}) as make:
+        yield lambda **properties: make({"group.id": unique("group")}, **properties)
 
 
 def test_the_address_map_reaches_a_broker_with_an_unknown_name(

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import TICK_MS, owners_of, produce_to, unique
-from tests.cluster.in_process import Reader, offsets_of
-from tests.cluster.member_process import QUICK
+from tests.cluster.conftest import owners_of, produce_to, unique
+from tests.cluster.in_process import Reader, connectors, offsets_of
 from tests.internals import member_of, only_fetcher_of
 from tests.timing import eventually, scaled
 from zkconsumer import KafkaStream, MessageAndMetadata, Whitelist, ZookeeperConsumerConnector
@@ -29,15 +28,14 @@ CODECS = ("none", "gzip", "snappy", "lz4")
 OLD = {"api_version_request": False}
 
 
-class Generation(NamedTuple):
-    """A broker and a ZooKeeper of its time.
+class Release(NamedTuple):
+    """A release of Kafka.
 
     ``formats`` are the message formats that it keeps: the topic's ``message.format.version`` (None: the broker has no
     such choice) and the format's number.
     """
 
     kafka: str
-    zookeeper: str | None
     formats: tuple[tuple[str | None, int], ...]
     producer: Mapping[str, Any] = {}
     zstd: bool = False
@@ -45,23 +43,22 @@ class Generation(NamedTuple):
 
 
 GENERATIONS = [
-    Generation("0.8.2.2", "3.4.6", ((None, 0),), {**OLD, "broker_version_fallback": "0.8.2.2"}, transactions=False),
-    Generation("0.10.2.2", "3.4.9", (("0.9.0", 0), ("0.10.2", 1)), transactions=False),
-    Generation("1.1.1", "3.4.10", (("0.9.0", 0), ("0.10.2", 1), ("1.1", 2))),
-    Generation("2.8.2", "3.8.4", (("0.9.0", 0), ("0.10.2", 1), ("2.8", 2)), zstd=True),
-    Generation("3.9.1", None, ((None, 2),), zstd=True),  # ZooKeeper 3.9
+    Release("0.8.2.2", ((None, 0),), {**OLD, "broker_version_fallback": "0.8.2.2"}, transactions=False),
+    Release("0.10.2.2", (("0.9.0", 0), ("0.10.2", 1)), transactions=False),
+    Release("1.1.1", (("0.9.0", 0), ("0.10.2", 1), ("1.1", 2))),
+    Release("2.8.2", (("0.9.0", 0), ("0.10.2", 1), ("2.8", 2)), zstd=True),
+    Release("3.9.1", ((None, 2),), zstd=True),
 ]
 
 
 @pytest.fixture(scope="module", params=GENERATIONS, ids=lambda generation: generation.kafka)
-def generation(request: pytest.FixtureRequest) -> Generation:
+def generation(request: pytest.FixtureRequest) -> Release:
     return request.param  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module")
-def servers(generation: Generation) -> Iterator[DevCluster]:
-    with DevCluster(kafka_version=generation.kafka, zookeeper_version=generation.zookeeper, tick_ms=TICK_MS) as made:
-        yield made
+@pytest.fixture
+def servers(released: Callable[[str], DevCluster], generation: Release) -> DevCluster:
+    return released(generation.kafka)
 
 
 @pytest.fixture
@@ -84,16 +81,8 @@ def zookeeper_client(servers: DevCluster) -> Iterator[KazooClient]:
 @pytest.fixture
 def join(servers: DevCluster) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
     """Make members: ``join(group, **properties)``; all leave with the test."""
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(group: str, **properties: Any) -> ZookeeperConsumerConnector:
-        base = {**QUICK, "zookeeper.connect": servers.zookeeper_connect, "group.id": group}
-        made.append(ZookeeperConsumerConnector(base, **properties))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
+    with connectors({"zookeeper.connect": servers.zookeeper_connect}) as make:
+        yield lambda group, **properties: make({"group.id": group}, **properties)
 
 
 def read(stream: KafkaStream[Any, Any], count: int) -> list[MessageAndMetadata[Any, Any]]:
@@ -101,7 +90,7 @@ def read(stream: KafkaStream[Any, Any], count: int) -> list[MessageAndMetadata[A
 
 
 def test_whatever_a_generation_can_write_is_read(
-    generation: Generation,
+    generation: Release,
     servers: DevCluster,
     nodes: KazooClient,
     join: Callable[..., ZookeeperConsumerConnector],
@@ -141,7 +130,7 @@ def test_whatever_a_generation_can_write_is_read(
 
 
 def test_two_members_survive_a_restart_of_the_broker(
-    generation: Generation,
+    generation: Release,
     servers: DevCluster,
     nodes: KazooClient,
     join: Callable[..., ZookeeperConsumerConnector],
@@ -183,7 +172,7 @@ def test_two_members_survive_a_restart_of_the_broker(
 
 
 def test_headers_times_and_transactions_by_generation(
-    generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
+    generation: Release, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     """Headers, timestamps and transactions work if the broker's generation has them."""
     from confluent_kafka import Producer
@@ -225,7 +214,7 @@ def test_headers_times_and_transactions_by_generation(
 
 
 def test_a_message_larger_than_the_fetch_size(
-    generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
+    generation: Release, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     """KAFKA-160, KAFKA-994: such a message stopped its partition, first in an endless loop and later silently. Brokers
     before 0.10.1 send its beginning only; newer ones send all of it, whatever the fetch size.
@@ -250,7 +239,7 @@ def test_a_message_larger_than_the_fetch_size(
 
 
 def test_fetch_sessions_are_kept_and_begun_again(
-    generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
+    generation: Release, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     """KIP-227: from 1.1 on. A broker that has forgotten a session, or counts differently, is told everything again."""
     topic = unique("sessions")
@@ -288,7 +277,7 @@ def test_fetch_sessions_are_kept_and_begun_again(
 
 
 def test_large_messages_keep_to_the_budget_and_starve_no_reader(
-    generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
+    generation: Release, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     """Brokers before 0.10.1 answer with all that is asked for: then no more may be asked for than there is room."""
     topic, partitions, size, budget = unique("large"), 20, 300_000, 4_000_000

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import TICK_MS, unique
+from tests.cluster.conftest import unique
 from tests.timing import eventually, scaled
 from zkconsumer.assignors.java_consumer_assignors import CooperativeStickyGroupAssignor, RangeGroupAssignor
 from zkconsumer.core.consumer_protocol import decode_assignment, decode_subscription
@@ -37,23 +37,17 @@ from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.member.coordinator.leader_assignment import assign_group, protocol_offers
 from zkconsumer.model import Endpoint, TopicPartition
 
-RELEASES = {"0.9.0.1": "3.4.6", "0.10.2.2": "3.4.9", "1.1.1": "3.4.10", "3.9.1": None}
 SESSION = 10.0
 EMPTY = ("Empty", "Dead")
-QUICK = {"group.initial.rebalance.delay.ms": 0}
 
 
-@pytest.fixture(scope="module", params=RELEASES)
-def broker(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
-    """One broker for each release, as the group's coordinator."""
-    release: str = request.param
-    properties = {} if release.startswith("0.") else QUICK
-    with DevCluster(
-        kafka_version=release, zookeeper_version=RELEASES[release], tick_ms=TICK_MS, broker_properties=properties
-    ) as cluster:
-        cluster.create_topic("t", 4)
-        host, port = cluster.bootstrap_servers.split(":")
-        yield Endpoint(0, host, int(port), generation=2 if release.startswith("0.9") else 5)
+@pytest.fixture(scope="module", params=["0.9.0.1", "0.10.2.2", "1.1.1", "3.9.1"])
+def broker(released: Callable[[str], DevCluster], request: pytest.FixtureRequest) -> Endpoint:
+    """One broker for each release, as the group's coordinator. It has the topic "t"."""
+    cluster = released(request.param)
+    cluster.create_topic("t", 4)
+    host, port = cluster.bootstrap_servers.split(":")
+    return Endpoint(0, host, int(port), generation=2 if request.param.startswith("0.9") else 5)
 
 
 @pytest.fixture
@@ -76,7 +70,7 @@ def soon(seconds: float = 30) -> Deadline:
     return Deadline(scaled(seconds))
 
 
-class Member:
+class RequestedMember:
     """One member with two connections: one for joining and heartbeats, one for all other requests."""
 
     def __init__(self, connect: Callable[[], GroupChannel], group: str, instance: str | None = None) -> None:
@@ -121,8 +115,8 @@ class Member:
 
 
 @pytest.fixture
-def member(channel: Callable[[], GroupChannel]) -> Callable[..., Member]:
-    return lambda group, instance=None: Member(channel, group, instance)
+def member(channel: Callable[[], GroupChannel]) -> Callable[..., RequestedMember]:
+    return lambda group, instance=None: RequestedMember(channel, group, instance)
 
 
 @pytest.fixture
@@ -136,7 +130,9 @@ def tps(*numbers: int) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition("t", n) for n in numbers)
 
 
-def stable_pair(member: Callable[..., Member], aside: Callable[..., Future[Any]]) -> tuple[Member, Member]:
+def stable_pair(
+    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
+) -> tuple[RequestedMember, RequestedMember]:
     """Return a group of two, the leader first. Only its repeated join makes a stable group rebalance."""
     group = unique("group")
     first, second = member(group), member(group)
@@ -151,7 +147,7 @@ def stable_pair(member: Callable[..., Member], aside: Callable[..., Future[Any]]
     return (first, second) if first.joined is not None and first.joined.is_leader else (second, first)
 
 
-def test_a_member_joins_works_and_leaves(member: Callable[..., Member]) -> None:
+def test_a_member_joins_works_and_leaves(member: Callable[..., RequestedMember]) -> None:
     one = member(unique("group"))
     assert one.state() in EMPTY
     joined = one.join(CooperativeStickyGroupAssignor(), RangeGroupAssignor())
@@ -184,7 +180,7 @@ def test_a_member_joins_works_and_leaves(member: Callable[..., Member]) -> None:
 
 
 def test_a_second_member_makes_the_first_join_again(
-    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
 ) -> None:
     group = unique("group")
     first, second = member(group), member(group)
@@ -215,7 +211,7 @@ def test_a_second_member_makes_the_first_join_again(
 
 
 def test_a_leave_from_a_stable_group_starts_a_join_at_once(
-    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
 ) -> None:
     """A member that leaves a stable group makes the other join again at once."""
     first, second = stable_pair(member, aside)
@@ -227,7 +223,7 @@ def test_a_leave_from_a_stable_group_starts_a_join_at_once(
 
 
 def test_a_leave_before_the_assignment_starts_a_join_at_once(
-    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
 ) -> None:
     """A member that leaves before the assignment makes the others join again at once."""
     leader, follower = stable_pair(member, aside)
@@ -245,7 +241,7 @@ def test_a_leave_before_the_assignment_starts_a_join_at_once(
 
 
 def test_who_leaves_while_the_group_joins_is_not_waited_for(
-    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
 ) -> None:
     leader, follower = stable_pair(member, aside)
     joining = aside(leader.join, who=leader.who)
@@ -256,7 +252,7 @@ def test_who_leaves_while_the_group_joins_is_not_waited_for(
 
 
 def test_a_join_that_waits_ends_when_its_connection_is_closed(
-    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
 ) -> None:
     first, _ = stable_pair(member, aside)
     late = member(first.who.group)
@@ -268,7 +264,7 @@ def test_a_join_that_waits_ends_when_its_connection_is_closed(
 
 
 def test_a_join_that_waits_ends_by_its_deadline(
-    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
 ) -> None:
     first, _ = stable_pair(member, aside)
     late = member(first.who.group)
@@ -283,7 +279,7 @@ def test_a_join_that_waits_ends_by_its_deadline(
             )
 
 
-def test_refusals_have_classes_of_their_own(member: Callable[..., Member]) -> None:
+def test_refusals_have_classes_of_their_own(member: Callable[..., RequestedMember]) -> None:
     group = unique("group")
     one, other = member(group), member(group)
     with pytest.raises(InvalidSessionTimeoutError):
@@ -298,7 +294,7 @@ def test_refusals_have_classes_of_their_own(member: Callable[..., Member]) -> No
         other.other.commit(Membership(group), {TopicPartition("t", 0): 1}, soon())
 
 
-def test_a_static_member_comes_back_without_a_rebalance(member: Callable[..., Member]) -> None:
+def test_a_static_member_comes_back_without_a_rebalance(member: Callable[..., RequestedMember]) -> None:
     group = unique("group")
     first = member(group, "i-1")
     if first.life.versions["JoinGroup"] < 5:
@@ -321,7 +317,7 @@ def test_a_static_member_comes_back_without_a_rebalance(member: Callable[..., Me
     assert second.state() in EMPTY
 
 
-def test_offsets_and_groups_are_deleted_where_the_broker_can(member: Callable[..., Member]) -> None:
+def test_offsets_and_groups_are_deleted_where_the_broker_can(member: Callable[..., RequestedMember]) -> None:
     one = member(unique("group"))
     group = one.who.group
     assert set(one.other.commit(Membership(group), dict.fromkeys(tps(0, 1), 5), soon()).values()) == {0}
@@ -334,7 +330,9 @@ def test_offsets_and_groups_are_deleted_where_the_broker_can(member: Callable[..
     assert one.other.offsets(group, None, soon()) == {}
 
 
-def test_members_come_and_go_all_at_once(member: Callable[..., Member], aside: Callable[..., Future[Any]]) -> None:
+def test_members_come_and_go_all_at_once(
+    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
+) -> None:
     group = unique("group")
     members = [member(group) for _ in range(4)]
     settled: dict[int, tuple[int, tuple[TopicPartition, ...]]] = {}

@@ -16,8 +16,7 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.in_process import offsets_of
-from tests.cluster.kafka_tools import ConsumerGroupsTool, Printed, lines_of
-from tests.cluster.test_old_tools import table, tool
+from tests.cluster.kafka_tools import ConsumerGroupsTool, Printed, lines_of, table, tool
 from tests.timing import eventually, scaled
 from zkconsumer.cli import main
 from zkconsumer.deadline import Deadline

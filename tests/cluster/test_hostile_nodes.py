@@ -14,8 +14,7 @@ from kazoo.client import KazooClient
 
 from tests.cluster.chroot import Chroot
 from tests.cluster.conftest import NewTopic, unique
-from tests.cluster.in_process import Reader
-from tests.cluster.member_process import QUICK
+from tests.cluster.in_process import Reader, connectors
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
@@ -44,17 +43,13 @@ Join = Callable[..., tuple[ZookeeperConsumerConnector, Reader]]
 @pytest.fixture
 def join(chroot: Chroot) -> Iterator[Join]:
     """Make members that read: ``join(group, topic, **properties)``; all leave with the test."""
-    made: list[ZookeeperConsumerConnector] = []
+    with connectors({"zookeeper.connect": chroot.connect}) as connect:
 
-    def make(group: str, topic: str, **properties: Any) -> tuple[ZookeeperConsumerConnector, Reader]:
-        base = {**QUICK, "zookeeper.connect": chroot.connect, "group.id": group}
-        made.append(ZookeeperConsumerConnector(base, **properties))
-        (stream,) = made[-1].create_message_streams({topic: 1})[topic]
-        return made[-1], Reader(stream)
+        def make(group: str, topic: str, **properties: Any) -> tuple[ZookeeperConsumerConnector, Reader]:
+            made = connect({"group.id": group}, **properties)
+            return made, Reader(made.create_message_streams({topic: 1})[topic][0])
 
-    yield make
-    for one in made:
-        one.shutdown()
+        yield make
 
 
 def places(*partitions: int, start: int = 0, end: int = EACH) -> list[tuple[int, int]]:

@@ -43,7 +43,7 @@ def topic(broker: KraftBroker) -> str:
     return name
 
 
-class Group:
+class KraftGroup:
     """Members in this process, with all their messages together."""
 
     def __init__(self, broker: KraftBroker, topic: str, ends: ExitStack) -> None:
@@ -85,7 +85,7 @@ class Group:
 def test_members_share_commit_and_start_again(broker: KraftBroker, topic: str, strategy: str) -> None:
     """No message is lost or repeated by a join, a leave, and a restart of the whole group."""
     with ExitStack() as ends:
-        group = Group(broker, topic, ends)
+        group = KraftGroup(broker, topic, ends)
         first = group.join(partition_assignment_strategy=strategy)
         assert len(first.assignment()) == PARTITIONS
         group.send()
@@ -153,7 +153,7 @@ class AiokafkaMember:
 def test_sticky_shares_a_group_with_aiokafka(broker: KraftBroker, topic: str, leader: str) -> None:
     """With each leader, every partition has one owner. A third member's partitions go back after it leaves."""
     with ExitStack() as ends:
-        group = Group(broker, topic, ends)
+        group = KraftGroup(broker, topic, ends)
         peer = AiokafkaMember(broker, group.name, topic)
         if leader == "aiokafka":
             ends.enter_context(peer)

@@ -31,7 +31,7 @@ LEAST, MOST, LONGEST = -(2**31), 2**31 - 1, 2**63 - 1
 NOT_LEADER = 6
 
 
-class Member:
+class DeceivedMember:
     """A connector whose broker connections go through the proxy, and its stream."""
 
     def __init__(self, cluster: DevCluster, proxy: LyingProxy, partitions: int = 1, **properties: Any) -> None:
@@ -69,16 +69,16 @@ def proxy(cluster: DevCluster) -> Iterator[LyingProxy]:
         yield made
 
 
-Join = Callable[..., Member]
+Join = Callable[..., DeceivedMember]
 
 
 @pytest.fixture
 def join(cluster: DevCluster, proxy: LyingProxy) -> Iterator[Join]:
     """Make members behind the proxy: ``join(**properties)``; all leave with the test."""
-    made: list[Member] = []
+    made: list[DeceivedMember] = []
 
-    def make(**properties: Any) -> Member:
-        made.append(Member(cluster, proxy, **properties))
+    def make(**properties: Any) -> DeceivedMember:
+        made.append(DeceivedMember(cluster, proxy, **properties))
         return made[-1]
 
     yield make
@@ -86,7 +86,7 @@ def join(cluster: DevCluster, proxy: LyingProxy) -> Iterator[Join]:
         one.connector.shutdown()
 
 
-def see_nothing_lost(member: Member) -> None:
+def see_nothing_lost(member: DeceivedMember) -> None:
     """Produce messages and read them, each once and in order."""
     begin = member.count
     member.produce()
@@ -228,7 +228,7 @@ RECORDS = [
 ]
 
 
-def read_on_after_refusals(member: Member) -> None:
+def read_on_after_refusals(member: DeceivedMember) -> None:
     """Read the last messages. If they are refused, seek to the same offset and read the broker's real messages."""
     begin = member.count - BUNCH
     got: list[tuple[int, bytes | None]] = []
@@ -245,7 +245,7 @@ def read_on_after_refusals(member: Member) -> None:
     assert got == [(n, b"%d" % n) for n in range(begin, member.count)]
 
 
-def read_or_refusal(member: Member) -> MessageAndMetadata[bytes | None, bytes | None] | InvalidMessageException:
+def read_or_refusal(member: DeceivedMember) -> MessageAndMetadata[bytes | None, bytes | None] | InvalidMessageException:
     """Return the next message, or the error that refuses it."""
     try:
         return member.stream.get(timeout=scaled(20))
@@ -398,7 +398,7 @@ def test_lies_about_the_start_of_a_log_cost_no_message(proxy: LyingProxy, join: 
 class Pair(NamedTuple):
     """A member with two brokers: the honest one leads partition 0, the liar partition 1."""
 
-    member: Member
+    member: DeceivedMember
     liar: LyingProxy
 
 
@@ -420,7 +420,7 @@ def pair(cluster: DevCluster, zookeeper: KazooClient) -> Iterator[Pair]:
             registration = json.loads(zookeeper.get("/brokers/ids/0")[0])
             registration |= {"port": proxy.port, "endpoints": [f"PLAINTEXT://{LOOPBACK}:{proxy.port}"]}
             chroot.put(f"/brokers/ids/{number}", json.dumps(registration).encode())
-        member = Member(
+        member = DeceivedMember(
             cluster,
             honest,
             partitions=2,

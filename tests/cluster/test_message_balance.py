@@ -27,9 +27,9 @@ from kazoo.client import KazooClient
 from tests.balance_recorder import Place, repeated
 from tests.cluster.balanced_group import BalancedGroup
 from tests.cluster.conftest import unique
+from tests.cluster.kafka_tools import tool
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
-from tests.cluster.test_old_tools import tool
 from tests.faults.proxy import Proxy
 from tests.sessions import end_session
 from tests.timing import eventually

@@ -16,12 +16,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
-from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.in_process import Reader, kafka_offsets, offsets_of
+from tests.cluster.kafka_tools import tool
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.member_process import QUICK, MemberProcess
 from tests.cluster.our_member import OurMember
-from tests.cluster.test_offset_storage import kafka_offsets
-from tests.cluster.test_old_tools import tool
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector, cli
 from zkconsumer.devcluster import DevCluster
@@ -36,7 +35,7 @@ UNHURRIED = {"rebalance.drain.timeout.ms": "10000"}
 """A reader that the machine keeps waiting shall not count as one that keeps its message."""
 
 
-class Load:
+class EvenLoad:
     """A load on all partitions. ``sent`` are the messages of each."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
@@ -89,7 +88,7 @@ class RollingGroup:
         self._readers[name] = [Reader(stream) for stream in streams]
         self._all += self._readers[name]
 
-    def roll(self, properties: dict[str, str], load: Load) -> None:
+    def roll(self, properties: dict[str, str], load: EvenLoad) -> None:
         """Restart the members one after the other. Each owns and reads its partitions before the next one restarts."""
         for name in NAMES:
             self.restart(name, properties)
@@ -138,7 +137,7 @@ def test_a_live_group_moves_to_the_brokers_and_back_under_load(
     """A live group moves to the brokers and back, member by member, under load."""
     group, name, topic = rolling
     by = {"partition.assignment.strategy": strategy}
-    load = Load(cluster.bootstrap_servers, topic)
+    load = EvenLoad(cluster.bootstrap_servers, topic)
     for member in NAMES:
         group.restart(member, ZOOKEEPER)
     eventually(lambda: group.shared(3), 30, "a share of each")
@@ -231,7 +230,7 @@ def test_a_kill_on_the_bridge_repeats_only_uncommitted_messages(
     for member in made.values():
         member.wait_ready()
     eventually(lambda: _members(cluster, name) == [f"{name}_{member}" for member in NAMES], 40, "all in both groups")
-    load = Load(cluster.bootstrap_servers, topic)
+    load = EvenLoad(cluster.bootstrap_servers, topic)
 
     def places() -> dict[str, list[tuple[int, int]]]:
         return {member: [(m.partition, m.offset) for m in process.messages] for member, process in made.items()}

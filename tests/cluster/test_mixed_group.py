@@ -83,7 +83,7 @@ def load(cluster: DevCluster) -> Iterator[Callable[[str], Load]]:
         one.stop()
 
 
-class Group:
+class MixedGroup:
     """The members of one group over its life, and its owners after each step."""
 
     def __init__(self, zookeeper: KazooClient, name: str, topic: str) -> None:
@@ -213,7 +213,7 @@ def test_members_of_both_kinds_join_leave_and_die_in_one_group(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     topic, name = new_topic(PARTITIONS), new_group()
-    group = Group(zookeeper, name, topic)
+    group = MixedGroup(zookeeper, name, topic)
 
     def ours(suffix: str, streams: int) -> OurMember:
         return our_member(name, {topic: streams}, properties={"consumer.id": suffix})
@@ -268,7 +268,7 @@ def test_nothing_is_repeated_while_members_of_ours_come_and_go(
     zookeeper: KazooClient,
 ) -> None:
     topic, name = new_topic(PARTITIONS), new_group()
-    group = Group(zookeeper, name, topic)
+    group = MixedGroup(zookeeper, name, topic)
     producing = load(topic)
     members = {s: our_member(name, {topic: 2}, properties={"consumer.id": s}) for s in ("m", "c")}
     group.joined(*members.values())

@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import TICK_MS, NewTopic, owners_of, produce_to
-from tests.cluster.in_process import Reader, by_range, offsets_of
+from tests.cluster.in_process import Reader, by_range, kafka_offsets, offsets_of
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.member_process import QUICK, MemberProcess
 from tests.cluster.our_member import OurMember
@@ -25,19 +25,6 @@ ZOOKEEPER = {"offsets.storage": "zookeeper"}
 DUAL = {"offsets.storage": "kafka", "dual.commit.enabled": "true"}
 KAFKA = {"offsets.storage": "kafka", "dual.commit.enabled": "false"}
 PARTITIONS = 4
-
-
-def kafka_offsets(bootstrap_servers: str, group: str, topic: str, partitions: int = PARTITIONS) -> dict[int, int]:
-    """Partition -> committed offset as Kafka's own client reads it."""
-    from confluent_kafka import Consumer
-    from confluent_kafka import TopicPartition as Where
-
-    client = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "log_level": 0})
-    try:
-        answered = client.committed([Where(topic, p) for p in range(partitions)], timeout=scaled(10))
-        return {where.partition: where.offset for where in answered if where.offset >= 0}
-    finally:
-        client.close()
 
 
 class MovingGroup:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,10 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
 from tests.cluster.in_process import offsets_of
+from tests.cluster.kafka_tools import table, tool
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.devcluster import DevCluster, java, kafka_jars
+from zkconsumer.devcluster import DevCluster
 
 PARTITIONS = 4
 COMMITTED, END = 10, 11
@@ -23,31 +22,7 @@ COMMITTED, END = 10, 11
 Connect = Callable[..., ZookeeperConsumerConnector]
 
 
-def tool(version: str, name: str, *arguments: str) -> list[str]:
-    """Return the output lines of a tool of that release."""
-    command = [
-        str(java()),
-        "-Xmx128m",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-XX:-UsePerfData",
-        *("-cp", os.pathsep.join(map(str, kafka_jars(version)))),
-        name,
-        *arguments,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60))
-    assert "Exception in thread" not in done.stderr, done.stderr
-    return done.stdout.splitlines()
-
-
-def table(lines: Sequence[str], first: str) -> list[dict[str, str]]:
-    """Return the rows of a printed table by the names in its head, which begins with ``first``."""
-    start = next(n for n, line in enumerate(lines) if line.startswith(first))
-    names = lines[start].split()
-    return [dict(zip(names, line.split(), strict=True)) for line in lines[start + 1 :] if line.strip()]
-
-
-class Group:
+class ToolGroup:
     """A group of ours: two members that share a topic, and a third without a partition.
 
     All messages but the last one in each partition are committed.
@@ -75,11 +50,11 @@ class Group:
 
 
 @pytest.fixture
-def group(cluster: DevCluster, new_group: Callable[[], str], new_topic: NewTopic, connector: Connect) -> Group:
-    return Group(cluster, new_group(), new_topic(PARTITIONS), connector)
+def group(cluster: DevCluster, new_group: Callable[[], str], new_topic: NewTopic, connector: Connect) -> ToolGroup:
+    return ToolGroup(cluster, new_group(), new_topic(PARTITIONS), connector)
 
 
-def test_consumer_group_command(group: Group, zookeeper: KazooClient) -> None:
+def test_consumer_group_command(group: ToolGroup, zookeeper: KazooClient) -> None:
     def run(*arguments: str) -> list[str]:
         return tool("1.1.1", "kafka.admin.ConsumerGroupCommand", "--zookeeper", group.zookeeper, *arguments)
 
@@ -104,7 +79,7 @@ def test_consumer_group_command(group: Group, zookeeper: KazooClient) -> None:
     assert zookeeper.exists(f"/consumers/{group.name}") is None
 
 
-def test_consumer_offset_checker(group: Group) -> None:
+def test_consumer_offset_checker(group: ToolGroup) -> None:
     arguments = ("--zookeeper", group.zookeeper, "--group", group.name, "--broker-info")
     lines = tool("0.8.2.2", "kafka.tools.ConsumerOffsetChecker", *arguments)
     end = lines.index("BROKER INFO")
@@ -124,7 +99,7 @@ def test_consumer_offset_checker(group: Group) -> None:
 
 
 def test_offsets_are_exported_and_imported(
-    group: Group, connector: Connect, zookeeper: KazooClient, tmp_path: Path
+    group: ToolGroup, connector: Connect, zookeeper: KazooClient, tmp_path: Path
 ) -> None:
     file = tmp_path / "offsets"
 
@@ -147,7 +122,7 @@ def test_offsets_are_exported_and_imported(
     assert firsts == wanted
 
 
-def test_verify_consumer_rebalance(group: Group, new_group: Callable[[], str], zookeeper: KazooClient) -> None:
+def test_verify_consumer_rebalance(group: ToolGroup, new_group: Callable[[], str], zookeeper: KazooClient) -> None:
     def verify(name: str) -> str:
         arguments = ("--zookeeper.connect", group.zookeeper, "--group", name)
         return "\n".join(tool("1.1.1", "kafka.tools.VerifyConsumerRebalance", *arguments))

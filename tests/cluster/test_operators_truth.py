@@ -31,7 +31,7 @@ Connect = Callable[..., ZookeeperConsumerConnector]
 NewGroup = Callable[[], str]
 
 
-class Commands:
+class OperatorCommands:
     """Runs commands on one cluster. ``out`` and ``err`` are what the last one printed."""
 
     def __init__(self, cluster: DevCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,13 +57,13 @@ class Commands:
 @pytest.fixture
 def commands(
     cluster: DevCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Commands:
+) -> OperatorCommands:
     monkeypatch.chdir(tmp_path)
-    return Commands(cluster, capsys)
+    return OperatorCommands(cluster, capsys)
 
 
 def test_a_member_that_subscribes_to_nothing_is_named(
-    commands: Commands, connector: Connect, new_topic: NewTopic, new_group: NewGroup
+    commands: OperatorCommands, connector: Connect, new_topic: NewTopic, new_group: NewGroup
 ) -> None:
     topic, group = new_topic(2), new_group()
     working = connector(group, consumer_id="working")
@@ -87,7 +87,7 @@ def test_a_member_that_subscribes_to_nothing_is_named(
 
 
 def test_two_strategies_in_one_group_are_told_as_the_cause(
-    commands: Commands,
+    commands: OperatorCommands,
     legacy_member: Callable[..., LegacyMember],
     new_topic: NewTopic,
     new_group: NewGroup,
@@ -127,7 +127,7 @@ def test_two_strategies_in_one_group_are_told_as_the_cause(
 
 
 def test_deleted_messages_are_counted_alike_everywhere(
-    commands: Commands, cluster: DevCluster, new_topic: NewTopic, new_group: NewGroup, zookeeper: KazooClient
+    commands: OperatorCommands, cluster: DevCluster, new_topic: NewTopic, new_group: NewGroup, zookeeper: KazooClient
 ) -> None:
     """Offset 10, log 50 to 100: ``describe`` said 50, a reset 90, and the doctor 40 deleted and 50."""
     from confluent_kafka import TopicPartition as Where
@@ -155,7 +155,7 @@ def test_deleted_messages_are_counted_alike_everywhere(
 
 
 def test_a_live_reset_starts_from_what_it_overwrites(
-    commands: Commands, cluster: DevCluster, connector: Connect, new_topic: NewTopic, new_group: NewGroup,
+    commands: OperatorCommands, cluster: DevCluster, connector: Connect, new_topic: NewTopic, new_group: NewGroup,
     zookeeper: KazooClient, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """By -30 it said 192 -> 162 and overwrote 202. The member commits between the plan and the write."""
@@ -187,7 +187,7 @@ def test_a_live_reset_starts_from_what_it_overwrites(
 
 
 def test_a_forbidden_node_is_one_warning_with_the_right(
-    commands: Commands, new_topic: NewTopic, new_group: NewGroup, zookeeper: KazooClient, cluster: DevCluster
+    commands: OperatorCommands, new_topic: NewTopic, new_group: NewGroup, zookeeper: KazooClient, cluster: DevCluster
 ) -> None:
     """The same sentence came ten times, each as a note."""
     topic, group = new_topic(2), new_group()

@@ -13,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import produce_to, unique
-from tests.cluster.member_process import QUICK
+from tests.cluster.in_process import connectors
 from tests.cluster.secured import (
     LOGIN_GOOD_FOR_MS,
     PASSWORD,
@@ -93,18 +93,8 @@ Connect = Callable[..., ZookeeperConsumerConnector]
 
 @pytest.fixture
 def connect(zookeeper: SecuredZooKeeper) -> Iterator[Connect]:
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(group: str, *properties: Mapping[str, Any]) -> ZookeeperConsumerConnector:
-        given = {**QUICK, "zookeeper.connect": zookeeper.connect, "group.id": group, "consumer.timeout.ms": 15000}
-        for more in properties:
-            given |= more
-        made.append(ZookeeperConsumerConnector(given))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
+    with connectors({"zookeeper.connect": zookeeper.connect, "consumer.timeout.ms": 15000}) as make:
+        yield lambda group, *properties: make({"group.id": group}, *properties)
 
 
 def tls(zookeeper: SecuredZooKeeper, certificates: Certificates) -> dict[str, str]:

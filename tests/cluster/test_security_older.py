@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.cluster.conftest import produce_to, unique
-from tests.cluster.member_process import QUICK
+from tests.cluster.in_process import connectors
 from tests.cluster.secured import (
     PASSWORD,
     USER,
@@ -51,16 +50,8 @@ Connect = Callable[..., ZookeeperConsumerConnector]
 
 @pytest.fixture
 def connect(broker: EmbeddedKafka) -> Iterator[Connect]:
-    made: list[ZookeeperConsumerConnector] = []
-
-    def make(properties: Mapping[str, Any]) -> ZookeeperConsumerConnector:
-        base = {"zookeeper.connect": broker.zookeeper_connect, "group.id": unique("g"), "consumer.timeout.ms": 15000}
-        made.append(ZookeeperConsumerConnector({**QUICK, **base, **properties}))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.shutdown()
+    with connectors({"zookeeper.connect": broker.zookeeper_connect, "consumer.timeout.ms": 15000}) as make:
+        yield lambda properties: make({"group.id": unique("g")}, properties)
 
 
 def login(certificates: Certificates, mechanism: str, password: str = PASSWORD) -> dict[str, str]:

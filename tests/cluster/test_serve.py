@@ -25,7 +25,7 @@ PARTITIONS = 4
 MESSAGES = 40
 
 
-class Server:
+class ServeProcess:
     """A running ``zkconsumer serve`` that reads every second."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -63,14 +63,14 @@ class Server:
 
 
 @contextmanager
-def serving(zookeeper: str, group: str) -> Iterator[Server]:
+def serving(zookeeper: str, group: str) -> Iterator[ServeProcess]:
     command = [
         *(sys.executable, "-m", "zkconsumer", "serve", "--listen", "127.0.0.1:0", "--interval", "1"),
         *("--zookeeper", zookeeper, "--group", group, "--timeout", "3000"),
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        yield Server(process)
+        yield ServeProcess(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(scaled(20)) == 0
     finally:
@@ -137,7 +137,7 @@ def test_a_live_group_and_zookeeper_away_and_back(
         eventually(dead, 30, "a dead group's lag")
 
 
-def _matches_zookeeper(server: Server, zookeeper: KazooClient, group: str, topic: str) -> bool:
+def _matches_zookeeper(server: ServeProcess, zookeeper: KazooClient, group: str, topic: str) -> bool:
     """The offsets, times and owners of Burrow's answer and of the metrics are those of the nodes."""
     offsets = server.samples("kafka_consumergroup_current_offset", group)
     told = server.document(f"/v3/kafka/local/consumer/{group}/lag")["status"]

@@ -49,7 +49,7 @@ def proxy(cluster: DevCluster) -> Iterator[Proxy]:
         yield made
 
 
-class Group:
+class ServiceGroup:
     """A topic, a group, and the processes that were its members."""
 
     def __init__(self, cluster: DevCluster, folder: Path, partitions: int) -> None:
@@ -128,14 +128,14 @@ class Group:
         assert self.finished == Counter(self.expected), "each finished once"
 
 
-NewGroup = Callable[..., Group]
+NewGroup = Callable[..., ServiceGroup]
 
 
 @pytest.fixture
 def new_group(cluster: DevCluster, tmp_path: Path) -> Iterator[NewGroup]:
     """Make groups: ``new_group(partitions)``. Their processes end with the test."""
     with ExitStack() as stack:
-        yield lambda partitions: stack.enter_context(closing(Group(cluster, tmp_path, partitions)))
+        yield lambda partitions: stack.enter_context(closing(ServiceGroup(cluster, tmp_path, partitions)))
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_probes_tell_each_state_of_the_process(cluster: DevCluster, proxy: Proxy
         process.ask("/healthz")
 
 
-def sessions_of(cluster: DevCluster, group: Group) -> list[str]:
+def sessions_of(cluster: DevCluster, group: ServiceGroup) -> list[str]:
     """The registrations of the group's members, as ZooKeeper has them."""
     client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
     client.start(timeout=scaled(10.0))

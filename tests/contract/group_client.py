@@ -158,11 +158,11 @@ class Target:
         """Ask on a connection of its own."""
         return self.connect().ask(name, message, version)
 
-    def member(self, **options: Any) -> Member:
+    def member(self, **options: Any) -> ClientMember:
         """Somebody who has not joined yet."""
-        return Member(self, **options)
+        return ClientMember(self, **options)
 
-    def stable(self, *members: Member, assignment: str = "") -> None:
+    def stable(self, *members: ClientMember, assignment: str = "") -> None:
         """Let all of these join, and the leader assign to each its number (after ``assignment``)."""
         joined: list[Body] = []
         first, *others = members
@@ -221,7 +221,7 @@ def _of_each(fields: Mapping[str, Any]) -> Body:
     return {"committed_metadata": "", **told}
 
 
-class Member:
+class ClientMember:
     """A member of the target's group. Times in seconds."""
 
     def __init__(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.group_client import Member, Target
+from tests.contract.group_client import ClientMember, Target
 from tests.timing import eventually
 
 COORDINATOR_NOT_AVAILABLE = 15
@@ -46,7 +46,7 @@ def _forgets(other: Target) -> None:
     eventually(lambda: other.committed("t", [0]) == [-1], 30, "an old offset to expire")
 
 
-def stable(target: Target) -> Member:
+def stable(target: Target) -> ClientMember:
     """A member, alone in its group, that subscribes to ``t``."""
     member = target.member()
     joins(member)
@@ -54,7 +54,7 @@ def stable(target: Target) -> Member:
     return member
 
 
-def joins(member: Member, **fields: Any) -> None:
+def joins(member: ClientMember, **fields: Any) -> None:
     """Be the first of a group. The coordinator may forget it between its making and the join, and says so."""
 
     def let_in() -> bool:

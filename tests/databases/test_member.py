@@ -44,7 +44,7 @@ def cluster() -> Iterator[FakeCluster]:
         yield running
 
 
-class Member:
+class DatabaseMember:
     """A connector with its store, its stream, and its application's connection."""
 
     def __init__(
@@ -95,11 +95,11 @@ class Member:
 
 
 @pytest.fixture
-def member(cluster: FakeCluster) -> Iterator[Callable[..., Member]]:
-    made: list[Member] = []
+def member(cluster: FakeCluster) -> Iterator[Callable[..., DatabaseMember]]:
+    made: list[DatabaseMember] = []
 
-    def make(places: Places, **options: Any) -> Member:
-        made.append(Member(cluster, places, **options))
+    def make(places: Places, **options: Any) -> DatabaseMember:
+        made.append(DatabaseMember(cluster, places, **options))
         return made[-1]
 
     yield make
@@ -112,7 +112,7 @@ def sqlite(tmp_path: Any) -> Places:
     return on_sqlite(tmp_path / "x.db")
 
 
-Make = Callable[..., Member]
+Make = Callable[..., DatabaseMember]
 
 
 def expire_all(cluster: FakeCluster) -> None:

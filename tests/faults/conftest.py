@@ -19,13 +19,6 @@ _NEED_PEACE = ("12", "17")
 _OWN_SERVERS = ("ensemble",)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.name == "test_rows.py":
-            item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.java)
-
-
 class Rows:
     """A run of the selected rows in the background, several at a time."""
 

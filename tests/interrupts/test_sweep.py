@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,39 +109,6 @@ def test_a_storm_of_signals_loses_nothing(name: str) -> None:
     figures = storm(operation, scaled(20), seed=1, enough=100)
     assert figures.inside >= 20
     assert not figures.findings
-
-
-@pytest.mark.one_way
-@pytest.mark.parametrize("python", FOUND[1:], ids=lambda python: python.version)
-def test_readers_lose_nothing_in_other_pythons(python: pythons.Python) -> None:
-    """Bytecode differs from version to version, and so do the places where an interrupt can come."""
-    try:
-        inside = pythons.environment(python)
-    except pythons.NotAvailableError as error:
-        pytest.skip(f"found {[one.version for one in FOUND]}; {error}")
-    command = [str(inside), "-m", "tests.interrupts", "--here", "--readers", "--json", "--often", "1", "--most", "10"]
-    done = subprocess.run(
-        [
-            *command,
-            "--within=/streams/",
-            "--signals",
-            "0.05",
-            "stream.get",
-            "next(stream)",
-            "for message in stream",
-            "stream.batches",
-        ],
-        cwd=pythons.ROOT,
-        env=os.environ | {"PYTHONPATH": str(pythons.ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=scaled(120),
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    said = json.loads(done.stdout)
-    assert said["version"] == python.version
-    assert not said["found"], "\n".join(line for one in said["report"] for line in one["lines"])
 
 
 def test_a_failed_allocation_loses_nothing() -> None:

@@ -44,23 +44,12 @@ __all__ = [
     "zookeeper",
 ]
 
-# PySpark warns of versions of pandas that it was not tested with, although nothing here uses pandas.
-_PANDAS = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 DISCOVERED = Path(zkconsumer.spark.__file__).parent / "discovered"
 
 
 def pytest_report_header() -> str:
     """Which PySpark is tested."""
     return f"PySpark {version('pyspark')}"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            for mark in (pytest.mark.spark, pytest.mark.cluster, pytest.mark.java):
-                item.add_marker(mark)
-            item.add_marker(pytest.mark.filterwarnings(_PANDAS))
 
 
 @pytest.fixture(scope="session")

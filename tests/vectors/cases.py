@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).parent / "data"
+MOST_SHOWN = 10
+"""Failed cases whose tracebacks a test shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,18 @@ class Case:
     line: int
     data: dict[str, Any]
     name: str
+
+
+def check_each(cases: Sequence[Case], check: Callable[[Case], None]) -> None:
+    """Check many small cases in one test. Raises AssertionError that names all cases that fail."""
+    failures = []
+    for case in cases:
+        try:
+            check(case)
+        except Exception:
+            failures.append(f"{case.name}:\n{traceback.format_exc()}")
+    assert cases
+    assert not failures, f"{len(failures)} of {len(cases)} cases failed\n" + "\n".join(failures[:MOST_SHOWN])
 
 
 def load(folder: Path, prefixes: tuple[str, ...]) -> list[Case]:

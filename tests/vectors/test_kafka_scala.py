@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.vectors.cases import Case
+from tests.vectors.cases import Case, check_each
 from zkconsumer.assignors import AssignmentError, Assignor, Member, RangeAssignor, RoundRobinAssignor
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import thread_ids
@@ -37,7 +37,7 @@ def assigned(data: dict[str, Any], assignor: Assignor) -> dict[str, str]:
     return {str(partition): str(thread) for partition, thread in assignor.assign(members, partitions).items()}
 
 
-def test_the_group_is_assigned_as_by_the_original(case: Case) -> None:
+def check(case: Case) -> None:
     release = "0.8.2" if case.file.startswith("kafka082") else "1.1"
     assignor = RangeAssignor() if case.file.endswith("range") else RoundRobinAssignor(release)
     error = case.data.get("error", "")
@@ -50,3 +50,7 @@ def test_the_group_is_assigned_as_by_the_original(case: Case) -> None:
         assert assigned(case.data, assignor).keys() == case.data["result"].keys()
     else:
         assert assigned(case.data, assignor) == case.data["result"]
+
+
+def test_the_group_is_assigned_as_by_the_original(cases: list[Case]) -> None:
+    check_each(cases, check)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.vectors.cases import Case
+from tests.vectors.cases import Case, check_each
 from zkconsumer.assignors import AssignmentError, java_hash
 from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
 from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
@@ -63,7 +63,7 @@ def answer(data: dict[str, Any]) -> list[list[object]] | None:
     return [list(queue) for queue in share]
 
 
-def test_a_client_is_given_the_queues_that_rocketmq_gives_it(case: Case) -> None:
+def check(case: Case) -> None:
     if "error" not in case.data:
         assert answer(case.data) == case.data["result"]
         return
@@ -71,3 +71,7 @@ def test_a_client_is_given_the_queues_that_rocketmq_gives_it(case: Case) -> None
         answer(case.data)
     if isinstance(caught.value, AssignmentError):
         assert str(caught.value) == case.data["message"]
+
+
+def test_a_client_is_given_the_queues_that_rocketmq_gives_it(cases: list[Case]) -> None:
+    check_each(cases, check)

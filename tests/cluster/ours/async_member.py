@@ -21,7 +21,7 @@ from zkconsumer.errors import ConnectorClosedException
 Message = MessageAndMetadata[Any, Any]
 
 
-class Member:
+class AsyncMember:
     """One member. Arguments: ``own`` are those of the process; ``properties`` those of the connector."""
 
     def __init__(self, own: dict[str, str], properties: dict[str, str]) -> None:
@@ -81,4 +81,6 @@ def main(arguments: list[str]) -> None:
     pairs = dict(argument.split("=", 1) for argument in arguments)
     own = {name.removeprefix("member."): value for name, value in pairs.items() if name.startswith("member.")}
     own["topic"], own["streams"] = own.pop("topics").rsplit(":", 1)
-    asyncio.run(Member(own, {name: value for name, value in pairs.items() if not name.startswith("member.")}).run())
+    asyncio.run(
+        AsyncMember(own, {name: value for name, value in pairs.items() if not name.startswith("member.")}).run()
+    )

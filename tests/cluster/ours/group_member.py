@@ -27,7 +27,7 @@ from zkconsumer import (
 )
 
 
-class Member:
+class GroupMember:
     def __init__(self, own: dict[str, str], properties: dict[str, str]) -> None:
         self.own = own
         self.pause = int(own.get("pause.ms", "0")) / 1000
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s")
     pairs = dict(argument.split("=", 1) for argument in arguments)
     own = {name.removeprefix("member."): value for name, value in pairs.items() if name.startswith("member.")}
-    Member(own, {name: value for name, value in pairs.items() if not name.startswith("member.")}).run()
+    GroupMember(own, {name: value for name, value in pairs.items() if not name.startswith("member.")}).run()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 COMMIT_S = 0.2
 
 
-class Member:
+class LibrdkafkaConsumer:
     def __init__(self, topics: Sequence[str], properties: dict[str, str]) -> None:
         self.topics = list(topics)
         self.consumer = Consumer({**properties, "enable.auto.commit": False})
@@ -91,7 +91,7 @@ def text(data: bytes | None) -> str:
 def main(arguments: list[str]) -> None:
     pairs = dict(argument.split("=", 1) for argument in arguments)
     topics = pairs.pop("member.topics").split(",")
-    Member(topics, pairs).run()
+    LibrdkafkaConsumer(topics, pairs).run()
 
 
 if __name__ == "__main__":
