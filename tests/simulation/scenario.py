@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 import zkconsumer.connector
 from tests.simulation import sockets
@@ -33,6 +34,8 @@ class Scenario:
     """One run. Arguments: ``seed``; ``steps`` are virtual seconds with faults; ``setting`` says what there is."""
 
     group, topic, partitions, brokers = "g", "t", 6, BROKERS
+    faults_class: type[Faults] = Faults
+    observer_class: type[Observer] = Observer
 
     def __init__(self, seed: int, steps: int, setting: Setting) -> None:
         self.world = World(seed)
@@ -45,12 +48,12 @@ class Scenario:
         self.produced = dict.fromkeys(range(self.partitions), 0)
         self._violation = ""
         self._over = False
-        self.properties = self._properties()
+        self.properties = self.choose_properties()
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.renewed = self._renewed
         self.cluster = FakeCluster(BROKERS, zookeeper=self.zookeeper)
-        self.faults = Faults(self)
-        self.observer = Observer(
+        self.faults = self.faults_class(self)
+        self.observer = self.observer_class(
             self.zookeeper,
             self.cluster,
             self.group,
@@ -62,7 +65,8 @@ class Scenario:
         )
         vars(zkconsumer.connector)["build_member"] = partial(build_member, outside=outside)
 
-    def _properties(self) -> dict[str, str | int]:
+    def choose_properties(self) -> dict[str, Any]:
+        """Return the properties of all members."""
         chance, scala, storage = self.world.random, self.setting.scala, self.setting.storage
         return {
             "zookeeper.connect": "simulated:2181",
@@ -97,6 +101,7 @@ class Scenario:
     def _direct(self) -> None:
         self.cluster.start()
         self.cluster.create_topic(self.topic, self.partitions)
+        self._begin()
         self.world.spawn("server-clock", self._server_clock)
         for _ in range(2):
             self.join()
@@ -109,6 +114,9 @@ class Scenario:
         self._settle()
         self._end()
         self._over = True
+
+    def _begin(self) -> None:
+        """Prepare what needs brokers that run."""
 
     def _renewed(self, process: Process) -> None:
         member = next(one for one in self.members if one.process is process)
@@ -126,12 +134,15 @@ class Scenario:
 
     def join(self, *, ours: bool = False) -> None:
         """Begin one more member."""
-        number, scala = len(self.members), self.setting.scala
-        member = None
-        if scala and not ours and self.world.random.random() < scala:
-            member = ScalaMember(self, number, self.group, self.topic, self.partitions)
-        self.members.append(member or Member(self, number))
+        self.members.append(self._member(len(self.members), ours))
         self.members[-1].start()
+
+    def _member(self, number: int, ours: bool) -> Any:
+        """Return one more member. ``ours``: it must be one of the package."""
+        scala = self.setting.scala
+        if scala and not ours and self.world.random.random() < scala:
+            return ScalaMember(self, number, self.group, self.topic, self.partitions)
+        return Member(self, number)
 
     def live(self) -> list[Member | ScalaMember]:
         """Return the members that live and were not asked to leave."""

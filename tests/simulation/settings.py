@@ -11,11 +11,13 @@ class Setting:
 
     ``scala`` is the part of members that are models of the Scala connector. ``storage`` says where offsets are kept:
     ``zookeeper``, ``kafka``, ``dual`` or ``database``. ``application`` is a name in ``applications.APPLICATIONS``.
+    ``module`` has the class ``Scenario``.
     """
 
     scala: float = 0.0
     storage: str = "zookeeper"
     application: str = "streams"
+    module: str = "scenario"
 
 
 SCENARIOS = {
@@ -23,6 +25,7 @@ SCENARIOS = {
     "mixed": Setting(scala=0.5),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
+    "brokers-group": Setting(storage="kafka", module="brokers_scenario"),
 }
 """The settings by the scenario's name."""
 
