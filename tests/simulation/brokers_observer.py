@@ -21,7 +21,9 @@ from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.fake_group import FakeGroup
 from zkconsumer.testing.group_members import JoinRequest
 
-_OPEN = float("inf")
+OPEN = float("inf")
+"""The end of an ownership that has not ended."""
+_NEVER = (0.0, 0.0, 0)
 _HEARS = 6.0
 """Seconds after which a member has heard the coordinator's answer that it is no member, over a slow network."""
 _UUID = 37
@@ -51,6 +53,10 @@ class BrokersObserver(Observer):
         name = member_id[:-_UUID]
         return self.instances.get(name, name)
 
+    def _counts(self, consumer: str) -> bool:
+        """Return whether the coordinator alone says what a consumer owns."""
+        return bool(consumer)
+
     def removed(self, member_id: str, until: float) -> None:
         """An operator removes a member, whose lease holds no longer than ``until``."""
         self._removed[self.consumer(member_id)] = until
@@ -71,23 +77,29 @@ class BrokersObserver(Observer):
         world().note(f"generation {group.generation}: {', '.join(consumers) or 'no members'}")
         for tp, seen in self.partitions.items():
             owner = owners.get(tp)
-            for consumer in list(seen.owned):
+            for consumer in filter(self._counts, list(seen.owned)):
                 if consumer not in consumers or (owner is not None and consumer != owner):
                     self._close(seen, consumer)
-            if owner is not None and (owner not in seen.owned or seen.owned[owner][1] != _OPEN):
-                seen.owned[owner] = (world().now, _OPEN, seen.start)
-            if owner != seen.owner:
-                world().note(f"owner of {tp}: {owner}")
-            seen.owner = owner
+            if owner is not None and self._counts(owner) and seen.owned.get(owner, _NEVER)[1] != OPEN:
+                seen.owned[owner] = (world().now, OPEN, seen.committed["kafka"] or 0)
+            self.show_owner(tp, seen, owner)
+
+    def show_owner(self, tp: TopicPartition, seen: Watched, owner: str | None) -> None:
+        """Name the owner of the generation."""
+        if owner != seen.owner:
+            world().note(f"owner of {tp}: {owner}")
+        seen.owner = owner
 
     def _close(self, seen: Watched, consumer: str) -> None:
         """End an ownership now, or when the consumer can know that."""
         began, ended, lowest = seen.owned[consumer]
-        if ended == _OPEN:
+        if ended == OPEN:
             seen.owned[consumer] = (began, max(world().now, self._removed.get(consumer, 0.0)), lowest)
 
     def _gave_up(self, consumer: str, kept: tuple[TopicPartition, ...] = ()) -> None:
         """A member owns nothing more, but for what it keeps."""
+        if not self._counts(consumer):
+            return
         self._heard(consumer, world().now)
         for tp, seen in self.partitions.items():
             if tp not in kept and consumer in seen.owned:
@@ -100,8 +112,8 @@ class BrokersObserver(Observer):
             return
         self._removed[consumer] = at
         for seen in self.partitions.values():
-            began, ended, lowest = seen.owned.get(consumer, (0.0, _OPEN, 0))
-            if at < ended < _OPEN:
+            began, ended, lowest = seen.owned.get(consumer, (0.0, OPEN, 0))
+            if at < ended < OPEN:
                 seen.owned[consumer] = (began, at, lowest)
 
     # ---- requests that its coordinator handles
@@ -130,6 +142,6 @@ class BrokersObserver(Observer):
         consumer = self.consumer(who[0])
         for place, error in errors_of.items():
             seen = self.partitions.get(TopicPartition(*place)) if group == self._group and who[0] else None
-            if seen is not None and not error and seen.owner not in (None, consumer):
+            if seen is not None and not error and self._counts(consumer) and seen.owner not in (None, consumer):
                 self._break(f"{place}: {consumer} committed {offsets[place][0]}, but {seen.owner} owns it")
         return errors_of

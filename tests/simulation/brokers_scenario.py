@@ -15,14 +15,20 @@ FOREIGN = 0.3
 """The part of members that are not of the package, unless the strategy is the package's own."""
 INSTANCES = 0.3
 """The part of runs in which members have a ``group.instance.id``."""
+LONGEST_SESSION = 10.0
+"""Seconds: the longest ``session.timeout.ms``."""
 _ANSWERS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch", "LeaveGroup", "Fetch")
 
 
 class BrokersMember(Member):
     """A member of the package in a group that the brokers coordinate."""
 
-    in_contact = True
     instance = ""
+
+    @property
+    def in_contact(self) -> bool:
+        """Whether the member hears of changes in its group: the coordinator takes no commit of one that does not."""
+        return True
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -36,9 +42,10 @@ class BrokersFaults(Faults):
 
     _scenario: Any
 
-    kinds = (
+    kinds: tuple[str, ...] = (
         "join", "join", "join", "leave", "kill", "freeze", "cut brokers", "slow network", "move leader", "stop broker",
-        "all brokers", "move coordinator", "load coordinator", "remove member", "lose answer", "lose answer",
+        "all brokers", "move coordinator", "load coordinator", "remove member",
+        "lose broker answer", "lose broker answer",
     )  # fmt: skip
 
     def _other(self, fault: str, member: Any) -> None:
@@ -59,7 +66,7 @@ class BrokersFaults(Faults):
                 cluster.finish_loading(group)
         elif fault == "remove member":
             self._remove()
-        elif fault == "lose answer":
+        elif fault == "lose broker answer":
             parked = cluster.park(chance.choice(_ANSWERS), client_id=member.consumer)
             world.spawn("thief", lambda: _lose(parked), world.system)
 
@@ -73,7 +80,7 @@ class BrokersFaults(Faults):
         members = sorted(groups.view(group).members)
         if members:
             chosen = scenario.world.random.choice(members)
-            scenario.observer.removed(chosen, scenario.world.now + scenario.properties["session.timeout.ms"] / 1000)
+            scenario.observer.removed(chosen, scenario.world.now + LONGEST_SESSION)
             groups.expire(group, chosen)
 
 
@@ -103,7 +110,7 @@ class Scenario(scenario.Scenario):
         return {
             **properties,
             "group.coordination": "kafka",
-            "session.timeout.ms": chance.choice([6000, 10_000]),
+            "session.timeout.ms": chance.choice([6000, int(LONGEST_SESSION * 1000)]),
             "max.poll.interval.ms": chance.choice([10_000, 60_000]),
             "heartbeat.interval.ms": chance.choice([300, 300, 1000]),
             "partition.assignment.strategy": chance.choice(STRATEGIES),
@@ -114,7 +121,8 @@ class Scenario(scenario.Scenario):
             self.properties["bootstrap.servers"] = self.cluster.bootstrap_servers
             del self.properties["zookeeper.connect"]
 
-    def _member(self, number: int, ours: bool) -> Any:
+    def new_member(self, number: int, ours: bool) -> Any:
+        """Return one more member. ``ours``: it must be one of the package."""
         strategies = self.properties["partition.assignment.strategy"]
         if not ours and strategies != "zkconsumer" and self.world.random.random() < FOREIGN:
             return KafkaMember(self, number, strategies)

@@ -5,6 +5,7 @@ A step is a virtual second with faults. Afterwards the faults end. :mod:`tests.s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -110,6 +111,7 @@ class Scenario:
             self._produce(chance.randrange(1, 40))
             if chance.random() < 0.1:
                 self.faults.one()
+            self._each_second()
             self.world.sleep(1.0)
         self._settle()
         self._end()
@@ -117,6 +119,13 @@ class Scenario:
 
     def _begin(self) -> None:
         """Prepare what needs brokers that run."""
+
+    def _each_second(self) -> None:
+        """Do what belongs to the scenario while there are faults."""
+
+    def _stores(self) -> Sequence[str]:
+        """Return the stores in which everything has to be committed in the end."""
+        return STORES[self.setting.storage]
 
     def _renewed(self, process: Process) -> None:
         member = next(one for one in self.members if one.process is process)
@@ -134,10 +143,10 @@ class Scenario:
 
     def join(self, *, ours: bool = False) -> None:
         """Begin one more member."""
-        self.members.append(self._member(len(self.members), ours))
+        self.members.append(self.new_member(len(self.members), ours))
         self.members[-1].start()
 
-    def _member(self, number: int, ours: bool) -> Any:
+    def new_member(self, number: int, ours: bool) -> Any:
         """Return one more member. ``ours``: it must be one of the package."""
         scala = self.setting.scala
         if scala and not ours and self.world.random.random() < scala:
@@ -170,7 +179,8 @@ class Scenario:
         for tp, seen in self.observer.partitions.items():
             if seen.owner is None:
                 return f"{tp} has no owner"
-            for store, offset in seen.committed.items():
+            for store in self._stores():
+                offset = seen.committed[store]
                 if (offset or 0) < self.produced[tp.partition]:
                     return f"{tp} is committed up to {offset} of {self.produced[tp.partition]} in {store}"
         owners = {seen.owner for seen in self.observer.partitions.values()}

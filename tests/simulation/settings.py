@@ -26,6 +26,7 @@ SCENARIOS = {
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
     "brokers-group": Setting(storage="kafka", module="brokers_scenario"),
+    "migrating": Setting(scala=0.3, storage="dual", module="migrating_scenario"),
 }
 """The settings by the scenario's name."""
 
