@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.simulation.promises import Observer, Watched
 from tests.simulation.scheduler import world
-from zkconsumer.core.consumer_protocol import decode_assignment, decode_subscription
+from zkconsumer.core.consumer_protocol import MemberSubscription, decode_assignment, decode_subscription
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.fake_group import FakeGroup
@@ -41,6 +41,9 @@ class BrokersObserver(Observer):
         """By ``group.instance.id``: the consumer that has it now."""
         self._removed: dict[str, float] = {}
         """By consumer: until when one that an operator removed from the group may not know that."""
+        self.rebalancing: dict[str, float] = {}
+        """By consumer: when a heartbeat told it first that the group rebalances."""
+        self.generation = 0
         self._write_group = self._journal.write_group
         vars(self._journal)["write_group"] = self._assigned
         for broker in cluster.brokers.values():
@@ -68,6 +71,7 @@ class BrokersObserver(Observer):
         self._write_group(group)
         if group.group_id != self._group:
             return
+        self.generation = group.generation
         owners: dict[TopicPartition, str] = {}
         consumers = [self.consumer(member_id) for member_id in group.members]
         for consumer, member in zip(consumers, group.members.values(), strict=True):
@@ -120,9 +124,13 @@ class BrokersObserver(Observer):
 
     def _join(self, ask: Callable[..., None], group: str, request: JoinRequest, ticket: Any) -> None:
         if group == self._group and request.member_id:
-            kept = decode_subscription(request.protocols[0][1], request.member_id).owned
-            self._gave_up(self.consumer(request.member_id), kept)
+            told = decode_subscription(request.protocols[0][1], request.member_id)
+            self._gave_up(self.consumer(request.member_id), told.owned)
+            self.joins_again(self.consumer(request.member_id), told)
         ask(group, request, ticket)
+
+    def joins_again(self, consumer: str, told: MemberSubscription) -> None:
+        """A known member asks to join. ``told`` is what it tells the leader."""
 
     def _leave(self, ask: Callable[..., int], group: str, member_id: str, instance_id: str | None) -> int:
         if group == self._group and member_id:
@@ -131,7 +139,9 @@ class BrokersObserver(Observer):
 
     def _heartbeat(self, ask: Callable[..., int], group: str, member_id: str, *rest: Any) -> int:
         error = ask(group, member_id, *rest)
-        if error == errors.UNKNOWN_MEMBER:
+        if error == errors.REBALANCING:
+            self.rebalancing.setdefault(self.consumer(member_id), world().now)
+        elif error == errors.UNKNOWN_MEMBER:
             self._heard(self.consumer(member_id), world().now + _HEARS)
         return error
 
@@ -142,6 +152,7 @@ class BrokersObserver(Observer):
         consumer = self.consumer(who[0])
         for place, error in errors_of.items():
             seen = self.partitions.get(TopicPartition(*place)) if group == self._group and who[0] else None
-            if seen is not None and not error and self._counts(consumer) and seen.owner not in (None, consumer):
-                self._break(f"{place}: {consumer} committed {offsets[place][0]}, but {seen.owner} owns it")
+            owner = None if seen is None or error or not self._counts(consumer) else seen.owner
+            if owner is not None and owner != consumer and self._counts(owner):
+                self._break(f"{place}: {consumer} committed {offsets[place][0]}, but {owner} owns it")
         return errors_of

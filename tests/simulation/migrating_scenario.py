@@ -14,10 +14,14 @@ from tests.simulation.brokers_observer import OPEN, BrokersObserver
 from tests.simulation.brokers_scenario import BrokersFaults, BrokersMember
 from tests.simulation.promises import Watched
 from tests.simulation.scala_member import ScalaMember
+from tests.simulation.scheduler import world
+from zkconsumer.core.consumer_protocol import MemberSubscription
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
 
 STRATEGIES = ("range", "cooperative-sticky", "cooperative-sticky,range")
+PATIENCE = 10.0
+"""Seconds that a bridge waits for a release, at least."""
 _MOVES = (
     ("old", "bridge", "new"),
     ("new", "bridge", "old"),
@@ -50,14 +54,26 @@ class MigratingObserver(BrokersObserver):
         self._zookeeper.changed = self.look
         self.kinds: dict[str, str] = {}
         """By consumer."""
+        self._released: dict[str, MemberSubscription] = {}
+        """By bridge: its last join in time. It has released what it does not keep."""
 
     def _counts(self, consumer: str) -> bool:
         return self.kinds.get(consumer) == "new"
 
     def show_owner(self, tp: TopicPartition, seen: Watched, owner: str | None) -> None:
         """Name the owner of the generation, if that is a new member. The node of another owner says when it ends."""
+        told = self._released.get(seen.owner or "")
+        if owner and self._counts(owner) and told and told.generation == self.generation - 1 and tp not in told.owned:
+            self._break(f"{tp}: a generation gives it to {owner}, but {seen.owner} has not released it")
         if seen.owner is None or self._counts(seen.owner):
             super().show_owner(tp, seen, owner if owner and self._counts(owner) else None)
+
+    def joins_again(self, consumer: str, told: MemberSubscription) -> None:
+        """A bridge that asks to join has released its partitions, unless it has lost them or ZooKeeper was slow."""
+        self._released.pop(consumer, None)
+        in_time = world().now - self.rebalancing.pop(consumer, 0.0) < PATIENCE
+        if in_time and told.generation == self.generation and self.kinds.get(consumer) == "bridge":
+            self._released[consumer] = told
 
     def note_owner(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
         """The owner node of a partition has changed. A new member has none."""
