@@ -121,10 +121,9 @@ class StreamsApplication:
 
     def _look_at_commit(self, tp: TopicPartition, offset: int, asked: float) -> None:
         """A commit that returned is there, unless the partition was lost since it was read, or sought."""
-        seen, session = self.scenario.observer.partitions[tp], self.member.session
-        consumer = self.member.consumer
+        seen, consumer = self.scenario.observer.partitions[tp], self.member.consumer
         mine = seen.owner == consumer and seen.owned[consumer][0] < asked and not seen.back_to
-        if mine and session is not None and session.connected and seen.start <= offset:
+        if mine and self.member.in_contact and seen.start <= offset:
             self.scenario.broken(f"commit_offsets returned, and {tp} is committed up to {seen.start}, not {offset + 1}")
 
 

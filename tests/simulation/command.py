@@ -6,10 +6,12 @@ import argparse
 import asyncio  # noqa: F401 - imported before the exchange of threads, whose classes ssl and asyncio derive from
 import concurrent.futures.thread  # noqa: F401
 import gc
+import importlib
 import itertools
 import json
 import logging
 import os
+import pkgutil
 import re
 import secrets
 import shlex
@@ -94,7 +96,19 @@ def _prepare() -> None:
     lines.install()
     threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
     logging.disable(logging.CRITICAL)
-    import tests.simulation.scenario  # noqa: F401 - before the forks
+    for name in SCENARIOS:
+        _made(name)
+    # before the forks, and because two tasks must not import one module at a time
+    for part in ("wiring", "member", "offsets", "balance", "fetch", "streams", "operations"):
+        package = importlib.import_module(f"zkconsumer.{part}")
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
+
+
+def _made(name: str) -> Any:
+    """Return the class of a scenario."""
+    module, _, made = SCENARIOS[name].run_by.partition(".")
+    return getattr(importlib.import_module(f"tests.simulation.{module}"), made)
 
 
 def _start(seed: int, options: argparse.Namespace) -> tuple[int, Any]:
@@ -176,14 +190,12 @@ def _too_long(*_: object) -> None:
 
 
 def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    from tests.simulation.scenario import Scenario
-
     gc.disable()
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, _LONGEST + options.steps / 4)
     began = time.process_time()
     name = options.scenario or "group"
-    scenario = Scenario(seed, options.steps, SCENARIOS[name], options.without)
+    scenario = _made(name)(seed, options.steps, SCENARIOS[name], options.without)
     broken = ""
     try:
         scenario.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.zookeeper import SimulatedSession
 
@@ -14,10 +14,18 @@ if TYPE_CHECKING:
 
 MEMBERS = 4
 """The most members that live at a time."""
+_OF_A_MEMBER = ("leave", "kill", "freeze")
+_OF_A_SESSION = ("expire", "lose answer", "cut zookeeper", "slow zookeeper")
+_FAULTS = (
+    "join", "join", "join", "leave", "kill", "freeze", "expire", "lose answer", "lose answer", "cut zookeeper",
+    "slow zookeeper", "cut brokers", "slow network", "move leader", "no quorum", "stop broker",
+)  # fmt: skip
 
 
 class Faults:
     """Does faults to a scenario, and counts them. The faults with numbers of ``without`` are left out."""
+
+    kinds: tuple[str, ...] = _FAULTS
 
     def __init__(self, scenario: Scenario, without: Sequence[int] = ()) -> None:
         self.count = 0
@@ -37,7 +45,7 @@ class Faults:
         scenario = self._scenario
         world, chance = scenario.world, scenario.world.random
         live = scenario.live()
-        fault = chance.choice(_FAULTS)
+        fault = chance.choice(self.kinds)
         if fault == "join" or not live:
             if len(live) < MEMBERS:
                 world.note("fault: join")
@@ -69,6 +77,11 @@ class Faults:
             scenario.zookeeper.reachable = False
             world.sleep(chance.choice([0.5, 3.0, 10.0]))
             scenario.zookeeper.reachable = True
+        else:
+            self._other(fault, member)
+
+    def _other(self, fault: str, member: Any) -> None:
+        """Do a fault of a further kind."""
 
     def end(self) -> None:
         """End the faults that last."""
@@ -98,11 +111,3 @@ class Faults:
             session.cut(world.random.choice([0.2, 2.0, 2 * session.timeout]))
         elif fault == "slow zookeeper":
             session.slow_until = world.now + 5.0
-
-
-_OF_A_MEMBER = ("leave", "kill", "freeze")
-_OF_A_SESSION = ("expire", "lose answer", "cut zookeeper", "slow zookeeper")
-_FAULTS = [
-    "join", "join", "join", "leave", "kill", "freeze", "expire", "lose answer", "lose answer", "cut zookeeper",
-    "slow zookeeper", "cut brokers", "slow network", "move leader", "no quorum", "stop broker",
-]  # fmt: skip

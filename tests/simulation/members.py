@@ -37,6 +37,17 @@ class Member:
         return next((one for one in self.scenario.zookeeper.sessions if one.process is self.process), None)
 
     @property
+    def in_contact(self) -> bool:
+        """Whether the member hears of changes in its group now."""
+        session = self.session
+        return session is not None and session.connected
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties of its connector."""
+        return {**self.scenario.properties, "consumer.id": self.name}
+
+    @property
     def usable(self) -> bool:
         """Whether the process lives and has not been asked to leave."""
         return self.process.alive and not self.left
@@ -48,9 +59,7 @@ class Member:
     def _main(self) -> None:
         scenario = self.scenario
         application = APPLICATIONS[scenario.setting.application](self)
-        self.connector = ZookeeperConsumerConnector(
-            ConsumerConfig({**scenario.properties, "consumer.id": self.name}), **application.arguments
-        )
+        self.connector = ZookeeperConsumerConnector(ConsumerConfig(self.properties), **application.arguments)
         self.consumer = self.connector.consumer_id
         try:
             application.begin()

@@ -108,9 +108,10 @@ class Observer:
             owner = self._zookeeper.node(paths.owner(self._group, tp))
             name, _, seen.thread = (None, "", "") if owner is None else owner.data.decode().rpartition("-")
             if name != seen.owner:
-                self._owned(tp, seen, name)
+                self.note_owner(tp, seen, name)
 
-    def _owned(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
+    def note_owner(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
+        """A partition has another owner."""
         now = world().now
         world().note(f"owner of {tp}: {name}")
         if seen.owner is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 import zkconsumer.connector
 from tests.simulation import sockets
@@ -40,6 +41,10 @@ class Scenario:
     """
 
     group, topic, partitions, brokers = "g", "t", 6, BROKERS
+    faults_class: type[Faults] = Faults
+    observer_class: type[Observer] = Observer
+    pauses = True
+    """Whether the faults pause now and then, and all must be consumed and committed then, too."""
 
     def __init__(self, seed: int, steps: int, setting: Setting, without: Sequence[int] = ()) -> None:
         self.world = World(seed)
@@ -56,12 +61,12 @@ class Scenario:
         """Whether there was no fault for long."""
         self._violation = ""
         self._over = False
-        self.properties = self._properties()
+        self.properties = self.choose_properties()
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.renewed = self._renewed
         self.cluster = FakeCluster(BROKERS, zookeeper=self.zookeeper)
-        self.faults = Faults(self, without)
-        self.observer = Observer(
+        self.faults = self.faults_class(self, without)
+        self.observer = self.observer_class(
             self.zookeeper,
             self.cluster,
             self.group,
@@ -73,7 +78,8 @@ class Scenario:
         )
         vars(zkconsumer.connector)["build_member"] = partial(build_member, outside=outside)
 
-    def _properties(self) -> dict[str, str | int]:
+    def choose_properties(self) -> dict[str, Any]:
+        """Return the properties of all members."""
         chance, scala, storage = self.world.random, self.setting.scala, self.setting.storage
         return {
             "zookeeper.connect": "simulated:2181",
@@ -108,22 +114,34 @@ class Scenario:
     def _direct(self) -> None:
         self.cluster.start()
         self.cluster.create_topic(self.topic, self.partitions)
+        self._begin()
         self.world.spawn("server-clock", self._server_clock)
         for _ in range(self.setting.members):
             self.join()
         chance = self.world.random
-        period = chance.choice(PERIODS)
+        period = chance.choice(PERIODS) if self.pauses else self.steps
         for step in range(1, self.steps + 1):
             self._produce(chance.randrange(1, self.setting.messages))
             if chance.random() < self.setting.faults:
                 self.faults.burst()
+            self._each_second()
             self.world.sleep(1.0)
             if step % period == 0 or step == self.steps:
                 self._settle()
-                if chance.random() < 0.5:
+                if self.pauses and chance.random() < 0.5:
                     self._stay_calm()
         self._end()
         self._over = True
+
+    def _begin(self) -> None:
+        """Prepare what needs brokers that run."""
+
+    def _each_second(self) -> None:
+        """Do what belongs to the scenario while there are faults."""
+
+    def _stores(self) -> Sequence[str]:
+        """Return the stores in which everything has to be committed in the end."""
+        return STORES[self.setting.storage]
 
     def _renewed(self, process: Process) -> None:
         member = next(one for one in self.members if one.process is process)
@@ -142,12 +160,15 @@ class Scenario:
 
     def join(self, *, ours: bool = False) -> None:
         """Begin one more member."""
-        number, scala = len(self.members), self.setting.scala
-        member = None
-        if scala and not ours and self.world.random.random() < scala:
-            member = ScalaMember(self, number, self.group, self.topic, self.partitions)
-        self.members.append(member or Member(self, number))
+        self.members.append(self.new_member(len(self.members), ours))
         self.members[-1].start()
+
+    def new_member(self, number: int, ours: bool) -> Any:
+        """Return one more member. ``ours``: it must be one of the package."""
+        scala = self.setting.scala
+        if scala and not ours and self.world.random.random() < scala:
+            return ScalaMember(self, number, self.group, self.topic, self.partitions)
+        return Member(self, number)
 
     def live(self) -> list[Member | ScalaMember]:
         """Return the members that live and were not asked to leave."""
@@ -186,7 +207,8 @@ class Scenario:
         for tp, seen in self.observer.partitions.items():
             if seen.owner is None:
                 return f"{tp} has no owner"
-            for store, offset in seen.committed.items():
+            for store in self._stores():
+                offset = seen.committed[store]
                 if (offset or 0) < self.produced[tp.partition]:
                     return f"{tp} is committed up to {offset} of {self.produced[tp.partition]} in {store}"
         owners = {seen.owner for seen in self.observer.partitions.values()}

@@ -12,7 +12,7 @@ class Setting:
     ``scala`` is the part of members that are models of the Scala connector. ``storage`` says where offsets are kept:
     ``zookeeper``, ``kafka``, ``dual`` or ``database``. ``application`` is a name in ``applications.APPLICATIONS``.
     In each step fewer than ``messages`` are produced, and with the probability ``faults`` a fault happens.
-    ``members`` are there at the start.
+    ``members`` are there at the start. ``run_by`` names the module, and the class in it, that runs it.
     """
 
     scala: float = 0.0
@@ -21,6 +21,7 @@ class Setting:
     messages: int = 40
     faults: float = 0.1
     members: int = 2
+    run_by: str = "scenario.Scenario"
 
 
 SCENARIOS = {
@@ -29,6 +30,8 @@ SCENARIOS = {
     "steady": Setting(scala=0.25, messages=110, faults=1 / 36, members=4),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
+    "brokers-group": Setting(storage="kafka", run_by="brokers_scenario.BrokersScenario"),
+    "migrating": Setting(scala=0.3, storage="dual", run_by="migrating_scenario.MigratingScenario"),
 }
 """The settings by the scenario's name."""
 

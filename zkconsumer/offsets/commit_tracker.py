@@ -444,10 +444,13 @@ class CommitTracker:
         """Note the written offsets; report and raise the failures."""
         offsets = {**unchanged, **changed}
         for tp, offset in offsets.items():
-            if tp not in failures and tp in self._tracked:
-                self._mark(self._tracked[tp], offset, points.get(tp))
+            found = self._tracked.get(tp)
+            halfway = tp in failures and self._store.only_in_zookeeper(tp, offset, failures[tp])
+            if found is not None and (tp not in failures or halfway):
+                self._mark(found, offset, points.get(tp))
+                found.unlevel = halfway
                 if tp in changed and tp not in points:
-                    self._tracked[tp].note_ahead(offset)
+                    found.note_ahead(offset)
         if not failures:
             return
         self._tell_refused(failures)

@@ -236,6 +236,19 @@ class DualStore:
         also = {tp: offset for tp, offset in changed.items() if tp not in failures}
         return {**failures, **self._write_nodes(also, deadline, points)}
 
+    def only_in_zookeeper(self, partition: TopicPartition, offset: int, failure: Exception) -> bool:
+        """Return whether ZooKeeper, which was written first, has the offset of a commit that failed elsewhere.
+
+        The offset counts as committed. Otherwise the next commit would take it back by the message in hand.
+        """
+        refused = isinstance(failure, CommitRefusedError)
+        return (
+            self._zookeeper_first
+            and not refused
+            and self._nodes is not None
+            and (self._nodes.known(partition) == offset)
+        )
+
     def _write_pointers(self, points: Points, deadline: Deadline) -> Failures:
         if not points:
             return {}

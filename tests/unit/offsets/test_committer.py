@@ -12,7 +12,7 @@ import pytest
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
 from tests.unit.offsets.group_in_zookeeper import Group, Stepped, soon, zookeeper_only
 from tests.values import present
-from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CoordinatorUnavailableError,
@@ -356,3 +356,20 @@ def test_a_bug_while_a_start_is_stored_ends_nothing(group: Group, monkeypatch: p
     member.step()
     assert stored == [{position: True}]
     assert member.committer.trouble == ""
+
+
+def test_zookeeper_keeps_an_offset_that_kafka_did_not_take(group: Group) -> None:
+    """The commit counts the message in hand, and fails with Kafka. The timer's commit must not take ZooKeeper back."""
+    offsets = DualStore(group.zookeeper, group.zookeeper, group.store, max_retries=0, zookeeper_first=True)
+    stepped = Stepped(offsets, group)
+    group.store.offsets[T0] = 78
+    position = stepped.own(T0, 78)
+    stepped.start(position)
+    position.held_until = 90
+    tracker = stepped.committer.tracker
+    group.store.trouble = failing(BrokerUnavailableError("away"))
+    with pytest.raises(OffsetCommitError, match="away"):
+        tracker.commit({position: range(78, 79)}, soon(), patient=True)
+    assert (group.nodes[0], group.store.offsets[T0]) == (79, 78)
+    tracker.commit(NONE_HELD, soon(), patient=False)
+    assert (group.nodes[0], group.store.offsets[T0]) == (79, 79)

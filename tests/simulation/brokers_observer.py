@@ -1,0 +1,158 @@
+"""The observer of a group that the brokers coordinate: the coordinator's state says who owns a partition.
+
+The leader's assignment makes the owners of a generation. An ownership ends when the member joins again without the
+partition, when it leaves, and when a later generation gives the partition to another member or has lost the member.
+
+- A generation assigns no partition twice.
+- The coordinator takes no commit of a partition that another member owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.simulation.promises import Observer, Watched
+from tests.simulation.scheduler import world
+from zkconsumer.core.consumer_protocol import MemberSubscription, decode_assignment, decode_subscription
+from zkconsumer.model import TopicPartition
+from zkconsumer.testing import group_states as errors
+from zkconsumer.testing.fake_group import FakeGroup
+from zkconsumer.testing.group_members import JoinRequest
+
+OPEN = float("inf")
+"""The end of an ownership that has not ended."""
+_NEVER = (0.0, 0.0, 0)
+_HEARS = 6.0
+"""Seconds after which a member has heard the coordinator's answer that it is no member, over a slow network."""
+_UUID = 37
+"""Characters at the end of a member id, after the client id or the instance id."""
+
+
+class BrokersObserver(Observer):
+    """What all members of one group did. Arguments: as those of :class:`Observer`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        cluster = arguments[1]
+        self._zookeeper.changed = lambda: None
+        self.instances: dict[str, str] = {}
+        """By ``group.instance.id``: the consumer that has it now."""
+        self._removed: dict[str, float] = {}
+        """By consumer: until when one that an operator removed from the group may not know that."""
+        self.rebalancing: dict[str, float] = {}
+        """By consumer: when a heartbeat told it first that the group rebalances."""
+        self.generation = 0
+        self._write_group = self._journal.write_group
+        vars(self._journal)["write_group"] = self._assigned
+        for broker in cluster.brokers.values():
+            groups = broker.groups
+            for name in ("join", "leave", "heartbeat", "commit"):
+                vars(groups)[name] = partial(getattr(self, f"_{name}"), getattr(groups, name))
+
+    def consumer(self, member_id: str) -> str:
+        """Return the consumer of a member id."""
+        name = member_id[:-_UUID]
+        return self.instances.get(name, name)
+
+    def _counts(self, consumer: str) -> bool:
+        """Return whether the coordinator alone says what a consumer owns."""
+        return bool(consumer)
+
+    def removed(self, member_id: str, until: float) -> None:
+        """An operator removes a member, whose lease holds no longer than ``until``."""
+        self._removed[self.consumer(member_id)] = until
+
+    # ---- the coordinator's state
+
+    def _assigned(self, group: FakeGroup) -> None:
+        """A generation has its assignment, or the group is empty."""
+        self._write_group(group)
+        if group.group_id != self._group:
+            return
+        self.generation = group.generation
+        owners: dict[TopicPartition, str] = {}
+        consumers = [self.consumer(member_id) for member_id in group.members]
+        for consumer, member in zip(consumers, group.members.values(), strict=True):
+            for tp in decode_assignment(member.assignment, consumer).partitions:
+                if owners.setdefault(tp, consumer) != consumer:
+                    self._break(f"{tp}: generation {group.generation} gives it to {owners[tp]} and to {consumer}")
+        world().note(f"generation {group.generation}: {', '.join(consumers) or 'no members'}")
+        for tp, seen in self.partitions.items():
+            owner = owners.get(tp)
+            for consumer in filter(self._counts, list(seen.owned)):
+                if consumer not in consumers or (owner is not None and consumer != owner):
+                    self._close(seen, consumer)
+            if owner is not None and self._counts(owner) and seen.owned.get(owner, _NEVER)[1] != OPEN:
+                seen.owned[owner] = (world().now, OPEN, seen.committed["kafka"] or 0)
+            self.show_owner(tp, seen, owner)
+
+    def show_owner(self, tp: TopicPartition, seen: Watched, owner: str | None) -> None:
+        """Name the owner of the generation."""
+        if owner != seen.owner:
+            world().note(f"owner of {tp}: {owner}")
+        seen.owner = owner
+
+    def _close(self, seen: Watched, consumer: str) -> None:
+        """End an ownership now, or when the consumer can know that."""
+        began, ended, lowest = seen.owned[consumer]
+        if ended == OPEN:
+            seen.owned[consumer] = (began, max(world().now, self._removed.get(consumer, 0.0)), lowest)
+
+    def _gave_up(self, consumer: str, kept: tuple[TopicPartition, ...] = ()) -> None:
+        """A member owns nothing more, but for what it keeps."""
+        if not self._counts(consumer):
+            return
+        self._heard(consumer, world().now)
+        for tp, seen in self.partitions.items():
+            if tp not in kept and consumer in seen.owned:
+                self._close(seen, consumer)
+                seen.owner = None if seen.owner == consumer else seen.owner
+
+    def _heard(self, consumer: str, at: float) -> None:
+        """A consumer that an operator removed knows it no later than this."""
+        if self._removed.get(consumer, 0.0) <= at:
+            return
+        self._removed[consumer] = at
+        for seen in self.partitions.values():
+            began, ended, lowest = seen.owned.get(consumer, (0.0, OPEN, 0))
+            if at < ended < OPEN:
+                seen.owned[consumer] = (began, at, lowest)
+
+    # ---- requests that its coordinator handles
+
+    def _join(self, ask: Callable[..., None], group: str, request: JoinRequest, ticket: Any) -> None:
+        if group == self._group and request.member_id:
+            told = decode_subscription(request.protocols[0][1], request.member_id)
+            self._gave_up(self.consumer(request.member_id), told.owned)
+            self.joins_again(self.consumer(request.member_id), told)
+        ask(group, request, ticket)
+
+    def joins_again(self, consumer: str, told: MemberSubscription) -> None:
+        """A known member asks to join. ``told`` is what it tells the leader."""
+
+    def _leave(self, ask: Callable[..., int], group: str, member_id: str, instance_id: str | None) -> int:
+        if group == self._group and member_id:
+            self._gave_up(self.consumer(member_id))
+        return ask(group, member_id, instance_id)
+
+    def _heartbeat(self, ask: Callable[..., int], group: str, member_id: str, *rest: Any) -> int:
+        error = ask(group, member_id, *rest)
+        if error == errors.REBALANCING:
+            self.rebalancing.setdefault(self.consumer(member_id), world().now)
+        elif error == errors.UNKNOWN_MEMBER:
+            self._heard(self.consumer(member_id), world().now + _HEARS)
+        return error
+
+    def _commit(
+        self, ask: Callable[..., dict[Any, int]], group: str, who: tuple[str, str | None, int], offsets: Any, *rest: Any
+    ) -> dict[Any, int]:
+        errors_of = ask(group, who, offsets, *rest)
+        consumer = self.consumer(who[0])
+        for place, error in errors_of.items():
+            seen = self.partitions.get(TopicPartition(*place)) if group == self._group and who[0] else None
+            owner = None if seen is None or error or not self._counts(consumer) else seen.owner
+            if owner is not None and owner != consumer and self._counts(owner):
+                self._break(f"{place}: {consumer} committed {offsets[place][0]}, but {owner} owns it")
+        return errors_of

@@ -1,0 +1,191 @@
+"""A member of Kafka's protocol beside those of the package, as the Java consumer is: it has no lease.
+
+One thread joins, syncs, sends heartbeats, consumes by moving its positions, and commits in its generation's name. Now
+and then it forgets its heartbeats for longer than its session, and consumes on. Half of these members leave without a
+word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tests.simulation.scheduler import Process, world
+from zkconsumer.core.consumer_protocol import RebalanceProtocol, decode_assignment
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerResponseError,
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    MemberIdRequiredError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from zkconsumer.kafka.broker_channel import BrokerChannel
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.group_channel import GroupChannel, Membership
+from zkconsumer.member.coordinator.leader_assignment import (
+    assign_group,
+    common_protocol,
+    group_assignor,
+    protocol_offers,
+)
+from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
+
+if TYPE_CHECKING:
+    from tests.simulation.brokers_scenario import Scenario
+
+SESSION, REBALANCE = 8.0, 20.0
+HEARTBEATS, COMMITS = 1.0, 2.0
+_PATIENCE = 5.0
+_OUTDATED = (IllegalGenerationError, UnknownMemberIdError, FencedInstanceIdError)
+
+
+class KafkaMember:
+    """One process. It is used by the scenario as a member of ours is. ``strategies`` are what it offers."""
+
+    session = None
+
+    def __init__(self, scenario: Scenario, number: int, strategies: str) -> None:
+        self.name = f"k{number}"
+        self.process = Process(self.name)
+        self.group, self.topic = scenario.group, scenario.topic
+        self.consumer = f"{self.group}_{self.name}"
+        self.left = False
+        self._scenario = scenario
+        self._polite = scenario.world.random.random() < 0.5
+        names = strategies.split(",")
+        self._assignors = [
+            group_assignor(name, None, ConsumerId(self.consumer), lambda _: 1)  # type: ignore[arg-type]
+            for name in names
+        ]
+        self._cooperative = common_protocol(self._assignors) is RebalanceProtocol.COOPERATIVE
+        self._who = Membership(self.group)
+        self._channel: GroupChannel | None = None
+        self._search = CoordinatorSearch(
+            self.group,
+            lambda _: [Endpoint(*address) for address in scenario.cluster.addresses()],
+            lambda endpoint: BrokerChannel(endpoint, client_id=self.consumer, socket_timeout=_PATIENCE),
+        )
+        self._must_join = True
+        self._previous: tuple[TopicPartition, ...] = ()
+        self._positions: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._beat_at = self._commit_at = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether the process lives and has not been asked to leave."""
+        return self.process.alive and not self.left
+
+    def start(self) -> None:
+        """Begin the process."""
+        world().spawn(f"{self.name}-main", self._main, self.process)
+
+    def leave(self) -> None:
+        """Have the process end. A wait for other members ends, too."""
+        self.left = True
+        self._search.interrupt()
+
+    def _main(self) -> None:
+        while not self.left:
+            try:
+                if self._channel is None:
+                    self._channel = self._search.find(Deadline(_PATIENCE))
+                self._turn(self._channel)
+            except MemberIdRequiredError as e:
+                self._who = self._who._replace(member_id=e.member_id)
+            except RebalanceInProgressError:
+                self._must_join = True
+            except _OUTDATED as e:
+                world().note(f"{self.name}: {type(e).__name__}")
+                known = self._who.member_id if isinstance(e, IllegalGenerationError) else ""
+                self._who, self._must_join = Membership(self.group, member_id=known), True
+                self._previous, self._positions = (), {}
+            except BrokerError as e:
+                world().note(f"{self.name}: {type(e).__name__}")
+                if isinstance(e, BrokerResponseError) or self._channel is not None:
+                    self._drop()
+                world().sleep(0.2)
+        self._end()
+
+    def _drop(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self._search.discard(channel)
+
+    def _end(self) -> None:
+        try:
+            if self._polite and self._who.member_id:
+                channel = self._search.find(Deadline(_PATIENCE))
+                self._commit(channel)
+                channel.leave(self._who, Deadline(_PATIENCE))
+        except BrokerError as e:
+            world().note(f"{self.name}, leaving: {type(e).__name__}")
+        self._search.close()
+        world().note("has left")
+
+    def _turn(self, channel: GroupChannel) -> None:
+        """Do what is due, and consume a message."""
+        here = world()
+        if self._must_join:
+            self._join(channel)
+        if here.now >= self._beat_at:
+            self._beat_at = here.now + HEARTBEATS
+            channel.heartbeat(self._who, Deadline(_PATIENCE))
+            if here.random.random() < 0.01:
+                here.note(f"{self.name} forgets its heartbeats")
+                self._beat_at = self._commit_at = here.now + 2 * SESSION
+        if here.now >= self._commit_at:
+            self._commit_at = here.now + COMMITS
+            self._commit(channel)
+        produced = self._scenario.produced
+        ready = [tp for tp, offset in self._positions.items() if offset < produced[tp.partition]]
+        if ready:
+            tp = here.random.choice(ready)
+            here.note(f"handed {tp} {self._positions[tp]}")
+            self._scenario.observer.finished(tp, self._positions[tp])
+            self._positions[tp] += 1
+        here.sleep(here.random.random() ** 4 * 0.3 if ready else 0.1)
+
+    def _join(self, channel: GroupChannel) -> None:
+        """Join, lead if the coordinator says so, and take the assignment over."""
+        if not self._cooperative and self._positions:
+            self._commit(channel)
+            self._positions = {}
+        deadline = Deadline(2 * REBALANCE)
+        offers = protocol_offers(
+            self._assignors,
+            [self.topic],
+            owned=sorted(self._positions),
+            previous=self._previous,
+            generation=self._who.generation,
+        )
+        joined = channel.join(
+            self._who, offers, session_timeout=SESSION, rebalance_timeout=REBALANCE, deadline=deadline
+        )
+        self._who = Membership(self.group, joined.generation, joined.member_id)
+        assignments: Mapping[str, bytes] = {}
+        if joined.members:
+            assignor = next(one for one in self._assignors if one.name == joined.protocol)
+            assignments = assign_group(assignor, {self.topic: self._scenario.partitions}, joined.members).assignments
+        data = channel.sync(self._who, protocol=joined.protocol, assignments=assignments, deadline=deadline)
+        share = decode_assignment(data, "the leader").partitions
+        gone = [tp for tp in self._positions if tp not in share]
+        if gone:
+            self._commit(channel)
+        for tp in gone:
+            del self._positions[tp]
+        self._previous = share
+        added = [tp for tp in share if tp not in self._positions]
+        for tp, stored in channel.offsets(self.group, added, Deadline(_PATIENCE)).items():
+            self._positions[tp] = self._committed[tp] = max(stored.offset, 0)
+        self._must_join = bool(gone)  # only a cooperative member has any: now another one gets them
+
+    def _commit(self, channel: GroupChannel) -> None:
+        """Commit what has changed, in the name of the generation."""
+        changed = {tp: offset for tp, offset in self._positions.items() if self._committed.get(tp) != offset}
+        if changed:
+            codes = channel.commit(self._who, changed, Deadline(_PATIENCE))
+            self._committed.update({tp: offset for tp, offset in changed.items() if not codes[tp]})
