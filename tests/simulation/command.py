@@ -6,6 +6,7 @@ import argparse
 import asyncio  # noqa: F401 - imported before the exchange of threads, whose classes ssl and asyncio derive from
 import concurrent.futures.thread  # noqa: F401
 import gc
+import importlib
 import json
 import logging
 import os
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         return known_bugs.main(options.known_bugs, options.most)
     if options.replay is not None:
         options = parser.parse_args([word for word in shlex.split(options.replay) if word != "scripts/simulate"])
-    _prepare()
+    _prepare(SCENARIOS[options.scenario].module)
     if options.seconds is None:
         first = 1 if options.seed is None else options.seed
         results = []
@@ -61,12 +62,12 @@ def main(arguments: Sequence[str]) -> int:
     return _report(results, options)
 
 
-def _prepare() -> None:
+def _prepare(module: str) -> None:
     from tests.simulation import sockets, threads
 
     threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
     logging.disable(logging.CRITICAL)
-    import tests.simulation.scenario  # noqa: F401 - before the forks
+    importlib.import_module(f"tests.simulation.{module}")  # before the forks
 
 
 def _start(seed: int, options: argparse.Namespace) -> tuple[int, Any]:
@@ -122,13 +123,13 @@ def _too_long(*_: object) -> None:
 
 
 def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    from tests.simulation.scenario import Scenario
-
     gc.disable()
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, _LONGEST + options.steps / 4)
     began = time.process_time()
-    scenario = Scenario(seed, options.steps, SCENARIOS[options.scenario])
+    setting = SCENARIOS[options.scenario]
+    made: Any = importlib.import_module(f"tests.simulation.{setting.module}")
+    scenario = made.SCENARIO(seed, options.steps, setting)
     broken = ""
     try:
         scenario.run()

@@ -33,6 +33,7 @@ class Scenario:
     """One run. Arguments: ``seed``; ``steps`` are virtual seconds with faults; ``setting`` says what there is."""
 
     group, topic, partitions, brokers = "g", "t", 6, BROKERS
+    makes_observer: type[Observer] = Observer
 
     def __init__(self, seed: int, steps: int, setting: Setting) -> None:
         self.world = World(seed)
@@ -50,7 +51,7 @@ class Scenario:
         self.zookeeper.renewed = self._renewed
         self.cluster = FakeCluster(BROKERS, zookeeper=self.zookeeper)
         self.faults = Faults(self)
-        self.observer = Observer(
+        self.observer = self.makes_observer(
             self.zookeeper,
             self.cluster,
             self.group,
@@ -177,3 +178,6 @@ class Scenario:
         for task in self.world.tasks:
             if task.process is not self.world.system and task.process.alive:
                 self.broken(f"{task} is still there after the shutdown, and waits for {task.waits_for}")
+
+
+SCENARIO = Scenario

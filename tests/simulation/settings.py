@@ -11,11 +11,13 @@ class Setting:
 
     ``scala`` is the part of members that are models of the Scala connector. ``storage`` says where offsets are kept:
     ``zookeeper``, ``kafka``, ``dual`` or ``database``. ``application`` is a name in ``applications.APPLICATIONS``.
+    ``module`` of this package has the class ``SCENARIO`` that runs it.
     """
 
     scala: float = 0.0
     storage: str = "zookeeper"
     application: str = "streams"
+    module: str = "scenario"
 
 
 SCENARIOS = {
@@ -23,6 +25,7 @@ SCENARIOS = {
     "mixed": Setting(scala=0.5),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
+    "operators": Setting(module="operators", application="operated"),
 }
 """The settings by the scenario's name."""
 
