@@ -26,6 +26,7 @@ SCENARIOS = {
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
     "operators": Setting(module="operators", application="operated"),
+    "logs": Setting(module="logs", application="logs"),
 }
 """The settings by the scenario's name."""
 
