@@ -204,6 +204,8 @@ class LogScenario(Scenario):
                 self._held[number] = True
             self.observer.lost(tp, log.end, end, told=number in self._held)
             self.produced[number] = log.end
+            if number not in self._held:  # the owner may see a log that has grown again
+                self.write(number, chance.randrange(1, 2 * (end - log.end) + 2))
         elif what == "longer" and self.partitions < 10:
             self._grow()
         elif what in ("anew", "delete"):
@@ -234,6 +236,7 @@ class LogScenario(Scenario):
             # the owner may read on in the new log until it hears of the topic
             self.observer.lost(TopicPartition(self.topic, number), 0, sys.maxsize, told=True)
             self.produced[number] = 0
+            self.write(number, self.world.random.randrange(1, 60))
         self._held.clear()
 
     def _not_done(self) -> str:

@@ -70,6 +70,7 @@ class OperatedObserver(Observer):
                 self._versions[tp] = version
                 if moved is not None and operator is None and node is not None and int(node.data) == moved.offset:
                     moved.adopted = moved.adopted or world().now
+                    self._begins_at(self.partitions[tp], moved.offset)  # what it finished before is not committed
                 elif operator is not None and node is not None and before[tp][0] == int(node.data):
                     self._operated(operator, tp, int(node.data))
             if moved is not None and before[tp][1] != seen.owner and moved.adopted is not None:
@@ -92,6 +93,7 @@ class OperatedObserver(Observer):
             self._break(f"{tp}: {moved.by} set offset {moved.offset}, and a member wrote {offset} over it")
         elif moved is not None and moved.adopted is None:
             moved.adopted = world().now
+            self._begins_at(seen, offset)
         super().committed(store, tp, offset)
 
     def _operated(self, operator: OperatorProcess, tp: TopicPartition, offset: int) -> None:

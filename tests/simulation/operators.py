@@ -21,6 +21,7 @@ from tests.simulation.applications import APPLICATIONS, CALL, StreamsApplication
 from tests.simulation.operator_promises import OperatedObserver, OperatorProcess
 from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import Process, world
+from tests.simulation.zookeeper import SimulatedSession
 from zkconsumer import cli
 from zkconsumer.cli.offsets import stop_signals
 from zkconsumer.errors import OffsetConflictError
@@ -105,8 +106,7 @@ class OperatorScenario(Scenario):
         vars(sys).update(stdout=self.out, stderr=self.err)
         vars(stop_signals)["signal"] = self.signals
         vars(snapshot_reader)["server_statistics"] = lambda *_: ()
-        session = self.zookeeper.session
-        setattr(ClusterConnection, "new_session", lambda *_: session())  # noqa: B010 - a method is exchanged
+        setattr(ClusterConnection, "new_session", lambda *_: self._session())  # noqa: B010 - a method is exchanged
 
     def _properties(self) -> dict[str, str | int]:
         conflict = self.world.random.choice(["adopt", "adopt", "adopt", "overwrite", "raise"])
@@ -118,6 +118,12 @@ class OperatorScenario(Scenario):
             return super().run()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _session(self) -> SimulatedSession:
+        """Return an operator's session. It is often slow, so that owners commit between its requests."""
+        made = self.zookeeper.session()
+        made.slow_until = self.world.now + self.world.random.choice([0.0, 20.0])
+        return made
 
     def _renewed(self, process: Process) -> None:
         if not isinstance(process, OperatorProcess):
