@@ -27,6 +27,7 @@ SCENARIOS = {
     "dual-offsets": Setting(storage="dual"),
     "operators": Setting(module="operators", application="operated"),
     "logs": Setting(module="logs", application="logs"),
+    "spark": Setting(module="queries"),
 }
 """The settings by the scenario's name."""
 
