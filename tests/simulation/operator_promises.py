@@ -133,9 +133,9 @@ class OperatedObserver(Observer):
             self._break(f"{tp}: {operator} overwrote {before}, and its undo file has {saved and kept}")
         elif self.partitions[tp].owner is not None and (self.conflict != "adopt" or offset is None):
             self._break(f"{tp}: {operator} changed the offset under an owner that does not adopt it")
-        elif operator.shift is not None and offset is not None:
-            wanted = max(0, (before or 0) + operator.shift)
-            if offset != wanted and not (before or 0) <= offset <= wanted:
+        elif operator.shift is not None and offset is not None and before is not None:
+            wanted = max(0, before + operator.shift)
+            if offset != wanted and not before <= offset <= wanted:
                 self._break(f"{tp}: {operator} shifted {before} by {operator.shift} to {offset}")
 
     def _look_at_deletions(self, operator: OperatorProcess) -> None:

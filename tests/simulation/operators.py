@@ -199,9 +199,11 @@ class OperatorScenario(Scenario):
     def _reset(self, process: OperatorProcess) -> None:
         chance = self.world.random
         number = chance.choice([chance.randrange(200), 0])
-        where = chance.choice(["--to-earliest", "--to-latest", "--to-current", "--to-offset", "--shift-by"])
+        where = chance.choice(["--to-earliest", "--to-latest", "--to-current", "--to-offset", *["--shift-by"] * 3])
         words = [where] + ([str(number)] if where == "--to-offset" else [])
-        if where == "--shift-by":
+        if where == "--to-current":
+            process.shift = 0
+        elif where == "--shift-by":
             process.shift = number - 100
             words = [f"--shift-by={process.shift}"]
         some = sorted(chance.sample(range(self.partitions), chance.randrange(1, self.partitions + 1)))
