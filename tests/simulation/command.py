@@ -99,7 +99,7 @@ def _prepare() -> None:
     for name in SCENARIOS:
         _made(name)
     # before the forks, and because two tasks must not import one module at a time
-    for part in ("wiring", "member", "offsets", "balance", "fetch", "streams", "operations"):
+    for part in ("wiring", "member", "offsets", "balance", "fetch", "streams", "operations", "cli"):
         package = importlib.import_module(f"zkconsumer.{part}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)

@@ -34,7 +34,7 @@ from zkconsumer.member.coordinator.leader_assignment import (
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 
 if TYPE_CHECKING:
-    from tests.simulation.brokers_scenario import Scenario
+    from tests.simulation.brokers_scenario import BrokersScenario
 
 SESSION, REBALANCE = 8.0, 20.0
 HEARTBEATS, COMMITS = 1.0, 2.0
@@ -47,7 +47,7 @@ class KafkaMember:
 
     session = None
 
-    def __init__(self, scenario: Scenario, number: int, strategies: str) -> None:
+    def __init__(self, scenario: BrokersScenario, number: int, strategies: str) -> None:
         self.name = f"k{number}"
         self.process = Process(self.name)
         self.group, self.topic = scenario.group, scenario.topic

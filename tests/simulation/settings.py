@@ -31,6 +31,9 @@ SCENARIOS = {
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
     "brokers-group": Setting(storage="kafka", run_by="brokers_scenario.BrokersScenario"),
+    "operators": Setting(application="operated", run_by="operators.OperatorScenario"),
+    "logs": Setting(application="logs", run_by="logs.LogScenario"),
+    "spark": Setting(run_by="queries.QueryScenario"),
     "migrating": Setting(scala=0.3, storage="dual", run_by="migrating_scenario.MigratingScenario"),
 }
 """The settings by the scenario's name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import importlib
+import itertools
 import os
 import queue
 import socket
@@ -185,6 +186,9 @@ class SimpleQueue:
     __class_getitem__ = classmethod(lambda cls, _: cls)
 
 
+_numbers = itertools.count(1)
+
+
 class Thread:
     """A thread of the standard library's form, which is a task of the world."""
 
@@ -203,6 +207,10 @@ class Thread:
         self.daemon = bool(daemon)
         self._task: Task | None = None
         self._over = threading.Event()
+        self._number = next(_numbers)
+
+    def __hash__(self) -> int:
+        return self._number  # a pool of threads joins them in the order of a set
 
     def start(self) -> None:
         """Begin the thread. Raises RuntimeError for a second call."""

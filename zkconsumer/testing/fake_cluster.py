@@ -243,6 +243,10 @@ class FakeCluster(Faults):
             self.delete_topic(topic)
             self.create_topic(topic, len(logs) if partitions is None else partitions)
 
+    def compact(self, topic: str, partition: int, offset: int) -> None:
+        """Delete the batch with ``offset``, as compaction does. Later batches keep their offsets. Raises KeyError."""
+        self._existing(topic, partition).compact(offset)
+
     def corrupt(self, topic: str, partition: int, offset: int) -> None:
         """Change a byte of the batch with ``offset``, so that its checksum is wrong. Raises KeyError."""
         self._existing(topic, partition).corrupt(offset)

@@ -197,12 +197,15 @@ class PartitionLog:
             self._sequences.clear()
             self._next_epoch()
 
+    def compact(self, offset: int) -> None:
+        """Delete the batch with ``offset``, as compaction does. Raises KeyError."""
+        with self._lock:
+            del self._batches[self._index_of_batch(offset)]
+
     def corrupt(self, offset: int) -> None:
         """Change a byte in the batch with ``offset``, so that its checksum is wrong. Raises KeyError."""
         with self._lock:
-            index = self._index(offset)
-            if index == len(self._batches) or not self._batches[index].first <= offset:
-                raise KeyError(f"{self.where} has no batch with offset {offset}")
+            index = self._index_of_batch(offset)
             batch = self._batches[index]
             data = bytearray(batch.data)
             data[-1] ^= 0xFF
@@ -218,6 +221,12 @@ class PartitionLog:
             for batch in batches(data, check_crc=True, where=self.where, fetch_offset=start)
             for record in batch
         ]
+
+    def _index_of_batch(self, offset: int) -> int:
+        index = self._index(offset)
+        if index == len(self._batches) or not self._batches[index].first <= offset:
+            raise KeyError(f"{self.where} has no batch with offset {offset}")
+        return index
 
     def _index(self, offset: int) -> int:
         return bisect_left(self._batches, offset, key=lambda batch: batch.last)

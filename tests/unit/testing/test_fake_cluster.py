@@ -353,6 +353,17 @@ def test_a_corrupt_batch_has_a_wrong_checksum(cluster: FakeCluster, targets: lis
         cluster.corrupt("t", 0, 3)
 
 
+def test_a_compacted_batch_leaves_a_gap(cluster: FakeCluster, targets: list[Target]) -> None:
+    for values in ([b"a"], [b"b", b"c"], [b"d"]):
+        cluster.append("t", 0, values)
+    cluster.compact("t", 0, 2)
+    records = fetch(targets[0], 1)["records"]
+    assert [r.offset for b in batches(records, check_crc=True, where=WHERE, fetch_offset=1) for r in b] == [3]
+    assert (cluster.values("t", 0), cluster.end_offset("t", 0)) == ([b"a", b"d"], 4)
+    with pytest.raises(KeyError, match="no batch with offset 2"):
+        cluster.compact("t", 0, 2)
+
+
 def test_a_recreated_topic_is_empty_and_another_node() -> None:
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t", 2)

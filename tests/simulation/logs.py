@@ -1,0 +1,250 @@
+"""The scenario ``logs``: brokers lose, delete, compact and spoil messages, and topics grow and are made anew.
+
+- Each message that is in a log at the end was finished by somebody, unless the documents name it as skipped.
+- A committed offset passes no message, but for that of a log that its owner has read and that is gone since.
+- A member that has handed out messages of a newer log hands out none of an older one.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.applications import APPLICATIONS, StreamsApplication
+from tests.simulation.promises import Observer, Watched
+from tests.simulation.scenario import Scenario
+from tests.simulation.scheduler import world
+from zkconsumer.errors import UnreadableMessageError
+from zkconsumer.model import TopicPartition
+
+
+@dataclass
+class FormerLog:
+    """A log that lost its messages from ``kept`` on, which reached up to ``end``.
+
+    ``told`` says whether an owner without an epoch can see that: its offset lies beyond the log, or its node is older
+    than the topic.
+    """
+
+    kept: int
+    end: int
+    told: bool
+
+
+class LogObserver(Observer):
+    """Knows the value at each offset. The values of all messages count upwards."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.values: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in self.partitions}
+        self.former: dict[TopicPartition, FormerLog] = {}
+        self._read: dict[tuple[str, TopicPartition, int], int] = {}
+        self._first: dict[TopicPartition, int] = {}
+        """The first value of the present log that follows a former one."""
+        self._newest: dict[tuple[str, TopicPartition], int] = {}
+        self._last_read: dict[TopicPartition, float] = {}
+
+    def read(self, member: str, tp: TopicPartition, offset: int, value: int) -> None:
+        """A member's application has a message."""
+        self._read[member, tp, offset] = value
+        self._last_read[tp] = world().now
+        former = self.values[tp].get(offset) != value
+        if former and self._first.get(tp, sys.maxsize) <= self._newest.get((member, tp), 0):
+            self._break(f"{tp}: {member} handed out {offset} of a former log after messages of the present one")
+        self._newest[member, tp] = max(value, self._newest.get((member, tp), 0))
+
+    def finished(self, tp: TopicPartition, offset: int) -> None:
+        """A message is finished from now on, if it is the one that the log has."""
+        task = world().current
+        assert task is not None
+        if self._read.get((task.process.name, tp, offset)) == self.values[tp].get(offset):
+            super().finished(tp, offset)
+
+    def lost(self, tp: TopicPartition, kept: int, end: int, *, told: bool) -> None:
+        """The messages from ``kept`` on are gone; others will come at their offsets."""
+        seen, values = self.partitions[tp], self.values[tp]
+        self._first[tp] = 1 + max(values.values(), default=self._first.get(tp, 0))
+        self.values[tp] = {offset: value for offset, value in values.items() if offset < kept}
+        seen.finished = {each for each in seen.finished if each < kept}
+        seen.below = min(seen.below, kept)
+        seen.may_go_back(0)
+        before = self.former.get(tp)
+        if before is not None:
+            kept, end = min(kept, before.kept), max(end, before.end)
+        self.former[tp] = FormerLog(kept, end, told)
+        if seen.owner is not None:
+            began, ended, _ = seen.owned[seen.owner]
+            seen.owned[seen.owner] = (began, ended, 0)
+            if self._last_read.get(tp, 0.0) < began:
+                self._unknown(tp, seen)  # an owner that has read nothing knows no epoch
+
+    def gone(self, tp: TopicPartition, first: int, end: int) -> None:
+        """Messages are gone or cannot be read. That counts as if they were finished."""
+        self.partitions[tp].finished.update(range(max(first, self.partitions[tp].below), end))
+
+    def _unknown(self, tp: TopicPartition, seen: Watched) -> None:
+        """An owner begins at an offset of a log that is gone, and cannot see that."""
+        former = self.former.get(tp)
+        if former is not None and not former.told:
+            self.gone(tp, former.kept, seen.start)
+
+    def note_owner(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
+        super().note_owner(tp, seen, name)
+        if name is not None:
+            self._unknown(tp, seen)
+            if tp in self.former:
+                seen.owned[name] = (*seen.owned[name][:2], 0)
+
+    def committed(self, store: str, tp: TopicPartition, offset: int) -> None:
+        """An offset was written to a store."""
+        seen, former = self.partitions[tp], self.former.get(tp)
+        if former is not None and former.kept < offset <= former.end:
+            world().note(f"committed {tp} {offset}, perhaps of the former log")
+            self.commits += 1
+            seen.committed[store] = offset
+            former.told = former.told and offset > self.end(tp)
+            return
+        if offset < (seen.committed.get(store) or 0):
+            self.former.pop(tp, None)
+            if seen.owner is not None:  # what was finished before is not committed
+                seen.owned[seen.owner] = (world().now, *seen.owned[seen.owner][1:])
+        super().committed(store, tp, offset)
+
+    def end(self, tp: TopicPartition) -> int:
+        """Return the end of the log."""
+        return 1 + max(self.values[tp], default=-1)
+
+    def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
+        """A member is about to read from an earlier offset again, which has no epoch."""
+        super().sought(member, tp, offset)
+        if (former := self.former.get(tp)) is not None:
+            former.told = False
+            self.gone(tp, former.kept, offset)
+
+    def unfinished(self, tp: TopicPartition) -> int | None:
+        """Return a message in the log that nobody finished."""
+        seen = self.partitions[tp]
+        return next((each for each in self.values[tp] if each >= seen.below and each not in seen.finished), None)
+
+
+class LogApplication(StreamsApplication):
+    """Skips what cannot be read, and tells the observer the values."""
+
+    def _read(self, stream: Any) -> list[Any]:
+        try:
+            messages = super()._read(stream)
+        except UnreadableMessageError:
+            self.member.call("skip", stream.skip, 0.0)
+            return []
+        observer: Any = self.scenario.observer
+        for one in messages:
+            tp = TopicPartition(one.topic, one.partition)
+            observer.read(self.member.name, tp, one.offset, int(one.value))
+        return messages
+
+
+APPLICATIONS["logs"] = LogApplication
+
+
+class LogScenario(Scenario):
+    """A group whose brokers do things to the logs."""
+
+    observer_class = LogObserver
+    pauses = False
+    observer: LogObserver
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._counter = 0
+        self._held: dict[int, bool] = {}
+        """Partitions to which nothing is written until the group's offset is in the log again."""
+
+    def choose_properties(self) -> dict[str, str | int]:
+        policy = self.world.random.choice(["raise", "skip"])
+        return {**super().choose_properties(), "rebalance.interval.ms": 20_000, "corrupt.message.policy": policy}
+
+    def _produce(self, count: int) -> None:
+        if self.world.random.random() < 0.12:
+            self._lose()
+        self._held = {number: True for number in self._held if not self._back(number)}
+        free = [number for number in range(self.partitions) if number not in self._held]
+        if free:
+            self.write(self.world.random.choice(free), count)
+
+    def _back(self, number: int) -> bool:
+        committed = self.observer.partitions[TopicPartition(self.topic, number)].committed.values()
+        return all((each or 0) <= self.produced[number] for each in committed)
+
+    def write(self, number: int, count: int) -> None:
+        """Append messages of new values to a partition."""
+        first = self._counter + 1
+        self._counter += count
+        offset = self.cluster.append(self.topic, number, [b"%d" % each for each in range(first, first + count)])
+        values = self.observer.values[TopicPartition(self.topic, number)]
+        values.update((offset + each, first + each) for each in range(count))
+        self.produced[number] = offset + count
+
+    def _lose(self) -> None:
+        chance = self.world.random
+        what = chance.choice(["retention", "truncate", "truncate", "corrupt", "compact", "longer", "anew", "delete"])
+        number = chance.randrange(self.partitions)
+        tp, end = TopicPartition(self.topic, number), self.produced[number]
+        log: Any = self.cluster.log(self.topic, number)
+        offset = chance.randrange(log.start, end + 1)
+        self.world.note(f"log: {what} {tp} at {offset} of {end}")
+        self.faults.count += 1
+        batch = next((one for one in log._batches[:-1] if one.last >= offset), None)
+        if what == "retention":
+            self.observer.gone(tp, 0, offset)
+            self.cluster.truncate_before(self.topic, number, offset)
+        elif what == "truncate":
+            self.cluster.truncate(self.topic, number, offset)
+            self._held.pop(number, None)
+            if chance.random() < 0.5:
+                self._held[number] = True
+            self.observer.lost(tp, log.end, end, told=number in self._held)
+            self.produced[number] = log.end
+            if number not in self._held:  # the owner may see a log that has grown again
+                self.write(number, chance.randrange(1, 2 * (end - log.end) + 2))
+        elif what == "longer" and self.partitions < 10:
+            self._grow()
+        elif what in ("anew", "delete"):
+            self._make_anew(what)
+        elif batch is not None:
+            self.observer.gone(tp, batch.first, batch.last + 1)
+            if what == "corrupt":
+                self.cluster.corrupt(self.topic, number, batch.first)
+            elif what == "compact":
+                self.cluster.compact(self.topic, number, batch.first)
+
+    def _grow(self) -> None:
+        tp = TopicPartition(self.topic, self.partitions)
+        self.observer.partitions[tp] = Watched(committed={"zookeeper": None})
+        self.observer.values[tp] = {}
+        self.produced[self.partitions] = 0
+        self.partitions += 1
+        self.cluster.add_partitions(self.topic, self.partitions)
+
+    def _make_anew(self, what: str) -> None:
+        if what == "delete":
+            self.cluster.delete_topic(self.topic)
+            self.world.sleep(self.world.random.choice([0.5, 3.0, 15.0]))
+            self.cluster.create_topic(self.topic, self.partitions)
+        else:
+            self.cluster.recreate(self.topic)
+        for number in range(self.partitions):
+            # the owner may read on in the new log until it hears of the topic
+            self.observer.lost(TopicPartition(self.topic, number), 0, sys.maxsize, told=True)
+            self.produced[number] = 0
+            self.write(number, self.world.random.randrange(1, 60))
+        self._held.clear()
+
+    def _not_done(self) -> str:
+        for tp, seen in self.observer.partitions.items():
+            missing = self.observer.unfinished(tp)
+            if missing is not None:
+                return f"{tp}: nobody has finished message {missing}, the committed offset is {seen.start}"
+            if seen.start != self.produced[tp.partition]:
+                return f"{tp} is committed up to {seen.start}, and ends at {self.produced[tp.partition]}"
+        return super()._not_done()
