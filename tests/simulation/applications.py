@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
 from zkconsumer.errors import ConsumerTimeoutException, ZkConsumerError
 from zkconsumer.model import TopicPartition
 
@@ -33,6 +34,12 @@ class StreamsApplication:
         self.world = member.scenario.world
         self.arguments: dict[str, Any] = {}
         """Further arguments of the connector."""
+        self.properties: dict[str, Any] = {}
+        """Further properties of the connector."""
+
+    def connect(self, config: ConsumerConfig) -> Any:
+        """Return the connector."""
+        return ZookeeperConsumerConnector(config, **self.arguments)
 
     def begin(self) -> None:
         """Make the streams, and start the threads that read them."""

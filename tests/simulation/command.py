@@ -66,7 +66,9 @@ def _prepare() -> None:
 
     threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
     logging.disable(logging.CRITICAL)
-    import tests.simulation.scenario  # noqa: F401 - before the forks
+    import pyarrow as pa  # noqa: F401 - before the forks
+
+    import tests.simulation.scenario  # noqa: F401
 
 
 def _start(seed: int, options: argparse.Namespace) -> tuple[int, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulation.zookeeper import SimulatedSession
@@ -20,6 +21,9 @@ class Faults:
 
     def __init__(self, scenario: Scenario) -> None:
         self.count = 0
+        self.ended = False
+        self.more: dict[str, Callable[[], object]] = {}
+        """Faults of a scenario's own, by name."""
         self._scenario = scenario
 
     def one(self) -> None:
@@ -27,7 +31,7 @@ class Faults:
         scenario = self._scenario
         world, chance = scenario.world, scenario.world.random
         live = scenario.live()
-        fault = chance.choice(_FAULTS)
+        fault = chance.choice(_FAULTS + list(self.more))
         if fault == "join" or not live:
             if len(live) < MEMBERS:
                 world.note("fault: join")
@@ -41,6 +45,8 @@ class Faults:
             self._member_fault(fault, member)
         elif session is not None and fault in _OF_A_SESSION:
             self._session_fault(fault, member, session)
+        elif fault in self.more:
+            self.more[fault]()
         elif fault == "cut brokers":
             scenario.network.cut(member.process)
         elif fault == "slow network":
@@ -60,6 +66,7 @@ class Faults:
 
     def end(self) -> None:
         """End the faults that last."""
+        self.ended = True
         self._scenario.network.slow = 0.0
 
     def _member_fault(self, fault: str, member: Member | ScalaMember) -> None:

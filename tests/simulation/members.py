@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.applications import APPLICATIONS, CALL
-from tests.simulation.scheduler import Process
+from tests.simulation.scheduler import Interrupted, Process
 from tests.simulation.zookeeper import SimulatedSession
-from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+from zkconsumer import ConsumerConfig
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Member:
         self.ended = False
         self.consumer = ""
         self.connector: Any = None
+        self.error: BaseException | None = None
+        """What the last call raised."""
 
     @property
     def session(self) -> SimulatedSession | None:
@@ -47,13 +49,12 @@ class Member:
     def _main(self) -> None:
         scenario = self.scenario
         application = APPLICATIONS[scenario.setting.application](self)
-        self.connector = ZookeeperConsumerConnector(
-            ConsumerConfig({**scenario.properties, "consumer.id": self.name}), **application.arguments
-        )
+        config = ConsumerConfig({**scenario.properties, "consumer.id": self.name, **application.properties})
+        self.connector = application.connect(config)
         self.consumer = self.connector.consumer_id
         try:
             application.begin()
-        except ZkConsumerError as e:
+        except (ZkConsumerError, Interrupted) as e:
             scenario.world.note(f"cannot join: {type(e).__name__}")
             self.leave()
 
@@ -64,19 +65,29 @@ class Member:
         self.left = True
         while self.connector is None:
             self.scenario.world.sleep(0.05)
-        self.call("shutdown", lambda: self.connector.shutdown(CALL), CALL)
+        for left in (0, 1, 2):  # a call goes on where the one before was left
+            done = self.call("shutdown", lambda: self.connector.shutdown(CALL), CALL, interrupted=left < 2)
+            if done or not self.scenario.setting.interrupts:
+                break
         self.ended = True
         self.scenario.world.note("has left")
 
-    def call(self, what: str, call: Callable[[], object], patience: float) -> bool:
-        """Do a call of the application within ``patience`` seconds. Return whether it raised nothing."""
-        world, began, frozen = self.scenario.world, self.scenario.world.now, self.process.frozen_until
+    def call(self, what: str, call: Callable[[], object], patience: float, *, interrupted: bool = True) -> bool:
+        """Do a call of the application within ``patience`` seconds. Return whether it raised nothing.
+
+        Arguments: ``interrupted`` says that an exception may leave it.
+        """
+        scenario, world, began = self.scenario, self.scenario.world, self.scenario.world.now
+        frozen = self.process.frozen_until
         done = False
         try:
-            call()
+            with world.interrupts(scenario.setting.interrupts * interrupted):
+                call()
             done = True
-        except (ZkConsumerError, ValueError, KeyError, TimeoutError) as e:
+            world.note(f"{what}: done")
+        except (ZkConsumerError, ValueError, KeyError, TimeoutError, Interrupted) as e:
             world.note(f"{what}: {type(e).__name__}")
+            self.error = e
         if world.now - began > patience + LATE and frozen == self.process.frozen_until:
-            self.scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")
+            scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")
         return done

@@ -9,8 +9,10 @@ from functools import partial
 from queue import SimpleQueue
 
 import zkconsumer.connector
-from tests.simulation import sockets
+import zkconsumer.wiring.cluster_access
+from tests.simulation import event_loop, every_call, sockets  # noqa: F401 - applications
 from tests.simulation.applications import SLOWEST
+from tests.simulation.database import Database
 from tests.simulation.faults import Faults
 from tests.simulation.members import Member
 from tests.simulation.promises import BrokenPromise, Observer
@@ -42,9 +44,9 @@ class Scenario:
         self.steps = steps
         self.setting = setting
         self.members: list[Member | ScalaMember] = []
-        self.produced = dict.fromkeys(range(self.partitions), 0)
         self._violation = ""
         self._over = False
+        self.topics = {self.topic: self.partitions} | ({"u": setting.second} if setting.second else {})
         self.properties = self._properties()
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.renewed = self._renewed
@@ -54,12 +56,15 @@ class Scenario:
             self.zookeeper,
             self.cluster,
             self.group,
-            [TopicPartition(self.topic, each) for each in range(self.partitions)],
+            [TopicPartition(topic, each) for topic, count in self.topics.items() for each in range(count)],
             STORES[setting.storage],
         )
+        self.produced = dict.fromkeys(self.observer.partitions, 0)
+        self.database = Database(self) if setting.storage == "database" else None
         outside = Outside(
             session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
         )
+        vars(zkconsumer.wiring.cluster_access)["zookeeper_session"] = outside.session
         vars(zkconsumer.connector)["build_member"] = partial(build_member, outside=outside)
 
     def _properties(self) -> dict[str, str | int]:
@@ -88,7 +93,11 @@ class Scenario:
     def run(self) -> World:
         """Run it. Raises BrokenPromise, Stuck, and whatever left a thread."""
         self.world.spawn("director", self._direct)
-        self.world.go(lambda: self._over or bool(self._violation) or self.observer.broken)
+        try:
+            self.world.go(lambda: self._over or bool(self._violation) or self.observer.broken)
+        finally:
+            if self.database is not None:
+                self.database.close()
         self.observer.check()
         if self._violation:
             raise BrokenPromise(self._violation)
@@ -96,7 +105,8 @@ class Scenario:
 
     def _direct(self) -> None:
         self.cluster.start()
-        self.cluster.create_topic(self.topic, self.partitions)
+        for topic, count in self.topics.items():
+            self.cluster.create_topic(topic, count)
         self.world.spawn("server-clock", self._server_clock)
         for _ in range(2):
             self.join()
@@ -120,9 +130,9 @@ class Scenario:
             self.zookeeper.expire_silent()
 
     def _produce(self, count: int) -> None:
-        partition = self.world.random.randrange(self.partitions)
-        self.cluster.append(self.topic, partition, [b"v%d" % each for each in range(count)])
-        self.produced[partition] += count
+        tp = self.world.random.choice(list(self.produced))
+        self.cluster.append(*tp, [b"v%d" % each for each in range(count)])
+        self.produced[tp] += count
 
     def join(self, *, ours: bool = False) -> None:
         """Begin one more member."""
@@ -160,8 +170,8 @@ class Scenario:
             if seen.owner is None:
                 return f"{tp} has no owner"
             for store, offset in seen.committed.items():
-                if (offset or 0) < self.produced[tp.partition]:
-                    return f"{tp} is committed up to {offset} of {self.produced[tp.partition]} in {store}"
+                if (offset or 0) < self.produced[tp]:
+                    return f"{tp} is committed up to {offset} of {self.produced[tp]} in {store}"
         owners = {seen.owner for seen in self.observer.partitions.values()}
         live = [member for member in self.live() if member.consumer]
         if len(live) <= self.partitions // 2:  # each has two threads

@@ -10,7 +10,8 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
 
@@ -28,6 +29,10 @@ _SLICES = 2_000_000
 
 class Stuck(AssertionError):
     """No task can go on, and no time is waited for; or the tasks go on for ever without waiting."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The exception of a signal handler, which leaves a call."""
 
 
 class Process:
@@ -56,7 +61,9 @@ class Task:
         self.timed_out = False
         self.waits_for = ""
         self.thread: Any = None
-        self.greenlet: Any = None
+        self.interrupt_in = 0
+        """The number of turns after which an exception leaves the present call; 0: none does."""
+        self.switch: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
         return self.name
@@ -98,7 +105,7 @@ class World:
         if process is None:
             process = self.system if self.current is None else self.current.process
         task = Task(next(self._numbers), name, process, body)
-        task.greenlet = greenlet.greenlet(lambda: self._run(task), self._main)
+        task.switch = greenlet.greenlet(lambda: self._run(task), self._main).switch
         self.tasks.append(task)
         self._ready.append(task)
         return task
@@ -119,7 +126,7 @@ class World:
             task = self._next()
             self.digest = crc32(b"%d" % task.number, self.digest)
             self.current = task
-            task.greenlet.switch()
+            task.switch()
             self.current = None
         if self.failures:
             raise self.failures[0]
@@ -165,17 +172,47 @@ class World:
         assert task is not None
         self._ready.append(task)
         self._main.switch()
+        if task.interrupt_in:
+            self._interrupt(task)
 
-    def wait(self, why: str, seconds: float | None) -> bool:
-        """Wait until :meth:`wake`, or for some seconds. Return whether the task was woken before its time."""
+    @contextmanager
+    def interrupts(self, chance: float) -> Iterator[None]:
+        """With this chance raise Interrupted in the block, where its task waits or gives its turn away."""
+        task = self.current
+        assert task is not None
+        task.interrupt_in = self.random.randrange(1, 12) if chance and self.random.random() < chance else 0
+        try:
+            yield
+        finally:
+            task.interrupt_in = 0
+
+    def _interrupt(self, task: Task) -> None:
+        task.interrupt_in -= 1
+        if not task.interrupt_in:
+            self.note("an exception leaves the call")
+            raise Interrupted
+
+    def wait(self, why: str, seconds: float | None, waiters: list[Task] | None = None) -> bool:
+        """Wait until :meth:`wake`, or for some seconds. Return whether the task was woken before its time.
+
+        Arguments: ``waiters`` has the task meanwhile.
+        """
         task = self.current
         assert task is not None, f"the world itself waits for {why}"
         task.ready, task.timed_out, task.waits_for = False, False, why
         task.ticket += 1
+        if waiters is not None:
+            waiters.append(task)
+        if task.interrupt_in == 1:  # it comes amid the wait
+            seconds = min(1e9 if seconds is None else seconds, self.random.random() * 2.0)
         if seconds is not None:
             heapq.heappush(self._timers, (self.now + max(0.0, seconds), next(self._numbers), task, task.ticket))
         self._main.switch()
         task.waits_for = ""
+        if waiters is not None and task in waiters:
+            waiters.remove(task)
+        if task.interrupt_in:
+            self._interrupt(task)
         return not task.timed_out
 
     def wake(self, task: Task) -> None:

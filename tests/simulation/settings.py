@@ -16,6 +16,10 @@ class Setting:
     scala: float = 0.0
     storage: str = "zookeeper"
     application: str = "streams"
+    second: int = 0
+    """The partitions of a second topic, ``u``."""
+    interrupts: float = 0.0
+    """The part of the application's calls that an exception may leave."""
 
 
 SCENARIOS = {
@@ -23,6 +27,9 @@ SCENARIOS = {
     "mixed": Setting(scala=0.5),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
+    "database": Setting(storage="database", application="database", interrupts=0.05),
+    "asyncio": Setting(application="asyncio"),
+    "streams": Setting(application="every-call", second=2, interrupts=0.1),
 }
 """The settings by the scenario's name."""
 
