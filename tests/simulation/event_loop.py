@@ -213,7 +213,7 @@ class AsyncApplication(StreamsApplication):
 
     async def _sometimes_ask(self, held: list[Any], asked: float, commits: list[Awaitable[None]]) -> None:
         chance, connector = self.world.random, self.inner
-        what, patience = chance.random() * 20, chance.choice([CALL, CALL, 0.05, 0.0])
+        what, patience = chance.random() * 12, chance.choice([CALL, CALL, 0.05, 0.0])
         tp = TopicPartition(held[-1].topic, held[-1].partition)
         if what < 0.4:
             self.finish(held)

@@ -71,6 +71,8 @@ class EveryCall(StreamsApplication):
         self._told: list[tuple[float, list[BaseException | None]]] = []
         self._ending: list[Any] = []
         """Streams that end before the connector does."""
+        self._living: list[Any] = []
+        """Streams whose topic nobody leaves."""
         self._reading = 0
 
     def begin(self) -> None:
@@ -89,7 +91,7 @@ class EveryCall(StreamsApplication):
         if self._kind == "until":
             self._ending = streams
         elif self._kind != "filter":
-            self._ending = list(made[SECOND])
+            self._ending, self._living = list(made[SECOND]), list(made[SECOND])
             self._spawn("topics", self._change_topics)
         for stream in [connector.messages()] if self._kind == "merged" else streams:
             self._spawn("app", partial(self._to_the_end, stream))
@@ -117,6 +119,8 @@ class EveryCall(StreamsApplication):
                 self._commit([], asked)
             return []
         except ConnectorClosedException:
+            if stream in self._living and not self.member.left:
+                self.scenario.broken("a stream has ended although its topic was not left")
             if stream in self._ending:
                 raise StopIteration from None
             raise
@@ -269,20 +273,20 @@ class EveryCall(StreamsApplication):
             if chance.random() < 0.2:
                 member.call("read", self._read_topic, 60.0)
             elif not self.scenario.faults.ended and not member.left:
-                patience = self._patience
+                patience, streams, self._living = self._patience, self._living, []
                 member.call("unsubscribe", partial(member.connector.unsubscribe, [SECOND], patience), patience)
-                world.sleep(chance.random() * 3.0)
-                self._add_topic()
+                world.sleep(chance.choice([0.0, 3.0]) * chance.random())
+                self._living = self._add_topic(streams)
 
-    def _add_topic(self) -> None:
-        """Add the topic that was left. Another call finds out what became of a call that was left."""
+    def _add_topic(self, streams: list[Any]) -> list[Any]:
+        """Add the topic that was left, and return its streams. Another call finds out whether a call was withdrawn."""
         member, made, first = self.member, dict[str, list[Any]](), True
         while not member.left:
             patience = self._patience
             if member.call("add", partial(self._add, made, patience), patience):
                 break
             if first and isinstance(member.error, ValueError):
-                return  # the call of unsubscribe was withdrawn: its streams live on
+                return streams  # the call of unsubscribe was withdrawn
             first = False
             self.world.sleep(1.0)
             leave = partial(member.connector.unsubscribe, [SECOND], CALL)
@@ -291,6 +295,7 @@ class EveryCall(StreamsApplication):
             self._ending.append(stream)
             if self._kind != "merged":
                 self._spawn("app", partial(self._to_the_end, stream))
+        return made.get(SECOND, [])
 
     def _add(self, made: dict[str, list[Any]], patience: float) -> None:
         made.update(self.member.connector.add_topics({SECOND: 1}, timeout=patience))
