@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import traceback
 
 _FIXED_ADDRESSES = 0x0040000  # ADDR_NO_RANDOMIZE of Linux: sets of objects have the order of their addresses
 
@@ -20,6 +21,14 @@ if os.environ.get("PYTHONHASHSEED") != "0" or os.environ.get("ZKCONSUMER_PURE") 
 
 from tests.simulation.command import main  # noqa: E402 - after the hash seed is fixed
 
-code = main(sys.argv[1:])
+code = 1
+try:
+    code = main(sys.argv[1:])
+except SystemExit as e:
+    code = e.code if isinstance(e.code, int) else 2
+    print("" if isinstance(e.code, int) else e.code, file=sys.stderr)
+except BaseException:
+    traceback.print_exc()
 sys.stdout.flush()
+sys.stderr.flush()
 os._exit(code)  # an exit of the interpreter waits for the main thread's lock, which was exchanged

@@ -21,7 +21,7 @@ CALL = 5.0
 """Seconds that an application gives a call."""
 _PATIENCES = (0.0, 0.01, 0.3, 1.0, 3.0)
 """Time limits of reads, in seconds."""
-_WAITS = 1.0
+WAITS = 1.0
 """Seconds: ``consumer.timeout.ms`` of the members."""
 
 
@@ -82,14 +82,16 @@ class StreamsApplication:
     def _read(self, stream: Any) -> list[Any]:
         """Return one message, some, or none, by one of the ways to read."""
         chance = self.world.random
-        way = chance.random()
+        way, timeout, most = chance.random(), chance.choice(_PATIENCES), chance.randrange(1, 30)
         if way < 0.5:
-            return [next(iter(stream))]
-        timeout = chance.choice(_PATIENCES)
+            with self.member.limited("next", WAITS):
+                return [next(iter(stream))]
         if way < 0.8:
-            message = stream.get(timeout=timeout)
+            with self.member.limited("get", timeout):
+                message = stream.get(timeout=timeout)
             return [] if message is None else [message]
-        taken: list[Any] = stream.take(chance.randrange(1, 30), timeout=timeout)
+        with self.member.limited("take", timeout):
+            taken: list[Any] = stream.take(most, timeout=timeout)
         return taken
 
     def _sometimes(self, held: list[Any], asked: float) -> None:

@@ -6,9 +6,11 @@ import argparse
 import asyncio  # noqa: F401 - imported before the exchange of threads, whose classes ssl and asyncio derive from
 import concurrent.futures.thread  # noqa: F401
 import gc
+import itertools
 import json
 import logging
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -17,12 +19,15 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.simulation import known_bugs
 from tests.simulation.settings import SCENARIOS
 
 STEPS = 60
+ONCE_FAILED = Path(__file__).with_name("once_failed.txt")
+"""The lines of runs that broke a promise once."""
 _SHOWN = 100
 _LONGEST = 15.0
 """Seconds of computing that a run may take, and a quarter of one for each step: ten times what it takes."""
@@ -31,39 +36,60 @@ _clock = time.monotonic
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command. Returns its exit code: 1 if a promise was broken."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.known_bugs is not None:
+        return known_bugs.main(options.known_bugs, options.most)
+    _prepare()
+    if options.seconds is not None:
+        return _report(_campaign(options), options)
+    if options.once_failed:
+        lines = [line for line in ONCE_FAILED.read_text().splitlines() if not line.startswith("#")]
+        return _report([_line(line) for line in lines], options)
+    if options.replay is not None:
+        return _report([_line(options.replay)], options)
+    if options.shrink is not None:
+        return _report([_shortest(_options(options.shrink))], options)
+    results = []
+    for seed in range(options.seed, options.seed + options.seeds):
+        results.append(_forked(seed, options))
+        if options.stop and results[-1]["broken"]:
+            break
+    return _report(results, options)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/simulate", description="Runs whole members in virtual time.")
-    parser.add_argument("--seed", type=int, help="run this seed")
-    parser.add_argument("--scenario", choices=SCENARIOS, default="group")
+    parser.add_argument("--seed", type=int, default=1, help="run this seed (default 1)")
+    parser.add_argument("--scenario", choices=SCENARIOS, help="default: group; with --seconds, all in turn")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"virtual seconds with faults (default {STEPS})")
     parser.add_argument("--seeds", type=int, default=1, help="run so many seeds, from --seed on")
     parser.add_argument("--seconds", type=float, help="run fresh seeds for so many seconds on all cores")
+    parser.add_argument("--without", type=int, nargs="*", default=[], metavar="N", help="leave these faults out")
     parser.add_argument("--replay", metavar="LINE", help="run the line that a failure printed")
+    parser.add_argument("--shrink", metavar="LINE", help="look for a shorter run that breaks the same promise")
+    parser.add_argument("--once-failed", action="store_true", help=f"run the lines of {ONCE_FAILED.name}")
     parser.add_argument("--twice", action="store_true", help="run each seed twice, and compare the traces")
     parser.add_argument("--trace", action="store_true", help="print the last events of a run that broke nothing, too")
     parser.add_argument("--stop", action="store_true", help="run no more seeds after a promise was broken")
     parser.add_argument("--known-bugs", nargs="*", metavar="NAME", help="look for these known bugs, or for all")
     parser.add_argument("--most", type=int, default=known_bugs.MOST, metavar="SEEDS", help="seeds for a known bug")
-    options = parser.parse_args(arguments)
-    if options.known_bugs is not None:
-        return known_bugs.main(options.known_bugs, options.most)
-    if options.replay is not None:
-        options = parser.parse_args([word for word in shlex.split(options.replay) if word != "scripts/simulate"])
-    _prepare()
-    if options.seconds is None:
-        first = 1 if options.seed is None else options.seed
-        results = []
-        for seed in range(first, first + options.seeds):
-            results.append(_forked(seed, options))
-            if options.stop and results[-1]["broken"]:
-                break
-    else:
-        results = _campaign(options)
-    return _report(results, options)
+    return parser
+
+
+def _options(line: str) -> argparse.Namespace:
+    return _parser().parse_args([word for word in shlex.split(line) if word != "scripts/simulate"])
+
+
+def _line(line: str) -> dict[str, Any]:
+    options = _options(line)
+    return _forked(options.seed, options)
 
 
 def _prepare() -> None:
-    from tests.simulation import sockets, threads
+    from tests.simulation import lines, sockets, threads
 
+    lines.install()
     threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
     logging.disable(logging.CRITICAL)
     import pyarrow as pa  # noqa: F401 - before the forks
@@ -109,13 +135,39 @@ def _campaign(options: argparse.Namespace) -> list[dict[str, Any]]:
     end = _clock() + options.seconds
     results: list[dict[str, Any]] = []
     running: list[tuple[int, tuple[int, Any]]] = []
+    turns = itertools.cycle([options.scenario] if options.scenario else SCENARIOS)
     while _clock() < end or running:
         while _clock() < end and len(running) < (os.cpu_count() or 1):
-            seed = secrets.randbits(32)
+            seed, options.scenario = secrets.randbits(32), next(turns)
             running.append((seed, _start(seed, options)))
         seed, started = running.pop(0)
         results.append(_finish(started, seed))
     return results
+
+
+def _shortest(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the shortest run found that breaks the same promise: with fewer steps, then with fewer faults."""
+    best = _forked(options.seed, options)
+    wanted = _kind(best)
+    if not wanted:
+        return best
+    for steps in (10, 20, 30, 40, 50):
+        shorter = argparse.Namespace(**{**vars(options), "steps": steps})
+        found = _forked(options.seed, shorter) if steps < options.steps else best
+        if _kind(found) == wanted:
+            best, options = found, shorter
+            break
+    for number in range(1, best["faults"] + 1):
+        shorter = argparse.Namespace(**{**vars(options), "without": [*options.without, number]})
+        found = _forked(options.seed, shorter)
+        if _kind(found) == wanted:
+            best, options = found, shorter
+    return best
+
+
+def _kind(found: dict[str, Any]) -> str:
+    """Return the broken promise without its numbers and names."""
+    return re.sub(r"\d+", "#", str(found["broken"])).partition("\n")[0][:60]
 
 
 def _too_long(*_: object) -> None:
@@ -130,7 +182,8 @@ def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, _LONGEST + options.steps / 4)
     began = time.process_time()
-    scenario = Scenario(seed, options.steps, SCENARIOS[options.scenario])
+    name = options.scenario or "group"
+    scenario = Scenario(seed, options.steps, SCENARIOS[name], options.without)
     broken = ""
     try:
         scenario.run()
@@ -142,9 +195,12 @@ def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "seed": seed,
         "broken": broken,
+        "line": f"scripts/simulate --seed {seed} --scenario {name} --steps {options.steps}"
+        + ("" if not options.without else " --without " + " ".join(map(str, options.without))),
         "virtual": world.now - 1000,
         "cpu": time.process_time() - began,
         "faults": scenario.faults.count,
+        "settled": scenario.settled,
         "commits": scenario.observer.commits,
         "messages": sum(one.handed for one in scenario.observer.partitions.values()),
         "turns": world.turns,
@@ -159,14 +215,15 @@ def _report(results: list[dict[str, Any]], options: argparse.Namespace) -> int:
         print("\n".join(one["trace"]))
         print(f"seed {one['seed']}: {one['broken'] or 'nothing broken'}; digest {one.get('digest', '-')}")
         if one["broken"]:
-            print(f"scripts/simulate --seed {one['seed']} --scenario {options.scenario} --steps {options.steps}")
+            print(one.get("line", "no line"))
     total = {
         key: sum(one.get(key, 0) for one in results) for key in ("virtual", "cpu", "faults", "commits", "messages")
     }
+    settled = max((one.get("settled", 0) for one in results), default=0)
     speed = total["virtual"] / max(total["cpu"], 1e-9)
     print(
         f"{len(results)} runs, {total['virtual'] / 3600:.2f} virtual hours, {speed:.0f} virtual seconds a second,"
         f" {total['messages']} messages, {total['commits']} commits, {total['faults']} faults,"
-        f" {len(broken)} broken promises"
+        f" settled after {settled:.0f} s at most, {len(broken)} broken promises"
     )
     return 1 if broken else 0

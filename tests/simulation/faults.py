@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tests.simulation.zookeeper import SimulatedSession
@@ -17,13 +17,14 @@ MEMBERS = 4
 
 
 class Faults:
-    """Does faults to a scenario, and counts them."""
+    """Does faults to a scenario, and counts them. The faults with numbers of ``without`` are left out."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, without: Sequence[int] = ()) -> None:
         self.count = 0
         self.ended = False
         self.more: dict[str, Callable[[], object]] = {}
         """Faults of a scenario's own, by name."""
+        self._without = without
         self._scenario = scenario
 
     def one(self) -> None:
@@ -39,7 +40,9 @@ class Faults:
             return
         member = chance.choice(live)
         self.count += 1
-        world.note(f"fault: {fault} {member.name}")
+        world.note(f"fault {self.count}: {fault} {member.name}")
+        if self.count in self._without:
+            return
         session = member.session
         if fault in _OF_A_MEMBER:
             self._member_fault(fault, member)

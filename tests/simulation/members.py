@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.applications import APPLICATIONS, CALL
@@ -77,17 +78,24 @@ class Member:
 
         Arguments: ``interrupted`` says that an exception may leave it.
         """
-        scenario, world, began = self.scenario, self.scenario.world, self.scenario.world.now
-        frozen = self.process.frozen_until
-        done = False
+        world = self.scenario.world
+        with self.limited(what, patience):
+            try:
+                with world.interrupts(self.scenario.setting.interrupts * interrupted):
+                    call()
+                world.note(f"{what}: done")
+            except (ZkConsumerError, ValueError, KeyError, TimeoutError, Interrupted) as e:
+                world.note(f"{what}: {type(e).__name__}")
+                self.error = e
+                return False
+        return True
+
+    @contextmanager
+    def limited(self, what: str, patience: float) -> Iterator[None]:
+        """Let the block take ``patience`` seconds, and the time in which the process is frozen."""
+        world, began, frozen = self.scenario.world, self.scenario.world.now, self.process.frozen_until
         try:
-            with world.interrupts(scenario.setting.interrupts * interrupted):
-                call()
-            done = True
-            world.note(f"{what}: done")
-        except (ZkConsumerError, ValueError, KeyError, TimeoutError, Interrupted) as e:
-            world.note(f"{what}: {type(e).__name__}")
-            self.error = e
-        if world.now - began > patience + LATE and frozen == self.process.frozen_until:
-            scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")
-        return done
+            yield
+        finally:
+            if world.now - began > patience + LATE and frozen == self.process.frozen_until:
+                self.scenario.broken(f"{what} with a time limit of {patience:g} s took {world.now - began:.1f} s")

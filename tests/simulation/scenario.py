@@ -5,13 +5,14 @@ A step is a virtual second with faults. Afterwards the faults end. :mod:`tests.s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from queue import SimpleQueue
 
 import zkconsumer.connector
 import zkconsumer.wiring.cluster_access
 from tests.simulation import event_loop, every_call, sockets  # noqa: F401 - applications
-from tests.simulation.applications import SLOWEST
+from tests.simulation.applications import SLOWEST, WAITS
 from tests.simulation.database import Database
 from tests.simulation.faults import Faults
 from tests.simulation.members import Member
@@ -32,11 +33,15 @@ SETTLES = 120.0
 
 
 class Scenario:
-    """One run. Arguments: ``seed``; ``steps`` are virtual seconds with faults; ``setting`` says what there is."""
+    """One run.
+
+    Arguments: ``seed``; ``steps`` are virtual seconds with faults; ``setting`` says what there is; ``without`` are the
+    numbers of faults that are left out, from 1 on.
+    """
 
     group, topic, partitions, brokers = "g", "t", 6, BROKERS
 
-    def __init__(self, seed: int, steps: int, setting: Setting) -> None:
+    def __init__(self, seed: int, steps: int, setting: Setting, without: Sequence[int] = ()) -> None:
         self.world = World(seed)
         enter(self.world)
         self.network = sockets.Network()
@@ -44,6 +49,8 @@ class Scenario:
         self.steps = steps
         self.setting = setting
         self.members: list[Member | ScalaMember] = []
+        self.settled = 0.0
+        """Seconds after the last fault until all was consumed and committed."""
         self._violation = ""
         self._over = False
         self.topics = {self.topic: self.partitions} | ({"u": setting.second} if setting.second else {})
@@ -51,7 +58,7 @@ class Scenario:
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.renewed = self._renewed
         self.cluster = FakeCluster(BROKERS, zookeeper=self.zookeeper)
-        self.faults = Faults(self)
+        self.faults = Faults(self, without)
         self.observer = Observer(
             self.zookeeper,
             self.cluster,
@@ -76,7 +83,7 @@ class Scenario:
             "auto.commit.interval.ms": 2000,
             "fetch.wait.max.ms": chance.choice([100, 500, 1000]),
             "zookeeper.session.timeout.ms": int(SESSION * 1000),
-            "consumer.timeout.ms": 1000,
+            "consumer.timeout.ms": int(WAITS * 1000),
             "rebalance.backoff.ms": 2000,
             # the look every 20 s heals lost events, which would hide bugs, and what Scala members do to each other
             "rebalance.interval.ms": 20_000 if scala else chance.choice([20_000, 600_000]),
@@ -153,10 +160,11 @@ class Scenario:
         self.faults.end()
         self._join_if_needed()
         self.world.note("the faults have ended")
-        end = self.world.now + SETTLES
-        while (left := self._not_done()) and self.world.now < end:
+        began = self.world.now
+        while (left := self._not_done()) and self.settled < SETTLES:
             self.world.sleep(1.0)
             self._join_if_needed()
+            self.settled = self.world.now - began
         if left:
             self.broken(f"{SETTLES:g} s after the last fault: {left}")
 

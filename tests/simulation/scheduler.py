@@ -23,6 +23,8 @@ LOOK = 1e-6
 """Seconds that a look at the clock takes."""
 SWITCHES = 0.1
 """The probability that a task which could go on gives its turn away."""
+LINES = (0.0, 0.0, 0.0003, 0.01)
+"""The probabilities of a switch between two statements, of which the seed chooses one for its run."""
 _SLICES = 2_000_000
 """Turns without any progress of the clock to the next timer, after which the world is called stuck."""
 
@@ -77,6 +79,10 @@ class World:
         self.random = random.Random(seed)
         self.now = 1000.0
         self.switches = switches
+        self.lines = self.random.choice(LINES)
+        self.countdown = 0
+        """Statements until the next switch between two of them."""
+        self.count_down()
         self.tasks: list[Task] = []
         self.turns = 0
         self.trace: deque[str] = deque(maxlen=400)
@@ -166,6 +172,10 @@ class World:
         if self.current is not None and self.random.random() < self.switches:
             self.give_way()
 
+    def count_down(self) -> None:
+        """Choose the statement before which the turn is given away next."""
+        self.countdown = 1 + int(self.random.expovariate(self.lines)) if self.lines else -1
+
     def give_way(self) -> None:
         """Give the turn away; the present task may be the next one, too."""
         task = self.current
@@ -247,3 +257,13 @@ def enter(made: World) -> None:
     """Make a world the one that runs. The package's own choices by chance follow its seed, too."""
     random.seed(made.seed)
     _worlds.append(made)
+
+
+def before_statement() -> None:
+    """Count a statement of the chosen modules down; see :mod:`tests.simulation.lines`."""
+    here = _worlds[-1]
+    here.countdown -= 1
+    if not here.countdown:
+        here.count_down()
+        if here.current is not None:
+            here.give_way()

@@ -75,7 +75,7 @@ def look_for(name: str, most: int) -> Search:
         copy = Path(directory).resolve()
         try:
             make_copy(copy, (HERE / f"{name}.patch").read_bytes())
-            return _search(name, copy, most)
+            return _search(name, copy, most, scenario_of(HERE / f"{name}.patch"))
         except CannotRun as e:
             return Search(name, 0, "", str(e))
 
@@ -94,12 +94,19 @@ def make_copy(copy: Path, patch: bytes) -> None:
         raise CannotRun(f"the patch does not apply: {applied.stderr.decode().strip()}")
 
 
-def _search(name: str, copy: Path, most: int) -> Search:
+def scenario_of(patch: Path) -> str:
+    """Return the scenario in which a bug is looked for: the one that its head names, else ``group``."""
+    named = re.search(r"^# Scenario: (\S+)$", patch.read_text(), re.MULTILINE)
+    return named[1] if named else "group"
+
+
+def _search(name: str, copy: Path, most: int, scenario: str) -> Search:
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     where = _output(copy, environment, ["-c", "import zkconsumer, tests; print(zkconsumer.__file__, tests.__file__)"])
     if where.split() != [str(copy / each / "__init__.py") for each in ("zkconsumer", "tests")]:
         raise CannotRun(f"not the copy is imported: {where.strip()}")
-    output = _output(copy, environment, ["-m", "tests.simulation", "--seed", "1", "--seeds", str(most), "--stop"])
+    seeds = ["--scenario", scenario, "--seed", "1", "--seeds", str(most), "--stop"]
+    output = _output(copy, environment, ["-m", "tests.simulation", *seeds])
     results = _RESULT.findall(output)
     if not results:
         raise CannotRun(f"no seed was run: {output.strip()[-500:]}")

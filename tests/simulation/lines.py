@@ -1,0 +1,84 @@
+"""Switches of tasks between two statements of the package.
+
+Each function of the chosen modules is compiled with a call before each statement. A seed says how many calls pass
+until the next one gives the turn away. The source decides where these calls stand, so all Pythons agree.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any
+
+from tests.simulation.scheduler import before_statement
+
+_CHOSEN = ("zkconsumer.streams", "zkconsumer.fetch", "zkconsumer.member", "zkconsumer.offsets", "zkconsumer.balance")
+_ALSO = ("zkconsumer.connector", "zkconsumer.stream_delivery", "zkconsumer.partition_control")
+_CALL = "__before_statement__"
+
+
+class _Insertion(ast.NodeTransformer):
+    """Puts a call before each statement of functions."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        inside = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        self._depth += inside
+        super().generic_visit(node)
+        if self._depth and not isinstance(node, ast.ClassDef):
+            for name in ("body", "orelse", "finalbody"):
+                statements: Any = getattr(node, name, None)
+                if isinstance(statements, list):
+                    setattr(node, name, [each for one in statements for each in self._with_call(one)])
+        self._depth -= inside
+        return node
+
+    @staticmethod
+    def _with_call(statement: ast.stmt) -> list[ast.stmt]:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            return [statement]  # a docstring stays the first statement
+        call = ast.Expr(ast.Call(ast.Name(_CALL, ast.Load()), [], []))
+        return [ast.fix_missing_locations(ast.copy_location(call, statement)), statement]
+
+
+class _Loader(SourceFileLoader):
+    """Compiles a module with the calls; neither reads nor writes bytecode files."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        tree = _Insertion().visit(ast.parse(self.get_data(path), path))
+        code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)[_CALL] = before_statement
+        super().exec_module(module)
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(_CHOSEN) and fullname not in _ALSO:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            return spec
+        return importlib.util.spec_from_file_location(
+            fullname,
+            spec.origin,
+            loader=_Loader(fullname, spec.origin),
+            submodule_search_locations=spec.submodule_search_locations,
+        )
+
+
+def install() -> None:
+    """Compile the chosen modules so from now on. Call it before the package is imported."""
+    sys.meta_path.insert(0, _Finder())
