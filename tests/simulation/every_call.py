@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from tests.simulation.applications import APPLICATIONS, CALL, STREAMS, StreamsApplication
+from tests.simulation.applications import APPLICATIONS, CALL, STREAMS, WAITS, StreamsApplication
 from tests.simulation.members import LATE, Member
 from tests.simulation.scheduler import Interrupted, world
 from zkconsumer.core.topic_filter import Whitelist
@@ -134,19 +134,20 @@ class EveryCall(StreamsApplication):
     def _read_somehow(self, stream: Any) -> list[Any]:
         chance = self.world.random
         way, most, timeout = chance.random(), chance.randrange(1, 30), chance.choice(_PATIENCES)
-        if way < 0.3:
-            for message in stream:
-                return [message]
+        with self.member.limited("read", WAITS if way < 0.3 else timeout):
+            if way < 0.3:
+                for message in stream:
+                    return [message]
+                raise StopIteration
+            if way < 0.6 or self._kind == "merged":
+                return [stream.get(timeout=timeout)]
+            if way < 0.8:
+                return list(stream.take(most, timeout=timeout))
+            if way < 0.9:
+                return _rows(stream.to_arrow(max_messages=most, timeout=timeout))
+            for batch in stream.batches(max_rows=most, timeout=timeout):
+                return _rows(batch)
             raise StopIteration
-        if way < 0.6 or self._kind == "merged":
-            return [stream.get(timeout=timeout)]
-        if way < 0.8:
-            return list(stream.take(most, timeout=timeout))
-        if way < 0.9:
-            return _rows(stream.to_arrow(max_messages=most, timeout=timeout))
-        for batch in stream.batches(max_rows=most, timeout=timeout):
-            return _rows(batch)
-        raise StopIteration
 
     # ---- requests
 

@@ -171,6 +171,8 @@ class World:
         """Give the turn away, with a small probability."""
         if self.current is not None and self.random.random() < self.switches:
             self.give_way()
+            if self.current.interrupt_in:
+                self._interrupt(self.current)
 
     def count_down(self) -> None:
         """Choose the statement before which the turn is given away next."""
@@ -182,8 +184,6 @@ class World:
         assert task is not None
         self._ready.append(task)
         self._main.switch()
-        if task.interrupt_in:
-            self._interrupt(task)
 
     @contextmanager
     def interrupts(self, chance: float) -> Iterator[None]:
