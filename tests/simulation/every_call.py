@@ -112,7 +112,7 @@ class EveryCall(StreamsApplication):
         world, asked = self.world, self.world.now
         self._commit_if_manual([])
         try:
-            with world.interrupts(self.scenario.setting.interrupts / 5):
+            with world.interrupts(self.scenario.setting.interrupts / 2):
                 held = self._read_somehow(stream)
         except Interrupted:
             if world.random.random() < 0.3:  # what did not arrive is not counted

@@ -190,7 +190,8 @@ class World:
         """With this chance raise Interrupted in the block, where its task waits or gives its turn away."""
         task = self.current
         assert task is not None
-        task.interrupt_in = self.random.randrange(1, 12) if chance and self.random.random() < chance else 0
+        hit = chance and self.random.random() < chance
+        task.interrupt_in = 1 + int(self.random.expovariate(0.4)) if hit else 0
         try:
             yield
         finally:
