@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
 from zkconsumer.errors import ConsumerTimeoutException, ZkConsumerError
 from zkconsumer.model import TopicPartition
 
@@ -33,6 +34,12 @@ class StreamsApplication:
         self.world = member.scenario.world
         self.arguments: dict[str, Any] = {}
         """Further arguments of the connector."""
+        self.properties: dict[str, Any] = {}
+        """Further properties of the connector."""
+
+    def connect(self, config: ConsumerConfig) -> Any:
+        """Return the connector."""
+        return ZookeeperConsumerConnector(config, **self.arguments)
 
     def begin(self) -> None:
         """Make the streams, and start the threads that read them."""
@@ -41,7 +48,7 @@ class StreamsApplication:
         for number, stream in enumerate(streams):
             self.world.spawn(f"{member.name}-app-{number}", partial(self._apply, stream, str(number)), member.process)
 
-    def _apply(self, stream: Any, thread: str) -> None:
+    def _apply(self, stream: Any, thread: str = "") -> None:
         """Read messages in all ways until the stream ends. The next ask finishes what was read."""
         world, observer, member = self.world, self.scenario.observer, self.member
         held: list[Any] = []

@@ -98,6 +98,7 @@ def _prepare() -> None:
     logging.disable(logging.CRITICAL)
     for name in SCENARIOS:
         _made(name)
+    importlib.import_module("pyarrow")
     # before the forks, and because two tasks must not import one module at a time
     for part in ("wiring", "member", "offsets", "balance", "fetch", "streams", "operations", "cli"):
         package = importlib.import_module(f"zkconsumer.{part}")

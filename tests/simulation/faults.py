@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.zookeeper import SimulatedSession
@@ -29,6 +29,9 @@ class Faults:
 
     def __init__(self, scenario: Scenario, without: Sequence[int] = ()) -> None:
         self.count = 0
+        self.ended = False
+        self.more: dict[str, Callable[[], object]] = {}
+        """Faults of a scenario's own, by name."""
         self._without = without
         self._scenario = scenario
 
@@ -45,7 +48,7 @@ class Faults:
         scenario = self._scenario
         world, chance = scenario.world, scenario.world.random
         live = scenario.live()
-        fault = chance.choice(self.kinds)
+        fault = chance.choice([*self.kinds, *self.more])
         if fault == "join" or not live:
             if len(live) < MEMBERS:
                 world.note("fault: join")
@@ -61,6 +64,8 @@ class Faults:
             self._member_fault(fault, member)
         elif session is not None and fault in _OF_A_SESSION:
             self._session_fault(fault, member, session)
+        elif fault in self.more:
+            self.more[fault]()
         elif fault == "cut brokers":
             scenario.network.cut(member.process)
         elif fault == "slow network":
@@ -85,6 +90,7 @@ class Faults:
 
     def end(self) -> None:
         """End the faults that last."""
+        self.ended = True
         self._scenario.network.slow = 0.0
 
     def _member_fault(self, fault: str, member: Member | ScalaMember) -> None:

@@ -141,7 +141,7 @@ class KafkaMember:
             self._commit_at = here.now + COMMITS
             self._commit(channel)
         produced = self._scenario.produced
-        ready = [tp for tp, offset in self._positions.items() if offset < produced[tp.partition]]
+        ready = [tp for tp, offset in self._positions.items() if offset < produced[tp]]
         if ready:
             tp = here.random.choice(ready)
             here.note(f"handed {tp} {self._positions[tp]}")

@@ -151,7 +151,6 @@ class LogScenario(Scenario):
     """A group whose brokers do things to the logs."""
 
     observer_class = LogObserver
-    pauses = False
     observer: LogObserver
 
     def __init__(self, *arguments: Any) -> None:
@@ -174,7 +173,7 @@ class LogScenario(Scenario):
 
     def _back(self, number: int) -> bool:
         committed = self.observer.partitions[TopicPartition(self.topic, number)].committed.values()
-        return all((each or 0) <= self.produced[number] for each in committed)
+        return all((each or 0) <= self.produced[TopicPartition(self.topic, number)] for each in committed)
 
     def write(self, number: int, count: int) -> None:
         """Append messages of new values to a partition."""
@@ -183,13 +182,13 @@ class LogScenario(Scenario):
         offset = self.cluster.append(self.topic, number, [b"%d" % each for each in range(first, first + count)])
         values = self.observer.values[TopicPartition(self.topic, number)]
         values.update((offset + each, first + each) for each in range(count))
-        self.produced[number] = offset + count
+        self.produced[TopicPartition(self.topic, number)] = offset + count
 
     def _lose(self) -> None:
         chance = self.world.random
         what = chance.choice(["retention", "truncate", "truncate", "corrupt", "compact", "longer", "anew", "delete"])
         number = chance.randrange(self.partitions)
-        tp, end = TopicPartition(self.topic, number), self.produced[number]
+        tp, end = TopicPartition(self.topic, number), self.produced[TopicPartition(self.topic, number)]
         log: Any = self.cluster.log(self.topic, number)
         offset = chance.randrange(log.start, end + 1)
         self.world.note(f"log: {what} {tp} at {offset} of {end}")
@@ -204,7 +203,7 @@ class LogScenario(Scenario):
             if chance.random() < 0.5:
                 self._held[number] = True
             self.observer.lost(tp, log.end, end, told=number in self._held)
-            self.produced[number] = log.end
+            self.produced[TopicPartition(self.topic, number)] = log.end
             if number not in self._held:  # the owner may see a log that has grown again
                 self.write(number, chance.randrange(1, 2 * (end - log.end) + 2))
         elif what == "longer" and self.partitions < 10:
@@ -222,7 +221,7 @@ class LogScenario(Scenario):
         tp = TopicPartition(self.topic, self.partitions)
         self.observer.partitions[tp] = Watched(committed={"zookeeper": None})
         self.observer.values[tp] = {}
-        self.produced[self.partitions] = 0
+        self.produced[TopicPartition(self.topic, self.partitions)] = 0
         self.partitions += 1
         self.cluster.add_partitions(self.topic, self.partitions)
 
@@ -236,7 +235,7 @@ class LogScenario(Scenario):
         for number in range(self.partitions):
             # the owner may read on in the new log until it hears of the topic
             self.observer.lost(TopicPartition(self.topic, number), 0, sys.maxsize, told=True)
-            self.produced[number] = 0
+            self.produced[TopicPartition(self.topic, number)] = 0
             self.write(number, self.world.random.randrange(1, 60))
         self._held.clear()
 
@@ -245,6 +244,6 @@ class LogScenario(Scenario):
             missing = self.observer.unfinished(tp)
             if missing is not None:
                 return f"{tp}: nobody has finished message {missing}, the committed offset is {seen.start}"
-            if seen.start != self.produced[tp.partition]:
-                return f"{tp} is committed up to {seen.start}, and ends at {self.produced[tp.partition]}"
+            if seen.start != self.produced[tp]:
+                return f"{tp} is committed up to {seen.start}, and ends at {self.produced[tp]}"
         return super()._not_done()

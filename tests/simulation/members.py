@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.applications import APPLICATIONS, CALL
-from tests.simulation.scheduler import Process
+from tests.simulation.scheduler import Interrupted, Process
 from tests.simulation.zookeeper import SimulatedSession
-from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+from zkconsumer import ConsumerConfig
 from zkconsumer.errors import ZkConsumerError
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class Member:
         self.ended = False
         self.consumer = ""
         self.connector: Any = None
+        self.error: BaseException | None = None
+        """What the last call raised."""
 
     @property
     def session(self) -> SimulatedSession | None:
@@ -59,11 +61,11 @@ class Member:
     def _main(self) -> None:
         scenario = self.scenario
         application = APPLICATIONS[scenario.setting.application](self)
-        self.connector = ZookeeperConsumerConnector(ConsumerConfig(self.properties), **application.arguments)
+        self.connector = application.connect(ConsumerConfig({**self.properties, **application.properties}))
         self.consumer = self.connector.consumer_id
         try:
             application.begin()
-        except ZkConsumerError as e:
+        except (ZkConsumerError, Interrupted) as e:
             scenario.world.note(f"cannot join: {type(e).__name__}")
             self.leave()
 
@@ -74,17 +76,27 @@ class Member:
         self.left = True
         while self.connector is None:
             self.scenario.world.sleep(0.05)
-        self.call("shutdown", lambda: self.connector.shutdown(CALL), CALL)
+        for left in (0, 1, 2):  # a call goes on where the one before was left
+            done = self.call("shutdown", lambda: self.connector.shutdown(CALL), CALL, interrupted=left < 2)
+            if done or not self.scenario.setting.interrupts:
+                break
         self.ended = True
         self.scenario.world.note("has left")
 
-    def call(self, what: str, call: Callable[[], object], patience: float) -> bool:
-        """Do a call of the application within ``patience`` seconds. Return whether it raised nothing."""
+    def call(self, what: str, call: Callable[[], object], patience: float, *, interrupted: bool = True) -> bool:
+        """Do a call of the application within ``patience`` seconds. Return whether it raised nothing.
+
+        Arguments: ``interrupted`` says that an exception may leave it.
+        """
+        world = self.scenario.world
         with self.limited(what, patience):
             try:
-                call()
-            except (ZkConsumerError, ValueError, KeyError, TimeoutError) as e:
-                self.scenario.world.note(f"{what}: {type(e).__name__}")
+                with world.interrupts(self.scenario.setting.interrupts * interrupted):
+                    call()
+                world.note(f"{what}: done")
+            except (ZkConsumerError, ValueError, KeyError, TimeoutError, Interrupted) as e:
+                world.note(f"{what}: {type(e).__name__}")
+                self.error = e
                 return False
         return True
 

@@ -98,7 +98,6 @@ class MigratingScenario(scenario.Scenario):
     """One run."""
 
     faults_class, observer_class = MigratingFaults, MigratingObserver
-    pauses = False
     observer: Any
 
     def choose_properties(self) -> dict[str, Any]:

@@ -94,7 +94,6 @@ class OperatorScenario(Scenario):
     """A group that operators work on."""
 
     observer_class = OperatedObserver
-    pauses = False
     observer: OperatedObserver
 
     def __init__(self, *arguments: Any) -> None:
@@ -263,4 +262,4 @@ class OperatorScenario(Scenario):
         if self.world.random.random() < 0.2:
             self.zookeeper.remove(path)
         else:
-            self.zookeeper.put(path, b"%d" % self.world.random.randrange(self.produced[tp.partition] + 1))
+            self.zookeeper.put(path, b"%d" % self.world.random.randrange(self.produced[tp] + 1))

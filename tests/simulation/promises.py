@@ -141,6 +141,8 @@ class Observer:
     def committed(self, store: str, tp: TopicPartition, offset: int) -> None:
         """An offset was written to a store."""
         seen = self.partitions[tp]
+        if store not in seen.committed:  # a copy for monitors
+            return
         before = seen.committed.get(store)
         world().note(f"committed {tp} {offset} in {store}, was {before}")
         self.commits += 1

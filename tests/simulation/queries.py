@@ -124,8 +124,6 @@ def _offsets(ranges: list[OffsetRange]) -> list[tuple[TopicPartition, int]]:
 class QueryScenario(Scenario):
     """A group of queries and connectors."""
 
-    pauses = False
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.queries: list[Query] = []

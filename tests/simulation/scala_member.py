@@ -209,7 +209,7 @@ class ScalaMember:
         here = world()
         while not self.left:
             owned = self._owned
-            ready = [tp for tp, offset in owned.items() if offset < self._scenario.produced[tp.partition]]
+            ready = [tp for tp, offset in owned.items() if offset < self._scenario.produced[tp]]
             if ready:
                 tp = here.random.choice(ready)
                 here.note(f"handed {tp} {owned[tp]}")

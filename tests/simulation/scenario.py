@@ -11,8 +11,10 @@ from queue import SimpleQueue
 from typing import Any
 
 import zkconsumer.connector
-from tests.simulation import sockets
+import zkconsumer.wiring.cluster_access
+from tests.simulation import event_loop, every_call, sockets  # noqa: F401 - applications
 from tests.simulation.applications import SLOWEST, WAITS
+from tests.simulation.database import Database
 from tests.simulation.faults import Faults
 from tests.simulation.members import Member
 from tests.simulation.promises import BrokenPromise, Observer
@@ -43,8 +45,6 @@ class Scenario:
     group, topic, partitions, brokers = "g", "t", 6, BROKERS
     faults_class: type[Faults] = Faults
     observer_class: type[Observer] = Observer
-    pauses = True
-    """Whether the faults pause now and then, and all must be consumed and committed then, too."""
 
     def __init__(self, seed: int, steps: int, setting: Setting, without: Sequence[int] = ()) -> None:
         self.world = World(seed)
@@ -54,13 +54,13 @@ class Scenario:
         self.steps = steps
         self.setting = setting
         self.members: list[Member | ScalaMember] = []
-        self.produced = dict.fromkeys(range(self.partitions), 0)
         self.settled = 0.0
         """The most seconds after the last fault of a period until all was consumed and committed."""
         self.calm = False
         """Whether there was no fault for long."""
         self._violation = ""
         self._over = False
+        self.topics = {self.topic: self.partitions} | ({"u": setting.second} if setting.second else {})
         self.properties = self.choose_properties()
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
         self.zookeeper.renewed = self._renewed
@@ -70,12 +70,15 @@ class Scenario:
             self.zookeeper,
             self.cluster,
             self.group,
-            [TopicPartition(self.topic, each) for each in range(self.partitions)],
+            [TopicPartition(topic, each) for topic, count in self.topics.items() for each in range(count)],
             STORES[setting.storage],
         )
+        self.produced = dict.fromkeys(self.observer.partitions, 0)
+        self.database = Database(self) if setting.storage == "database" else None
         outside = Outside(
             session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
         )
+        vars(zkconsumer.wiring.cluster_access)["zookeeper_session"] = outside.session
         vars(zkconsumer.connector)["build_member"] = partial(build_member, outside=outside)
 
     def choose_properties(self) -> dict[str, Any]:
@@ -105,7 +108,11 @@ class Scenario:
     def run(self) -> World:
         """Run it. Raises BrokenPromise, Stuck, and whatever left a thread."""
         self.world.spawn("director", self._direct)
-        self.world.go(lambda: self._over or bool(self._violation) or self.observer.broken)
+        try:
+            self.world.go(lambda: self._over or bool(self._violation) or self.observer.broken)
+        finally:
+            if self.database is not None:
+                self.database.close()
         self.observer.check()
         if self._violation:
             raise BrokenPromise(self._violation)
@@ -113,13 +120,14 @@ class Scenario:
 
     def _direct(self) -> None:
         self.cluster.start()
-        self.cluster.create_topic(self.topic, self.partitions)
+        for topic, count in self.topics.items():
+            self.cluster.create_topic(topic, count)
         self._begin()
         self.world.spawn("server-clock", self._server_clock)
         for _ in range(self.setting.members):
             self.join()
         chance = self.world.random
-        period = chance.choice(PERIODS) if self.pauses else self.steps
+        period = chance.choice(PERIODS) if self.setting.pauses else self.steps
         for step in range(1, self.steps + 1):
             self._produce(chance.randrange(1, self.setting.messages))
             if chance.random() < self.setting.faults:
@@ -128,7 +136,7 @@ class Scenario:
             self.world.sleep(1.0)
             if step % period == 0 or step == self.steps:
                 self._settle()
-                if self.pauses and chance.random() < 0.5:
+                if self.setting.pauses and chance.random() < 0.5:
                     self._stay_calm()
         self._end()
         self._over = True
@@ -153,10 +161,10 @@ class Scenario:
             self.zookeeper.expire_silent()
 
     def _produce(self, count: int) -> None:
-        partition = self.world.random.randrange(self.partitions)
-        self.cluster.append(self.topic, partition, [b"v%d" % each for each in range(count)])
-        self.produced[partition] += count
-        self.observer.appended(TopicPartition(self.topic, partition), self.produced[partition])
+        tp = self.world.random.choice(list(self.produced))
+        self.cluster.append(*tp, [b"v%d" % each for each in range(count)])
+        self.produced[tp] += count
+        self.observer.appended(tp, self.produced[tp])
 
     def join(self, *, ours: bool = False) -> None:
         """Begin one more member."""
@@ -209,8 +217,8 @@ class Scenario:
                 return f"{tp} has no owner"
             for store in self._stores():
                 offset = seen.committed[store]
-                if (offset or 0) < self.produced[tp.partition]:
-                    return f"{tp} is committed up to {offset} of {self.produced[tp.partition]} in {store}"
+                if (offset or 0) < self.produced[tp]:
+                    return f"{tp} is committed up to {offset} of {self.produced[tp]} in {store}"
         owners = {seen.owner for seen in self.observer.partitions.values()}
         live = [member for member in self.live() if member.consumer]
         if len(live) <= self.partitions // 2:  # each has two threads

@@ -10,7 +10,8 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
 
@@ -36,6 +37,10 @@ _SLICES = 2_000_000
 
 class Stuck(AssertionError):
     """No task can go on, and no time is waited for; or the tasks go on for ever without waiting."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The exception of a signal handler, which leaves a call."""
 
 
 class Process:
@@ -66,7 +71,9 @@ class Task:
         self.timed_out = False
         self.waits_for = ""
         self.thread: Any = None
-        self.greenlet: Any = None
+        self.interrupt_in = 0
+        """The number of turns after which an exception leaves the present call; 0: none does."""
+        self.switch: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
         return self.name
@@ -116,7 +123,7 @@ class World:
         if process is None:
             process = self.system if self.current is None else self.current.process
         task = Task(next(self._numbers), name, process, body)
-        task.greenlet = greenlet.greenlet(lambda: self._run(task), self._main)
+        task.switch = greenlet.greenlet(lambda: self._run(task), self._main).switch
         self.tasks.append(task)
         self._ready.append(task)
         return task
@@ -137,7 +144,7 @@ class World:
             task = self._next()
             self.digest = crc32(b"%d" % task.number, self.digest)
             self.current = task
-            task.greenlet.switch()
+            task.switch()
             self.current = None
         if self.failures:
             raise self.failures[0]
@@ -176,6 +183,8 @@ class World:
         """Give the turn away, with a small probability."""
         if self.current is not None and self.random.random() < self.switches:
             self.give_way()
+            if self.current.interrupt_in:
+                self._interrupt(self.current)
 
     def count_down(self) -> None:
         """Choose the statement before which the turn is given away next."""
@@ -199,19 +208,51 @@ class World:
         """Give the present task no turn for up to 0.3 s."""
         assert self.current is not None
         seconds = self.random.random() ** 3 * 0.3
-        self.current.process.stood += seconds
+        task = self.current
+        task.process.stood += seconds
+        kept, task.interrupt_in = task.interrupt_in, 0  # CPython does not look for signals between any two statements
         self.wait("its turn", seconds)
+        task.interrupt_in = kept
 
-    def wait(self, why: str, seconds: float | None) -> bool:
-        """Wait until :meth:`wake`, or for some seconds. Return whether the task was woken before its time."""
+    @contextmanager
+    def interrupts(self, chance: float) -> Iterator[None]:
+        """With this chance raise Interrupted in the block, where its task waits or gives its turn away."""
+        task = self.current
+        assert task is not None
+        hit = chance and self.random.random() < chance
+        task.interrupt_in = 1 + int(self.random.expovariate(0.4)) if hit else 0
+        try:
+            yield
+        finally:
+            task.interrupt_in = 0
+
+    def _interrupt(self, task: Task) -> None:
+        task.interrupt_in -= 1
+        if not task.interrupt_in:
+            self.note("an exception leaves the call")
+            raise Interrupted
+
+    def wait(self, why: str, seconds: float | None, waiters: list[Task] | None = None) -> bool:
+        """Wait until :meth:`wake`, or for some seconds. Return whether the task was woken before its time.
+
+        Arguments: ``waiters`` has the task meanwhile.
+        """
         task = self.current
         assert task is not None, f"the world itself waits for {why}"
         task.ready, task.timed_out, task.waits_for = False, False, why
         task.ticket += 1
+        if waiters is not None:
+            waiters.append(task)
+        if task.interrupt_in == 1:  # it comes amid the wait
+            seconds = min(1e9 if seconds is None else seconds, self.random.random() * 2.0)
         if seconds is not None:
             heapq.heappush(self._timers, (self.now + max(0.0, seconds), next(self._numbers), task, task.ticket))
         self._main.switch()
         task.waits_for = ""
+        if waiters is not None and task in waiters:
+            waiters.remove(task)
+        if task.interrupt_in:
+            self._interrupt(task)
         return not task.timed_out
 
     def wake(self, task: Task) -> None:

@@ -22,6 +22,12 @@ class Setting:
     faults: float = 0.1
     members: int = 2
     run_by: str = "scenario.Scenario"
+    pauses: bool = True
+    """Whether the faults pause now and then. All must be consumed and committed then, too."""
+    second: int = 0
+    """The partitions of a second topic, ``u``."""
+    interrupts: float = 0.0
+    """The part of the application's calls that an exception may leave."""
 
 
 SCENARIOS = {
@@ -30,11 +36,14 @@ SCENARIOS = {
     "steady": Setting(scala=0.25, messages=110, faults=1 / 36, members=4),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
+    "database": Setting(storage="database", application="database", interrupts=0.05, pauses=False),
+    "asyncio": Setting(application="asyncio", pauses=False),
+    "streams": Setting(application="every-call", second=2, interrupts=0.1, pauses=False),
     "brokers-group": Setting(storage="kafka", run_by="brokers_scenario.BrokersScenario"),
-    "operators": Setting(application="operated", run_by="operators.OperatorScenario"),
-    "logs": Setting(application="logs", run_by="logs.LogScenario"),
-    "spark": Setting(run_by="queries.QueryScenario"),
-    "migrating": Setting(scala=0.3, storage="dual", run_by="migrating_scenario.MigratingScenario"),
+    "operators": Setting(application="operated", run_by="operators.OperatorScenario", pauses=False),
+    "logs": Setting(application="logs", run_by="logs.LogScenario", pauses=False),
+    "spark": Setting(run_by="queries.QueryScenario", pauses=False),
+    "migrating": Setting(scala=0.3, storage="dual", run_by="migrating_scenario.MigratingScenario", pauses=False),
 }
 """The settings by the scenario's name."""
 

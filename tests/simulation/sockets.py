@@ -154,12 +154,7 @@ class Socket:
             if flags & socket.MSG_DONTWAIT or (left is not None and left <= 0):
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             until = [each for each in (left, None if due is None else due - here.now) if each is not None]
-            task = here.current
-            assert task is not None
-            self._readers.append(task)
-            here.wait("bytes", min(until, default=None))
-            if task in self._readers:
-                self._readers.remove(task)
+            here.wait("bytes", min(until, default=None), self._readers)
 
     def _take(self, size: int, peek: bool) -> bytes:
         due, data = self.incoming[0]
@@ -252,11 +247,7 @@ class Listener:
         """Return the next connection. Raises TimeoutError."""
         here = world()
         if not self._waiting:
-            assert here.current is not None
-            self._acceptors.append(here.current)
-            here.wait("a connection", _ACCEPT)
-            if here.current in self._acceptors:
-                self._acceptors.remove(here.current)
+            here.wait("a connection", _ACCEPT, self._acceptors)
         if not self._waiting:
             raise TimeoutError
         made = self._waiting.pop(0)

@@ -50,12 +50,7 @@ class Lock:
             left = None if end is None else end - here.now
             if left is not None and left <= 0:
                 return False
-            task = here.current
-            assert task is not None, "the world itself waits for a lock"
-            self._waiters.append(task)
-            woken = here.wait(f"a lock of {self._owner}", left)
-            if task in self._waiters:
-                self._waiters.remove(task)
+            woken = here.wait(f"a lock of {self._owner}", left, self._waiters)
             if not woken and self._owner is not None:
                 return False
         self._owner = here.current or True
@@ -161,12 +156,7 @@ class SimpleQueue:
             left = None if end is None else end - here.now
             if not block or (left is not None and left <= 0):
                 raise queue.Empty
-            task = here.current
-            assert task is not None
-            self._waiters.append(task)
-            here.wait("a queue", left)
-            if task in self._waiters:
-                self._waiters.remove(task)
+            here.wait("a queue", left, self._waiters)
         return self._items.popleft()
 
     put_nowait = put
