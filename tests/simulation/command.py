@@ -6,6 +6,7 @@ import argparse
 import asyncio  # noqa: F401 - imported before the exchange of threads, whose classes ssl and asyncio derive from
 import concurrent.futures.thread  # noqa: F401
 import gc
+import importlib
 import json
 import logging
 import os
@@ -66,7 +67,8 @@ def _prepare() -> None:
 
     threads.install(sockets=sockets.Socket, create_server=sockets.create_server)
     logging.disable(logging.CRITICAL)
-    import tests.simulation.scenario  # noqa: F401 - before the forks
+    for module in sorted({setting.group.partition(".")[0] for setting in SCENARIOS.values()}):
+        importlib.import_module(f"tests.simulation.{module}")  # before the forks
 
 
 def _start(seed: int, options: argparse.Namespace) -> tuple[int, Any]:
@@ -122,13 +124,14 @@ def _too_long(*_: object) -> None:
 
 
 def _run(seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    from tests.simulation.scenario import Scenario
-
+    setting = SCENARIOS[options.scenario]
+    module, _, group = setting.group.partition(".")
+    made = getattr(importlib.import_module(f"tests.simulation.{module}"), group)
     gc.disable()
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, _LONGEST + options.steps / 4)
     began = time.process_time()
-    scenario = Scenario(seed, options.steps, SCENARIOS[options.scenario])
+    scenario = made(seed, options.steps, setting)
     broken = ""
     try:
         scenario.run()

@@ -33,6 +33,7 @@ class Scenario:
     """One run. Arguments: ``seed``; ``steps`` are virtual seconds with faults; ``setting`` says what there is."""
 
     group, topic, partitions, brokers = "g", "t", 6, BROKERS
+    observed_by: type[Observer] = Observer
 
     def __init__(self, seed: int, steps: int, setting: Setting) -> None:
         self.world = World(seed)
@@ -50,13 +51,8 @@ class Scenario:
         self.zookeeper.renewed = self._renewed
         self.cluster = FakeCluster(BROKERS, zookeeper=self.zookeeper)
         self.faults = Faults(self)
-        self.observer = Observer(
-            self.zookeeper,
-            self.cluster,
-            self.group,
-            [TopicPartition(self.topic, each) for each in range(self.partitions)],
-            STORES[setting.storage],
-        )
+        partitions = [TopicPartition(self.topic, each) for each in range(self.partitions)]
+        self.observer = self.observed_by(self.zookeeper, self.cluster, self.group, partitions, STORES[setting.storage])
         outside = Outside(
             session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
         )

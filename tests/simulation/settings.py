@@ -11,11 +11,13 @@ class Setting:
 
     ``scala`` is the part of members that are models of the Scala connector. ``storage`` says where offsets are kept:
     ``zookeeper``, ``kafka``, ``dual`` or ``database``. ``application`` is a name in ``applications.APPLICATIONS``.
+    ``group`` names the module, and the class in it, that makes the group.
     """
 
     scala: float = 0.0
     storage: str = "zookeeper"
     application: str = "streams"
+    group: str = "scenario.Scenario"
 
 
 SCENARIOS = {
@@ -23,6 +25,9 @@ SCENARIOS = {
     "mixed": Setting(scala=0.5),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
+    "balanced": Setting(application="balanced", group="balanced_group.BalancedGroup"),
+    "balanced-kafka": Setting(storage="kafka", application="balanced", group="balanced_group.BalancedGroup"),
+    "sharing": Setting(application="balanced", group="balanced_group.SharingGroup"),
 }
 """The settings by the scenario's name."""
 
