@@ -107,7 +107,9 @@ class BalancedApplication(StreamsApplication):
         if self.running > self.concurrency:
             self.scenario.broken(f"{self.member.name} has {self.running} handlers, of {self.concurrency}")
         try:
-            if chance.random() < 0.9:
+            if self.watched.calm:  # what is left has to be done in time, by one worker perhaps
+                world.sleep(0.01)
+            elif chance.random() < 0.9:
                 slow = chance.random() < 0.01
                 world.sleep(chance.random() * SLOWEST if slow else chance.random() ** 4 * 0.5)
             self._inside(messages[-1], handlings)

@@ -223,7 +223,7 @@ class BalancedObserver(Observer):
         for message in messages:
             tp, offset = TopicPartition(message.topic, message.partition), message.offset
             asked, name = self.begun_at.pop((member.name, tp, offset), world().now), member.consumer
-            borrowed = self.partitions[tp].owner != name and self._borrows(tp, name, offset, asked)
+            borrowed = self._borrows(tp, name, offset, asked)  # perhaps still, as the next owner
             if borrowed:
                 self.borrowed += 1
                 self.partitions[tp].handed += 1
@@ -302,7 +302,9 @@ class BalancedObserver(Observer):
             owner = self.partitions[tp].owner
             owned = -1.0 if owner is None else self.partitions[tp].owned[owner][0]
             fates.handled.add(handling.offset)
-            if handling.began >= max(owned, fates.sought_at):  # the outcome of an earlier one counts no more
+            # Outcomes of an earlier ownership count no more. A borrower that becomes the owner has not reported them.
+            counts = handling.as_owner or owner != handling.member.consumer
+            if counts and handling.began >= max(owned, fates.sought_at):
                 fates.done[handling.offset] = owned, handling
         if handling in fates.hand:
             fates.hand.remove(handling)

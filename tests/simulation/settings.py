@@ -26,7 +26,6 @@ SCENARIOS = {
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
     "balanced": Setting(application="balanced", group="balanced_group.BalancedGroup"),
-    "balanced-kafka": Setting(storage="kafka", application="balanced", group="balanced_group.BalancedGroup"),
     "sharing": Setting(application="balanced", group="balanced_group.SharingGroup"),
 }
 """The settings by the scenario's name."""
