@@ -43,6 +43,8 @@ SCENARIOS = {
     "operators": Setting(application="operated", run_by="operators.OperatorScenario", pauses=False),
     "logs": Setting(application="logs", run_by="logs.LogScenario", pauses=False),
     "spark": Setting(run_by="queries.QueryScenario", pauses=False),
+    "balanced": Setting(application="balanced", run_by="balanced_group.BalancedGroup", pauses=False),
+    "sharing": Setting(application="balanced", run_by="balanced_group.SharingGroup", pauses=False),
     "migrating": Setting(scala=0.3, storage="dual", run_by="migrating_scenario.MigratingScenario", pauses=False),
 }
 """The settings by the scenario's name."""

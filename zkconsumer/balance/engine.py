@@ -441,6 +441,7 @@ class Engine:
         """Forget a message that waits. The caller holds the lock."""
         work.open = False
         work.part.passed(1)
+        work.home.failing.pop(work.offset, None)
         if work.pointer:
             self.pointer_settled(work)
 

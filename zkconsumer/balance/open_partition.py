@@ -59,7 +59,6 @@ class OpenPartition:
     * ``full_because``: why no more of it is read, if it is neither the window nor the bytes
     * ``failing``: messages that wait for a further attempt, by offset
     * ``parked``: the keys with parked messages, by their marks
-    * ``log_seen``: the end of the log has been compared with the note
     * ``held_chunks``: chunks with messages that are not finished
     * ``own``: whether the member owns the partition; otherwise it handles slots of ``lender``'s
     * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
@@ -99,7 +98,7 @@ class OpenPartition:
         self.in_hand = 0
         self.stopped = self.full_because = ""
         self.retry_at = 0.0
-        self.wants_room = self.log_seen = False
+        self.wants_room = False
         self.room_at = self.attempts_to = 0
         self.failing: dict[int, Failing] = {}
         self.parked: set[str] = set()
@@ -120,10 +119,12 @@ class OpenPartition:
 
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk that is to be read."""
-        if not self.log_seen and self.position.first_log_end >= 0:
-            # a log that was cut short and grows again gets other messages at the offsets of the note
-            self.log_seen = True
-            self.ledger.forget_from(self.position.first_log_end)
+        position = self.position
+        if not position.log_end_compared and position.first_log_end >= 0:
+            # A log that was cut short and grows again gets other messages at the offsets of the note. A later run
+            # compares nothing: what was finished meanwhile lies behind the first end.
+            position.log_end_compared = True
+            self.ledger.forget_from(position.first_log_end)
         self.chunks.append(chunk)
 
     def note_pointers(self) -> None:

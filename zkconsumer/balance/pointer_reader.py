@@ -107,6 +107,7 @@ class PointerReader:
         self._monotonic = monotonic
         self._lock = InterruptibleLock()
         self._in_hand: dict[MessageLedger, dict[int, int]] = {}  # the bytes of each, by its offset
+        self._standing: set[MessageLedger] = set()
         self._failures: dict[TopicPartition, tuple[int, float]] = {}
         self._doubtful: dict[tuple[TopicPartition, int], float] = {}
         self._wake = WakeFlag()
@@ -161,7 +162,10 @@ class PointerReader:
         """Hand out what is due, of every owned partition. Returns the seconds until the next look."""
         pause = LONGEST_PAUSE
         owned = set()
-        for home in list(self._homes()):
+        homes = list(self._homes())
+        # What waits in a partition that stands still takes no room: the parked messages of the others would starve.
+        self._standing = {home.ledger for home in homes if home.stopped or home.position.halted}
+        for home in homes:
             position = home.position
             if self._ending or position.revoked or not home.own:
                 continue
@@ -169,7 +173,7 @@ class PointerReader:
             pointers = home.ledger.pointers
             if pointers or home.parked or home.full_because:
                 self._sink.refresh_parked(home)
-            if not position.halted:
+            if home.ledger not in self._standing:
                 pause = min(pause, self._look_at(home, pointers))
         for known in (self.trouble, self._failures):
             for tp in [tp for tp in known if tp not in owned]:
@@ -182,7 +186,8 @@ class PointerReader:
     def _room(self) -> tuple[int, int]:
         """Return how many more messages, and how many bytes of them, may be in hand."""
         with self._lock:
-            sizes = [size for had in self._in_hand.values() for size in had.values()]
+            moving = [had for ledger, had in self._in_hand.items() if ledger not in self._standing]
+            sizes = [size for had in moving for size in had.values()]
         return min(self._most - len(sizes), AT_ONCE), MOST_BYTES - sum(sizes)
 
     def _look_at(self, home: OpenPartition, pointers: Mapping[int, Pointer]) -> float:

@@ -59,6 +59,7 @@ class PartitionPosition(HandOutMarks):
     * ``log_end``: the end of the messages that may be handed out: the high watermark, or the last stable offset with
       ``isolation.level=read_committed``; -1 if unknown
     * ``first_log_end``: ``log_end`` as it was in the first response of this position; -1 before
+    * ``log_end_compared``: whether ``known_note`` was compared with ``first_log_end``, which is done once
     * ``epochs``: the leader epochs of the fetched messages
     * ``from_start``: true if the topic was created anew, so that nothing of its log has been read
     * ``paused``: true while the application wants no messages of the partition
@@ -86,6 +87,7 @@ class PartitionPosition(HandOutMarks):
         "known_pointers",
         "ledger",
         "log_end",
+        "log_end_compared",
         "may_park",
         "parking_trouble",
         "partition",
@@ -107,6 +109,7 @@ class PartitionPosition(HandOutMarks):
         self.committed: int | None = start
         self.batch_until = NOTHING_HELD
         self.log_end = self.first_log_end = -1
+        self.log_end_compared = False
         self.epochs: Epochs = ()
         self.from_start = False
         self._revoked = False

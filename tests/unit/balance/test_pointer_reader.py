@@ -68,11 +68,12 @@ class Fixture:
         self.ledger = MessageLedger(self.position, 100, pointers={p.offset: p for p in pointers})
         self.position.ledger = self.ledger
         self.home: Any = SimpleNamespace(
-            position=self.position, ledger=self.ledger, own=True, parked=(), full_because=""
+            position=self.position, ledger=self.ledger, own=True, parked=(), full_because="", stopped=""
         )
+        self.homes: list[Any] = [self.home]
         self.refreshed = 0
         self.reader = PointerReader(
-            "g_c", lambda: [self.home], self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
+            "g_c", lambda: self.homes, self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
         )
 
     def refresh_parked(self, home: Any) -> None:
@@ -131,6 +132,19 @@ def test_so_many_messages_are_in_hand_at_most() -> None:
     this.reader.settled(first)
     assert this.looked() == [6]
     assert this.log.asked == [[3, 4, 5], [6]]
+
+
+@pytest.mark.parametrize("why", ["stopped", "paused"])
+def test_a_partition_that_stands_still_takes_no_room(why: str) -> None:
+    """Otherwise the parked messages of the other partitions would wait until it goes on."""
+    this, other = Fixture(Pointer(3), Pointer(4), Pointer(5)), Fixture(Pointer(7))
+    this.homes.append(other.home)
+    assert this.looked() == [3, 4, 5]
+    if why == "stopped":
+        this.home.stopped = "nearly everything fails"
+    else:
+        this.position.halted = True
+    assert this.looked() == [7]
 
 
 def test_so_many_bytes_are_in_hand_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

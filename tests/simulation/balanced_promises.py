@@ -1,0 +1,328 @@
+"""The observer of balanced members: it sees each handler begin and end, and reads notes, pointers and loans.
+
+Beside what :mod:`tests.simulation.promises` checks:
+
+- An offset, or the note beside it, passes a message only if it was finished, parked, or declared dead.
+- A pointer goes when its message was finished, and a dead letter had used up its attempts, or was rejected.
+- A key (with ``order="partition"`` a partition) has one handler at a time, and its messages come in order.
+- A handler begins while its member owns the partition, or has the slot on loan.
+- A message that was finished comes again only if its member died or lost its session before that was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.promises import Observer, Watched
+from tests.simulation.scheduler import world
+from zkconsumer.balance.engine import Engine
+from zkconsumer.balance.sharing.loan_nodes import decode_loan
+from zkconsumer.core.finished_note import FinishedNote, decode_note, note_of_text
+from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset, slots_in
+from zkconsumer.core.message_pointers import Fate, decode_pointers
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import paths
+
+if TYPE_CHECKING:
+    from tests.simulation.members import Member
+    from zkconsumer.testing.committed_offsets import CommittedOffset
+
+SOON = 7.0
+"""Seconds in which a borrower knows that the owner has gone: the end of its lease at the latest."""
+
+
+@dataclass(eq=False)
+class Handling:
+    """A message in a handler: ``call`` tells the handler's calls apart, ``as_owner`` whether its member owned it."""
+
+    member: Member
+    session: int
+    offset: int
+    key: bytes | None
+    call: object
+    began: float
+    as_owner: bool
+
+    @property
+    def lives(self) -> bool:
+        """Whether the member still has the session in which the handler began."""
+        return self.member.process.alive and session_of(self.member) == self.session != 0
+
+
+@dataclass
+class Fates:
+    """What became of the messages of one partition.
+
+    ``hand`` are those in handlers; ``handled`` were finished by a handler, or buried by the application; ``known`` is
+    what was stored when the present owner began, and ``note`` what is stored now; ``done`` says of each finished
+    message in which ownership it was finished, and by whom.
+    """
+
+    keys: list[bytes | None] = field(default_factory=list)
+    hand: list[Handling] = field(default_factory=list)
+    failures: dict[int, int] = field(default_factory=dict)
+    given_up: set[int] = field(default_factory=set)
+    handled: set[int] = field(default_factory=set)
+    parked: set[int] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)
+    done: dict[int, tuple[float, Handling]] = field(default_factory=dict)
+    note: FinishedNote | None = None
+    known: FinishedNote | None = None
+    sought_at: float = -1.0
+    seen_at: tuple[int, int] = (-1, -1)
+    lent: dict[str, int] = field(default_factory=dict)
+    lent_until: dict[str, dict[int, float]] = field(default_factory=dict)
+
+
+def session_of(member: Member) -> int:
+    """Return the id of the member's session as the server knows it, 0 if it has ended."""
+    session = member.session
+    return 0 if session is None else session.session_id
+
+
+class BalancedObserver(Observer):
+    """Watches one group of balanced members. ``order`` is that of their runs, ``drain`` is in seconds.
+
+    ``calm``: the faults have ended, and handlers finish everything.
+    """
+
+    order, drain, calm = "key", 1.0, False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.fates = {tp: Fates() for tp in self.partitions}
+        self.begun_at: dict[tuple[str, TopicPartition, int], float] = {}
+        self.members: list[Any] = []
+        self.repeated = self.borrowed = 0
+        self._watch_engines()
+
+    def _watch_engines(self) -> None:
+        """Note when a worker asks whether it may begin: what happens after the answer cannot stop it."""
+        asks = Engine.may_start
+
+        def may_start(engine: Engine, work: Any) -> bool:
+            asked = world().now
+            begins = asks(engine, work)
+            task = world().current
+            if begins and task is not None:
+                self.begun_at[task.process.name, work.home.position.tp, work.offset] = asked
+            return begins
+
+        setattr(Engine, "may_start", may_start)  # noqa: B010 - it is replaced on purpose
+
+    # ---- what is stored
+
+    def passed(self, tp: TopicPartition) -> Collection[int]:
+        """Parked messages may be passed."""
+        return self.fates[tp].parked
+
+    def look(self) -> None:
+        """Look at the pointers first, which count from the transaction on that moves the offset."""
+        for tp in self.partitions:
+            self._look_at_pointers(tp, self.fates[tp])
+        super().look()
+        for tp in self.partitions:
+            self._look_at_note(tp)
+            self._look_at_loans(tp)
+
+    def _look_at_pointers(self, tp: TopicPartition, fates: Fates) -> None:
+        node = self._zookeeper.node(paths.pointers(self._group, tp))
+        if node is None or node.mzxid == fates.seen_at[0]:
+            return
+        fates.seen_at = node.mzxid, fates.seen_at[1]
+        pointers = decode_pointers(node.data)
+        parked = {offset for offset, one in pointers.items() if one.fate is Fate.PARKED}
+        dead = {offset for offset, one in pointers.items() if one.fate is Fate.DEAD}
+        world().note(f"pointers of {tp}: {sorted(parked)} parked, {len(dead)} dead")
+        for offset in sorted((fates.parked | fates.dead) - parked - dead):
+            if offset not in fates.handled:
+                self._break(f"{tp}: the pointer of {offset} is gone, and nobody finished the message")
+        for offset in sorted(dead - fates.dead):
+            if offset not in fates.given_up:
+                self._break(f"{tp}: {offset} was declared dead, and was neither rejected nor tried to the end")
+            self.finished(tp, offset)
+        fates.parked, fates.dead = parked, dead
+        if max(len(parked), len(dead)) > 1000:
+            self._break(f"{tp} has {len(parked)} parked messages and {len(dead)} dead letters")
+
+    def _look_at_note(self, tp: TopicPartition) -> None:
+        if "zookeeper" not in self.partitions[tp].committed:
+            return
+        node = self._zookeeper.node(paths.ack(self._group, tp))
+        offset = self._zookeeper.node(paths.offset(self._group, tp))
+        fates = self.fates[tp]
+        if offset is None or offset.mzxid == fates.seen_at[1]:
+            return
+        fates.seen_at = fates.seen_at[0], offset.mzxid
+        # whoever writes the offset alone makes the note void
+        note = decode_note(node.data) if node is not None and node.mzxid == offset.mzxid else None
+        self._noted(tp, note if note is not None and note.base == int(offset.data) else None)
+
+    def _written_in_kafka(self, group: str, place: tuple[str, int], committed: CommittedOffset | None) -> None:
+        super()._written_in_kafka(group, place, committed)
+        if group == self._group and committed is not None:
+            data = note_of_text(committed.metadata)
+            note = None if data is None else decode_note(data)
+            self._noted(TopicPartition(*place), note if note is not None and note.base == committed.offset else None)
+
+    def _noted(self, tp: TopicPartition, note: FinishedNote | None) -> None:
+        seen, fates = self.partitions[tp], self.fates[tp]
+        fates.note = note
+        if note is None:
+            return
+        for offset in range(note.base, len(fates.keys)):
+            if (
+                not is_finished(seen, offset)
+                and offset not in fates.parked
+                and note.covers(offset, self.slot(tp, offset))
+            ):
+                self._break(f"{tp}: the note says that {offset} is finished, but nobody finished it")
+
+    def slot(self, tp: TopicPartition, offset: int) -> int:
+        """Return the slot of a message."""
+        key = self.fates[tp].keys[offset]
+        return slot_of_key(key) if key is not None and self.order == "key" else slot_of_offset(offset)
+
+    # ---- owners and loans
+
+    def note_owner(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
+        super().note_owner(tp, seen, name)
+        if name is not None:
+            self.fates[tp].known = self.fates[tp].note
+
+    def _look_at_loans(self, tp: TopicPartition) -> None:
+        fates, owner = self.fates[tp], self._zookeeper.node(paths.owner(self._group, tp))
+        for member in self.members:
+            name = member.consumer
+            node = self._zookeeper.node(paths.loan(self._group, tp, name)) if name else None
+            if node is None and name not in fates.lent:
+                continue
+            loan = None if node is None else decode_loan(node.data)
+            own = self._zookeeper.node(paths.member(self._group, name))
+            in_session = loan is not None and own is not None and own.ephemeral_owner == loan.borrower_session
+            with_owner = loan is not None and owner is not None and owner.ephemeral_owner == loan.lender_session
+            lent = loan.lent if loan is not None and in_session and with_owner else 0
+            gone = fates.lent.get(name, 0) & ~lent
+            fates.lent[name] = lent
+            if gone:
+                grace = 0.0 if with_owner or not in_session else SOON
+                until = max(world().now + grace, self._leases.get(name, 0.0))
+                fates.lent_until.setdefault(name, {}).update(dict.fromkeys(slots_in(gone & ALL_SLOTS), until))
+
+    def _borrows(self, tp: TopicPartition, name: str, offset: int, asked: float) -> bool:
+        fates, slot = self.fates[tp], self.slot(tp, offset)
+        return bool(fates.lent.get(name, 0) >> slot & 1) or fates.lent_until.get(name, {}).get(slot, 0.0) >= asked
+
+    # ---- handlers
+
+    def begun(self, member: Member, messages: Sequence[Any]) -> list[Handling]:
+        """A handler of a member begins with these messages."""
+        call, made = object(), []
+        for message in messages:
+            tp, offset = TopicPartition(message.topic, message.partition), message.offset
+            asked, name = self.begun_at.pop((member.name, tp, offset), world().now), member.consumer
+            borrowed = self._borrows(tp, name, offset, asked)  # perhaps still, as the next owner
+            if borrowed:
+                self.borrowed += 1
+                self.partitions[tp].handed += 1
+                world().note(f"handed {tp} {offset}, which is on loan")
+            else:
+                self.handed(name, tp, offset, asked)
+            handling = Handling(member, session_of(member), offset, message.key, call, world().now, not borrowed)
+            if self.fates[tp].keys[offset] != message.key:
+                self._break(f"{tp}: {offset} was handed out with the key {message.key!r} of another message")
+            if message.attempt > self.fates[tp].failures.get(offset, 0) + 1:
+                self._break(f"{tp}: {offset} is at attempt {message.attempt}, which is more than have failed")
+            if handling.lives:
+                self._check_alone(tp, handling)
+                self._check_order(tp, handling)
+                self._check_repeated(tp, handling)
+            self.fates[tp].hand.append(handling)
+            made.append(handling)
+        return made
+
+    def _check_alone(self, tp: TopicPartition, new: Handling) -> None:
+        fates, seen = self.fates[tp], self.partitions[tp]
+        fates.hand = [one for one in fates.hand if one.lives]
+        for one in fates.hand:
+            if one.call is new.call:
+                continue
+            line = self._line(new)
+            # a seek reads the log again from its place, and not only once what is in hand has ended
+            same = one.offset == new.offset and one.began > fates.sought_at if line is None else line == self._line(one)
+            late = one.as_owner and seen.owner != one.member.consumer and one.began + self.drain <= world().now
+            if same and not late:
+                self._break(
+                    f"{tp}: {new.member.name} begins {new.offset}, while {one.member.name} has {one.offset} of its key"
+                )
+
+    def _line(self, handling: Handling) -> bytes | None:
+        """Return what only one handler may have: a key, or the whole partition."""
+        return b"" if self.order == "partition" else handling.key if self.order == "key" else None
+
+    def _check_order(self, tp: TopicPartition, new: Handling) -> None:
+        fates, seen, line = self.fates[tp], self.partitions[tp], self._line(new)
+        if line is None:
+            return
+        together = {one.offset for one in fates.hand if one.call is new.call}
+        for offset in range(seen.below, new.offset):
+            open_one = not is_finished(seen, offset) and offset not in fates.given_up and offset not in together
+            if open_one and (line == b"" or fates.keys[offset] == line):
+                self._break(f"{tp}: {new.offset} begins before {offset}, which comes first")
+
+    def _check_repeated(self, tp: TopicPartition, new: Handling) -> None:
+        fates, seen, offset = self.fates[tp], self.partitions[tp], new.offset
+        if not is_finished(seen, offset) or offset in fates.parked:
+            return
+        self.repeated += 1
+        owned = seen.owned[seen.owner][0] if seen.owner is not None else -1.0
+        ownership, by = fates.done.get(offset, (-2.0, new))
+        if fates.known is not None and fates.known.covers(offset, self.slot(tp, offset)):
+            self._break(f"{tp}: {offset} comes again, though it was stored as finished when its owner began")
+        elif ownership == owned and by.lives:
+            self._break(f"{tp}: {offset} comes again, though {by.member.name} has finished it in this ownership")
+
+    def buried(self, tp: TopicPartition, offset: int) -> None:
+        """The application has taken a dead letter."""
+        self.finished(tp, offset)
+        self.fates[tp].handled.add(offset)
+
+    def ended(self, handling: Handling, tp: TopicPartition, outcome: str) -> None:
+        """A handler is about to end: the message is ``done``, has ``failed``, is ``given up``, or comes ``again``."""
+        fates = self.fates[tp]
+        world().note(f"{outcome} {tp} {handling.offset}")
+        if outcome in {"failed", "given up"}:
+            fates.failures[handling.offset] = fates.failures.get(handling.offset, 0) + 1
+        if outcome == "given up":
+            fates.given_up.add(handling.offset)
+        elif outcome == "done":
+            self.finished(tp, handling.offset)
+            owner = self.partitions[tp].owner
+            owned = -1.0 if owner is None else self.partitions[tp].owned[owner][0]
+            fates.handled.add(handling.offset)
+            # Outcomes of an earlier ownership count no more. A borrower that becomes the owner has not reported them.
+            counts = handling.as_owner or owner != handling.member.consumer
+            if counts and handling.began >= max(owned, fates.sought_at):
+                fates.done[handling.offset] = owned, handling
+        if handling in fates.hand:
+            fates.hand.remove(handling)
+
+    def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
+        """A member is about to read from another offset: what is before it is skipped by name."""
+        super().sought(member, tp, offset)
+        fates = self.fates[tp]
+        for skipped in range(self.partitions[tp].below, offset):
+            self.finished(tp, skipped)
+        world().note(f"seek {tp} {offset}")
+        fates.done, fates.known, fates.sought_at = {}, None, float("inf")
+
+    def seek_over(self, tp: TopicPartition) -> None:
+        """The call of a seek has returned."""
+        self.fates[tp].sought_at = world().now
+
+
+def is_finished(seen: Watched, offset: int) -> bool:
+    """Return whether a message was finished, or given up for good."""
+    return offset < seen.below or offset in seen.finished
