@@ -57,7 +57,7 @@ class StreamsApplication:
             for message in held:
                 observer.finished(TopicPartition(message.topic, message.partition), message.offset)
             try:
-                held = self._read(stream)
+                held = self.read(stream)
             except StopIteration:
                 return
             except ZkConsumerError as e:
@@ -80,7 +80,7 @@ class StreamsApplication:
             world.sleep(world.random.random() * SLOWEST if slow else world.random.random() ** 4 * 0.3)
             self._sometimes(held, asked)
 
-    def _read(self, stream: Any) -> list[Any]:
+    def read(self, stream: Any) -> list[Any]:
         """Return one message, some, or none, by one of the ways to read."""
         chance = self.world.random
         way, timeout, most = chance.random(), chance.choice(_PATIENCES), chance.randrange(1, 30)

@@ -52,7 +52,7 @@ class BalancedGroup(Scenario):
             "share.partitions": str(self.shares).lower(),
         }
 
-    def _produce(self, count: int) -> None:
+    def produce(self, count: int) -> None:
         chance = self.world.random
         partition = chance.randrange(self.partitions)
         keys = [None if chance.random() < 0.1 else b"k%d" % chance.randrange(KEYS) for _ in range(count)]
@@ -74,9 +74,9 @@ class BalancedGroup(Scenario):
                 if len(home.failing) > unfinished + home.ledger.pointer_count:
                     self.broken(f"{place} has {len(home.failing)} failing messages, of {unfinished}")
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         self.observer.calm = True
-        super()._settle()
+        super().settle()
         self._check_counts()
 
     def _not_done(self) -> str:

@@ -108,7 +108,7 @@ class EveryCall(StreamsApplication):
 
     # ---- reading
 
-    def _read(self, stream: Any) -> list[Any]:
+    def read(self, stream: Any) -> list[Any]:
         world, asked = self.world, self.world.now
         self._commit_if_manual([])
         try:

@@ -39,7 +39,7 @@ class LogObserver(Observer):
         super().__init__(*arguments)
         self.values: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in self.partitions}
         self.former: dict[TopicPartition, FormerLog] = {}
-        self._read: dict[tuple[str, TopicPartition, int], int] = {}
+        self.read: dict[tuple[str, TopicPartition, int], int] = {}
         self._first: dict[TopicPartition, int] = {}
         """The first value of the present log that follows a former one."""
         self._newest: dict[tuple[str, TopicPartition], int] = {}
@@ -47,7 +47,7 @@ class LogObserver(Observer):
 
     def read(self, member: str, tp: TopicPartition, offset: int, value: int) -> None:
         """A member's application has a message."""
-        self._read[member, tp, offset] = value
+        self.read[member, tp, offset] = value
         self._last_read[tp] = world().now
         former = self.values[tp].get(offset) != value
         if former and self._first.get(tp, sys.maxsize) <= self._newest.get((member, tp), 0):
@@ -58,7 +58,7 @@ class LogObserver(Observer):
         """A message is finished from now on, if it is the one that the log has."""
         task = world().current
         assert task is not None
-        if self._read.get((task.process.name, tp, offset)) == self.values[tp].get(offset):
+        if self.read.get((task.process.name, tp, offset)) == self.values[tp].get(offset):
             super().finished(tp, offset)
 
     def lost(self, tp: TopicPartition, kept: int, end: int, *, told: bool) -> None:
@@ -131,9 +131,9 @@ class LogObserver(Observer):
 class LogApplication(StreamsApplication):
     """Skips what cannot be read, and tells the observer the values."""
 
-    def _read(self, stream: Any) -> list[Any]:
+    def read(self, stream: Any) -> list[Any]:
         try:
-            messages = super()._read(stream)
+            messages = super().read(stream)
         except UnreadableMessageError:
             self.member.call("skip", stream.skip, 0.0)
             return []
@@ -163,7 +163,7 @@ class LogScenario(Scenario):
         policy = self.world.random.choice(["raise", "skip"])
         return {**super().choose_properties(), "rebalance.interval.ms": 20_000, "corrupt.message.policy": policy}
 
-    def _produce(self, count: int) -> None:
+    def produce(self, count: int) -> None:
         if self.world.random.random() < 0.12:
             self._lose()
         self._held = {number: True for number in self._held if not self._back(number)}

@@ -43,9 +43,9 @@ vars(concurrent.futures.thread)["_global_shutdown_lock"] = nullcontext()
 class OperatedApplication(StreamsApplication):
     """Decides where to go on when ``offset.conflict`` is ``raise``."""
 
-    def _read(self, stream: Any) -> list[Any]:
+    def read(self, stream: Any) -> list[Any]:
         try:
-            return super()._read(stream)
+            return super().read(stream)
         except OffsetConflictError as error:
             tp, offset = error.partition, self.world.random.choice([error.offset, error.ours or 0])
             self.scenario.observer.sought(self.member.consumer, tp, offset)
@@ -129,22 +129,22 @@ class OperatorScenario(Scenario):
         if not isinstance(process, OperatorProcess):
             super()._renewed(process)
 
-    def _produce(self, count: int) -> None:
-        super()._produce(count)
+    def produce(self, count: int) -> None:
+        super().produce(count)
         working = [one for one in self.operators if one.alive]
         if self.world.random.random() < 0.15 and len(working) < AT_A_TIME:
             self._begin_operator()
         elif working and self.world.random.random() < 0.1:
             self._trouble(self.world.random.choice(working))
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         end = self.world.now + ENDS
         while working := [one for one in self.operators if one.alive]:
             if self.world.now > end:
                 self.broken(f"{working[0]} is still at work after {ENDS:g} s")
                 return
             self.world.sleep(1.0)
-        super()._settle()
+        super().settle()
 
     # ---- what operators do
 

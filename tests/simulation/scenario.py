@@ -129,13 +129,13 @@ class Scenario:
         chance = self.world.random
         period = chance.choice(PERIODS) if self.setting.pauses else self.steps
         for step in range(1, self.steps + 1):
-            self._produce(chance.randrange(1, self.setting.messages))
+            self.produce(chance.randrange(1, self.setting.messages))
             if chance.random() < self.setting.faults:
                 self.faults.burst()
             self._each_second()
             self.world.sleep(1.0)
             if step % period == 0 or step == self.steps:
-                self._settle()
+                self.settle()
                 if self.setting.pauses and chance.random() < 0.5:
                     self._stay_calm()
         self._end()
@@ -160,7 +160,7 @@ class Scenario:
             self.world.sleep(0.5)
             self.zookeeper.expire_silent()
 
-    def _produce(self, count: int) -> None:
+    def produce(self, count: int) -> None:
         tp = self.world.random.choice(list(self.produced))
         self.cluster.append(*tp, [b"v%d" % each for each in range(count)])
         self.produced[tp] += count
@@ -189,12 +189,12 @@ class Scenario:
         self.world.sleep(30.0)
         self.calm = True
         for _ in range(60):
-            self._produce(self.world.random.randrange(1, 4))
+            self.produce(self.world.random.randrange(1, 4))
             self.world.sleep(0.25)
         self.calm = False
-        self._settle()
+        self.settle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         self.faults.end()
         self._join_if_needed()
         self.world.note("the faults pause")
