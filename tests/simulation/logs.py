@@ -39,7 +39,7 @@ class LogObserver(Observer):
         super().__init__(*arguments)
         self.values: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in self.partitions}
         self.former: dict[TopicPartition, FormerLog] = {}
-        self.read: dict[tuple[str, TopicPartition, int], int] = {}
+        self._last_values: dict[tuple[str, TopicPartition, int], int] = {}
         self._first: dict[TopicPartition, int] = {}
         """The first value of the present log that follows a former one."""
         self._newest: dict[tuple[str, TopicPartition], int] = {}
@@ -47,7 +47,7 @@ class LogObserver(Observer):
 
     def read(self, member: str, tp: TopicPartition, offset: int, value: int) -> None:
         """A member's application has a message."""
-        self.read[member, tp, offset] = value
+        self._last_values[member, tp, offset] = value
         self._last_read[tp] = world().now
         former = self.values[tp].get(offset) != value
         if former and self._first.get(tp, sys.maxsize) <= self._newest.get((member, tp), 0):
@@ -58,7 +58,7 @@ class LogObserver(Observer):
         """A message is finished from now on, if it is the one that the log has."""
         task = world().current
         assert task is not None
-        if self.read.get((task.process.name, tp, offset)) == self.values[tp].get(offset):
+        if self._last_values.get((task.process.name, tp, offset)) == self.values[tp].get(offset):
             super().finished(tp, offset)
 
     def lost(self, tp: TopicPartition, kept: int, end: int, *, told: bool) -> None:
