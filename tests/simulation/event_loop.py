@@ -173,14 +173,14 @@ class AsyncApplication(StreamsApplication):
                     here.note(f"reading: {type(e).__name__}")
                     await asyncio.sleep(1.0)
                 read = []
-            for commit in commits:  # it was made before the read, and counts nothing of it
-                await self.call("commit from before", partial(_itself, commit), CALL)
-            commits.clear()
             for message in read:
                 observer.handed(
                     member.consumer, TopicPartition(message.topic, message.partition), message.offset, asked
                 )
             held[id(stream)] = read
+            for commit in commits:  # it was made before the read, and counts nothing of it
+                await self.call("commit from before", partial(_itself, commit), CALL)
+            commits.clear()
             if read:
                 slow = here.random.random() < 0.005
                 await asyncio.sleep(here.random.random() * SLOWEST if slow else here.random.random() ** 4 * 0.3)

@@ -29,8 +29,6 @@ from zkconsumer.wiring import Outside, build_member
 BROKERS = 2
 SESSION = 6.0
 """Seconds: the timeout of the sessions with ZooKeeper."""
-SETTLES = 60.0
-"""Seconds after the last fault in which all is consumed and committed."""
 PERIODS = (10, 20, 60)
 """Steps after which the faults pause until all is consumed and committed. The seed chooses one."""
 
@@ -199,12 +197,12 @@ class Scenario:
         self._join_if_needed()
         self.world.note("the faults pause")
         began = self.world.now
-        while (left := self._not_done()) and self.world.now - began < SETTLES:
+        while (left := self._not_done()) and self.world.now - began < self.setting.settles:
             self.world.sleep(1.0)
             self._join_if_needed()
         self.settled = max(self.settled, self.world.now - began)
         if left:
-            self.broken(f"{SETTLES:g} s after the last fault: {left}")
+            self.broken(f"{self.setting.settles:g} s after the last fault: {left}")
 
     def _join_if_needed(self) -> None:
         """Have a member of ours at least: a group of Scala members that have given up stays as it is."""
