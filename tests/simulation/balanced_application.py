@@ -78,6 +78,8 @@ class BalancedApplication(StreamsApplication):
                 self.world.note(f"run: {summary}")
             except ConsumerTimeoutException:
                 self.world.note("run: nothing came")
+            except ConnectorClosedException:  # a handler has shut it down
+                member.left = member.ended = True
             except (ZkConsumerError, TimeoutError) as e:
                 self.world.note(f"run: {type(e).__name__}: {e}")
                 self.world.sleep(1.0)

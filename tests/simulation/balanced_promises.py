@@ -73,6 +73,7 @@ class Fates:
     sought_at: float = -1.0
     seen_at: tuple[int, int] = (-1, -1)
     lent: dict[str, int] = field(default_factory=dict)
+    lent_since: dict[str, float] = field(default_factory=dict)
     lent_until: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
@@ -205,6 +206,8 @@ class BalancedObserver(Observer):
             with_owner = loan is not None and owner is not None and owner.ephemeral_owner == loan.lender_session
             lent = loan.lent if loan is not None and in_session and with_owner else 0
             gone = fates.lent.get(name, 0) & ~lent
+            if lent & ~fates.lent.get(name, 0):
+                fates.lent_since[name] = world().now
             fates.lent[name] = lent
             if gone:
                 grace = 0.0 if with_owner or not in_session else SOON
@@ -303,7 +306,9 @@ class BalancedObserver(Observer):
             owned = -1.0 if owner is None else self.partitions[tp].owned[owner][0]
             fates.handled.add(handling.offset)
             # Outcomes of an earlier ownership count no more. A borrower that becomes the owner has not reported them.
-            counts = handling.as_owner or owner != handling.member.consumer
+            lent_since = fates.lent_since.get(handling.member.consumer, 0.0)
+            # a loan from before a seek ends later than the seek, and what is finished in it comes again
+            counts = handling.as_owner or (owner != handling.member.consumer and lent_since > fates.sought_at)
             if counts and handling.began >= max(owned, fates.sought_at):
                 fates.done[handling.offset] = owned, handling
         if handling in fates.hand:

@@ -271,6 +271,13 @@ def _wall() -> float:
     return EPOCH + here.monotonic()
 
 
+_strftime = time.strftime
+
+
+def _text_of(form: str, when: Any = None) -> str:
+    return _strftime(form, time.gmtime(_wall()) if when is None else when)
+
+
 def install(*, sockets: type, create_server: Callable[..., Any]) -> None:
     """Exchange threads, clocks, chance and sockets of this process, for good."""
     modules: dict[Any, dict[str, Any]] = {
@@ -283,6 +290,7 @@ def install(*, sockets: type, create_server: Callable[..., Any]) -> None:
         time: {
             "monotonic": _monotonic, "perf_counter": _monotonic, "time": _wall,
             "time_ns": lambda: int(_wall() * 1e9), "monotonic_ns": lambda: int(_monotonic() * 1e9),
+            "strftime": _text_of,
             "sleep": lambda seconds: world().sleep(seconds),
         },
         uuid: {"uuid4": lambda: uuid.UUID(int=world().random.getrandbits(128), version=4)},

@@ -261,6 +261,21 @@ def test_a_message_read_again_waits_for_its_pointer() -> None:
     assert owner.point().offset == 1
 
 
+def test_a_loan_amid_a_commit_takes_no_offset_back() -> None:
+    """The base passes a parked message once its pointer is stored; a loan made just before that begins below it."""
+    owner = ledger(0)
+    owner.read([0, 1, 2], 3)
+    owner.finish([1, 2])
+    owner.point_at([Pointer(0)])
+    point = owner.point()
+    given = owner.lend("b", 0b10, [])
+    owner.stored(point)
+    assert (point.offset, given.base, owner.base, owner.point().offset) == (3, 0, 3, 3)
+    owner.report("b", FinishedNote(0, (Finished(0, 4, (), 0b10),)))
+    assert (owner.point().offset, owner.lent_bases) == (3, {"b": 3})
+    assert owner.point().note.covers(3, 1)
+
+
 def test_messages_after_a_cut_end_no_lost_dead_letter() -> None:
     """A dead letter of the log before was removed when another message with its offset was finished."""
     full = {n: Pointer(n, Fate.DEAD) for n in range(MOST_POINTERS)}
