@@ -151,8 +151,12 @@ def _campaign(options: argparse.Namespace) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     running: list[tuple[int, tuple[int, Any]]] = []
     turns = itertools.cycle([options.scenario] if options.scenario else SCENARIOS)
-    while (_clock() < end and sum(bool(one["broken"]) for one in results) < _ENOUGH) or running:
-        while _clock() < end and len(running) < (os.cpu_count() or 1):
+
+    def goes_on() -> bool:
+        return _clock() < end and sum(bool(one["broken"]) for one in results) < _ENOUGH
+
+    while goes_on() or running:
+        while goes_on() and len(running) < (os.cpu_count() or 1):
             seed, options.scenario = secrets.randbits(32), next(turns)
             running.append((seed, _start(seed, options)))
         seed, started = running.pop(0)

@@ -1,4 +1,4 @@
-"""When a partition stops because nearly everything fails. Pure.
+"""When a partition stops because nearly everything fails. No I/O, and no wait but for its lock.
 
 A bad deployment must not make a dead letter of every message. Source: the limits of arroyo's dead-letter queue.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+
+from zkconsumer.interruptible_wait import InterruptibleLock
 
 _RUNS = 1000
 """Runs of equal outcomes that are kept."""
@@ -34,22 +36,28 @@ class FailureLimit:
 
 
 class FailureCount:
-    """The last outcomes of one partition. The runs of successes and failures are kept, not each outcome."""
+    """The last outcomes of one partition. The runs of successes and failures are kept, not each outcome.
+
+    Any thread: several workers settle messages of one partition at a time.
+    """
 
     def __init__(self) -> None:
+        self._lock = InterruptibleLock()
         self._runs: deque[tuple[bool, int]] = deque(maxlen=_RUNS)
         self._tripped = self._told = False
 
     def succeeded(self, count: int) -> None:
         """Note attempts that did not fail."""
-        if self._tripped:
-            self._tripped = self._told = False
-            self._runs.clear()
-        self._add(True, count)
+        with self._lock:
+            if self._tripped:
+                self._tripped = self._told = False
+                self._runs.clear()
+            self._add(True, count)
 
     def failed(self) -> None:
         """Note an attempt that failed."""
-        self._add(False, 1)
+        with self._lock:
+            self._add(False, 1)
 
     def _add(self, good: bool, count: int) -> None:
         runs = self._runs
@@ -60,14 +68,16 @@ class FailureCount:
 
     def tell(self) -> bool:
         """Return whether nobody has told yet that the limit is reached: once, until an attempt succeeds."""
-        first, self._told = not self._told, True
-        return first
+        with self._lock:
+            first, self._told = not self._told, True
+            return first
 
     def reached(self, limit: FailureLimit) -> str:
         """Return why the limit is reached, empty if it is not. Once reached, it is so until an attempt succeeds."""
-        why = self._reached(limit)
-        self._tripped = self._tripped or bool(why)
-        return why or ("everything has failed since" if self._tripped else "")
+        with self._lock:
+            why = self._reached(limit)
+            self._tripped = self._tripped or bool(why)
+            return why or ("everything has failed since" if self._tripped else "")
 
     def _reached(self, limit: FailureLimit) -> str:
         runs = self._runs

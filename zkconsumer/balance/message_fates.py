@@ -128,9 +128,7 @@ class MessageFates:
         if not home.retry_at:
             home.retry_at = monotonic() + TRY_AGAIN
         home.stopped = f"{why}, the last with {failure}; it is tried again every {TRY_AGAIN:.0f} s"
-        with self._lock:
-            first = home.outcomes.tell()
-        if first:  # once, not at every try
+        if home.outcomes.tell():  # once, not at every try
             log.warning(
                 "%s has stopped at offset %d: %s. Its limit is %s. No message is given up by that; mend the handler or"
                 " what it calls, or give run another failure_limit",

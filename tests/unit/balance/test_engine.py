@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
+from threading import Lock, Thread
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.streams import valid_lease
+from tests.timing import scaled
 from zkconsumer.balance.balanced_message import BalancedMessage
 from zkconsumer.balance.batch_size import MOST, BatchSize
 from zkconsumer.balance.engine import Engine
@@ -400,3 +401,26 @@ def test_a_worker_on_its_way_spares_others_the_waking(monkeypatch: pytest.Monkey
     monkeypatch.setattr("zkconsumer.balance.engine.WakeFlag", Flag)
     assert not world.engine.take(1, Deadline(60.0))
     assert seen == [[0, 1], [0, 1, 1]]
+
+
+def test_workers_that_settle_at_once_are_counted_in_turn() -> None:
+    """A success was noted while another worker walked over the runs: `deque mutated during iteration` ended it."""
+    count = FailureCount()
+    count.succeeded(1)
+    count.failed()
+    others: list[Thread] = []
+
+    class WatchedLimit:
+        consecutive, ratio = 100, 0.9
+
+        @property
+        def window(self) -> int:
+            others.append(Thread(target=count.succeeded, args=(1,)))
+            others[-1].start()
+            others[-1].join(0.05)
+            return 200
+
+    assert count.reached(cast(FailureLimit, WatchedLimit())) == ""
+    for other in others:
+        other.join(scaled(5))
+    assert not any(other.is_alive() for other in others)
