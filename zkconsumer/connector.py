@@ -418,8 +418,9 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
         """Wait for no message any more, and for no handler of ``run``. Any thread, also a signal handler."""
         if self._member is not None:
             self._member.hurry()
-        if self._running is not None:
-            self._running.hurry()
+        run = self._running
+        if run is not None:
+            run.hurry()
 
     def _restores(self, restore: Callable[[], None]) -> None:
         """Have this called when the main thread has shut the connector down."""
@@ -438,8 +439,9 @@ class ZookeeperConsumerConnector(PartitionControl, ClusterQueries, RunLoop, Name
         try:
             self._close_readings()
             if self._member is not None:
-                if isinstance(self._running, BalancedRun):
-                    self._running.give_back()  # while the session still lives
+                running = self._running  # once: the thread of the run sets it to None when the run ends
+                if isinstance(running, BalancedRun):
+                    running.give_back()  # while the session still lives
                 self._member.close(deadline or Deadline(self._end.remaining), finished=finished)
                 if self._member.not_committed:
                     failure = OffsetCommitError(

@@ -47,7 +47,7 @@ class BalancedGroup(Scenario):
             "rebalance.drain.timeout.ms": chance.choice([1000, 3000]),
             "unfinished.max.offsets": chance.choice([20, 200, 10_000]),
             "handler.timeout.ms": chance.choice([-1, 2000]),
-            "consumer.timeout.ms": chance.choice([-1, -1, 1500]),
+            "consumer.timeout.ms": chance.choice([-1, -1, 15_000]),
             "consumer.timeout.action": chance.choice(["raise", "end"]),
             "share.partitions": str(self.shares).lower(),
         }

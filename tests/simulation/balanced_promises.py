@@ -233,7 +233,7 @@ class BalancedObserver(Observer):
                 world().note(f"handed {tp} {offset}, which is on loan")
             else:
                 self.handed(name, tp, offset, asked)
-            handling = Handling(member, session_of(member), offset, message.key, call, world().now, not borrowed)
+            handling = Handling(member, session_of(member), offset, message.key, call, asked, not borrowed)
             if self.fates[tp].keys[offset] != message.key:
                 self._break(f"{tp}: {offset} was handed out with the key {message.key!r} of another message")
             if message.attempt > self.fates[tp].failures.get(offset, 0) + 1:
@@ -255,7 +255,8 @@ class BalancedObserver(Observer):
             line = self._line(new)
             # a seek reads the log again from its place, and not only once what is in hand has ended
             same = one.offset == new.offset and one.began > fates.sought_at if line is None else line == self._line(one)
-            late = one.as_owner and seen.owner != one.member.consumer and one.began + self.drain <= world().now
+            left = seen.owner != one.member.consumer or seen.owned[seen.owner][0] > one.began  # and perhaps came back
+            late = one.as_owner and left and one.began + self.drain <= world().now
             if same and not late:
                 self._break(
                     f"{tp}: {new.member.name} begins {new.offset}, while {one.member.name} has {one.offset} of its key"

@@ -31,7 +31,7 @@ STEPS = 60
 ONCE_FAILED = Path(__file__).with_name("once_failed.txt")
 """The lines of runs that broke a promise once."""
 _SHOWN = 100
-_ENOUGH = 10
+_ENOUGH = 30
 """Broken promises after which a campaign ends."""
 _LONGEST = 15.0
 """Seconds of computing that a run may take, and a quarter of one for each step: ten times what it takes."""
