@@ -29,6 +29,10 @@ from zkconsumer.wiring import Outside, build_member
 BROKERS = 2
 SESSION = 6.0
 """Seconds: the timeout of the sessions with ZooKeeper."""
+STANDS = 60.0
+"""Seconds without faults in which some offset must be committed, until all are."""
+SETTLES = 900.0
+"""Seconds after the last fault in which all is consumed and committed, also where each statement is slow."""
 PERIODS = (10, 20, 60)
 """Steps after which the faults pause until all is consumed and committed. The seed chooses one."""
 
@@ -196,13 +200,19 @@ class Scenario:
         self.faults.end()
         self._join_if_needed()
         self.world.note("the faults pause")
-        began = self.world.now
-        while (left := self._not_done()) and self.world.now - began < self.setting.settles:
+        began = moved = self.world.now
+        done = 0
+        while (left := self._not_done()) and self.world.now < min(moved + STANDS, began + SETTLES):
             self.world.sleep(1.0)
             self._join_if_needed()
+            committed = sum(
+                offset or 0 for seen in self.observer.partitions.values() for offset in seen.committed.values()
+            )
+            if committed != done:
+                done, moved = committed, self.world.now
         self.settled = max(self.settled, self.world.now - began)
         if left:
-            self.broken(f"{self.setting.settles:g} s after the last fault: {left}")
+            self.broken(f"{self.world.now - began:.0f} s after the last fault: {left}")
 
     def _join_if_needed(self) -> None:
         """Have a member of ours at least: a group of Scala members that have given up stays as it is."""

@@ -22,8 +22,6 @@ class Setting:
     faults: float = 0.1
     members: int = 2
     run_by: str = "scenario.Scenario"
-    settles: float = 60.0
-    """Seconds after the last fault in which all is consumed and committed."""
     pauses: bool = True
     """Whether the faults pause now and then. All must be consumed and committed then, too."""
     second: int = 0
@@ -39,14 +37,14 @@ SCENARIOS = {
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
     "database": Setting(storage="database", application="database", interrupts=0.05, pauses=False),
-    "asyncio": Setting(application="asyncio", settles=240.0, pauses=False),
-    "streams": Setting(application="every-call", second=2, interrupts=0.1, settles=240.0, pauses=False),
+    "asyncio": Setting(application="asyncio", pauses=False),
+    "streams": Setting(application="every-call", second=2, interrupts=0.1, pauses=False),
     "brokers-group": Setting(storage="kafka", run_by="brokers_scenario.BrokersScenario"),
     "operators": Setting(application="operated", run_by="operators.OperatorScenario", pauses=False),
     "logs": Setting(application="logs", run_by="logs.LogScenario", pauses=False),
     "spark": Setting(run_by="queries.QueryScenario", pauses=False),
-    "balanced": Setting(application="balanced", run_by="balanced_group.BalancedGroup", settles=240.0, pauses=False),
-    "sharing": Setting(application="balanced", run_by="balanced_group.SharingGroup", settles=240.0, pauses=False),
+    "balanced": Setting(application="balanced", run_by="balanced_group.BalancedGroup", pauses=False),
+    "sharing": Setting(application="balanced", run_by="balanced_group.SharingGroup", pauses=False),
     "migrating": Setting(scala=0.3, storage="dual", run_by="migrating_scenario.MigratingScenario", pauses=False),
 }
 """The settings by the scenario's name."""

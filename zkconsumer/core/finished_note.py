@@ -84,6 +84,10 @@ class FinishedNote:
         attempts = {o: a for o, a in self.attempts.items() if o >= base}
         return replace(self, finished=finished, attempts=attempts)
 
+    def raised(self, base: int) -> FinishedNote:
+        """Return the same note with this base if its own is lower: what is before needs no handler any more."""
+        return self if self.base >= base else replace(self, base=base).from_base()
+
     def before(self, end: int) -> FinishedNote:
         """Return the same note without what it says of ``end`` and later offsets."""
         kept = []

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
@@ -267,8 +267,9 @@ class MessageLedger:
                 if offset not in point.changes or point.changes[offset] != change
             }
             self._stored = max(self._stored, point.serial)
-            # a loan that was made while this was written begins below the messages that only now are passed
-            self._lent = {name: _from(note, point.offset) for name, note in self._lent.items()}
+            # what was lent or came back while this was written begins below the messages that only now are passed
+            self._unfinished.read((), point.offset)
+            self._lent = {name: note.raised(point.offset) for name, note in self._lent.items()}
             base = self._unfinished.base
             self._attempts = {offset: attempts for offset, attempts in self._attempts.items() if offset >= base}
             self._moved()
@@ -322,7 +323,7 @@ class MessageLedger:
     def report(self, borrower: str, note: FinishedNote) -> None:
         """Take over what a borrower has finished of all the slots that it has."""
         with self._lock:
-            self._lent[borrower] = _from(note, self.base)
+            self._lent[borrower] = note
             self._serial += 1
             self._moved()
 
@@ -406,11 +407,6 @@ def applied(pointers: Mapping[int, Pointer], changes: Mapping[int, Pointer | Non
     """Return the pointers with these changes: added or replaced ones, and None for removed ones."""
     merged = {**pointers, **changes}
     return {offset: pointer for offset, pointer in merged.items() if pointer is not None}
-
-
-def _from(note: FinishedNote, base: int) -> FinishedNote:
-    """Return a borrower's note with this base, if its own is lower: all before it is finished or has a pointer."""
-    return note if note.base >= base else replace(note, base=base).from_base()
 
 
 def _together(*loans: tuple[FinishedNote, int]) -> FinishedNote:

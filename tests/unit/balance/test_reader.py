@@ -359,3 +359,17 @@ def test_a_change_waits_since_the_look_after_it() -> None:
     assert ledger.unnoted_since(9.0) == 2.0, "the older change is not stored"
     ledger.stored(ledger.point())
     assert ledger.unnoted_since(10.0) == 10.0
+
+
+def test_slots_reopened_amid_a_commit_take_no_offset_back() -> None:
+    """They are read again from the base, which was still below a parked message that the commit had passed."""
+    ledger = SharedLedger(PartitionPosition(TP, ThreadId("m-0"), 0), 0)
+    assert all(ledger.wants(offset, offset) for offset in (0, 1, 2))
+    ledger.read([0, 1, 2], 3)
+    ledger.finish([1])
+    ledger.point_at([Pointer(0)])
+    point = ledger.point()
+    assert ledger.forget_waiting(0b100, ()) == 0
+    ledger.stored(point)
+    assert (point.offset, ledger.base, ledger.point().offset) == (2, 2, 2)
+    assert ledger.wants(2, 2)

@@ -106,11 +106,7 @@ class SharedLedger(MessageLedger):
 
     def reported(self, borrower: str, note: FinishedNote) -> None:
         """Take over what a borrower reports. Its base never goes back, since what it said before is still true."""
-        known = self.lent_note(borrower)
-        if note.base < known.base:
-            pieces = tuple(rest for one in note.finished if (rest := one.beyond(known.base)) is not None)
-            note = FinishedNote(known.base, pieces, note.attempts)
-        self.report(borrower, note)
+        self.report(borrower, note.raised(self.lent_note(borrower).base))
 
     # ---- the borrower
 
