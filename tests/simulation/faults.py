@@ -48,7 +48,7 @@ class Faults:
         scenario = self._scenario
         world, chance = scenario.world, scenario.world.random
         live = scenario.live()
-        fault = chance.choice([*self.kinds, *self.more])
+        fault = chance.choice([*(scenario.setting.kinds or self.kinds), *self.more])
         if fault == "join" or not live:
             if len(live) < MEMBERS:
                 world.note("fault: join")

@@ -28,12 +28,15 @@ class Setting:
     """The partitions of a second topic, ``u``."""
     interrupts: float = 0.0
     """The part of the application's calls that an exception may leave."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of faults, by their names in ``faults``. Empty: all."""
 
 
 SCENARIOS = {
     "group": Setting(),
     "mixed": Setting(scala=0.5),
     "steady": Setting(scala=0.25, messages=110, faults=1 / 36, members=4),
+    "churn": Setting(messages=20, faults=0.4, kinds=("join", "leave", "kill", "slow zookeeper")),
     "kafka-offsets": Setting(storage="kafka"),
     "dual-offsets": Setting(storage="dual"),
     "database": Setting(storage="database", application="database", interrupts=0.05, pauses=False),
