@@ -1,4 +1,4 @@
-"""A sample of seeds: each runs twice, with the same trace and without a broken promise."""
+"""A seed of each scenario: it runs twice, with the same trace and without a broken promise."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import sys
 
 import pytest
 
+from tests.simulation.settings import SCENARIOS
 from tests.timing import scaled
-
-SCENARIOS = ("group", "mixed")
-SEEDS = 8
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -21,16 +19,16 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_seeds_break_no_promise_and_run_alike_twice(scenario: str) -> None:
-    done = simulate("--scenario", scenario, "--seed", "1", "--seeds", str(SEEDS), "--twice")
+def test_a_seed_breaks_no_promise_and_runs_alike_twice(scenario: str) -> None:
+    done = simulate("--scenario", scenario, "--seed", "1", "--twice")
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     closing = done.stdout.splitlines()[-1]
-    assert closing.startswith(f"{SEEDS} runs, "), closing
+    assert closing.startswith("1 runs, "), closing
     assert closing.endswith("0 broken promises"), closing
     messages, commits, faults = map(int, re.findall(r"(\d+) (?:messages|commits|faults)", closing))
-    assert messages > 100 * SEEDS, closing
-    assert commits > 10 * SEEDS, closing
-    assert faults > SEEDS, closing
+    assert messages > 100, closing
+    assert commits > 10, closing
+    assert faults > 0, closing
 
 
 def test_the_line_of_a_run_replays_it() -> None:
