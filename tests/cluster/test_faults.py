@@ -23,8 +23,6 @@ from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, OffsetCommitError, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 
-NewConnector = Callable[..., ZookeeperConsumerConnector]
-
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[DevCluster]:
