@@ -6,7 +6,6 @@ by the clock.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
@@ -24,8 +23,6 @@ from tests.balance_recorder import (
     Records,
     again_although_noted,
     disorder,
-    lane_of_key,
-    lane_of_partition,
     late,
     lost,
     overlaps,
@@ -84,14 +81,6 @@ class BalancedMember(MemberProcess):
         return int(number), bytes.fromhex(password)
 
     @property
-    def still(self) -> bool:
-        """Whether its process has ended, or is frozen."""
-        try:
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
-        except OSError:
-            return True
-
-    @property
     def state(self) -> str:
         """The last text of its ``connector.state``."""
         path = self._told / f"{self.name}.state"
@@ -109,7 +98,6 @@ class BalancedGroup:
         self.members: dict[str, BalancedMember] = {}
         self.produced: dict[Place, bytes | None] = {}
         self.zookeeper = KazooClient(connect, timeout=20.0)
-        self.keep = False
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -144,7 +132,7 @@ class BalancedGroup:
         self._witness.__exit__()
         self.zookeeper.stop()
         self.zookeeper.close()
-        if kind is None and not self.keep:
+        if kind is None:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     # ---- members and messages
@@ -288,17 +276,14 @@ class BalancedGroup:
         )
 
     def dead(self) -> set[Place]:
-        """Return the places of all dead letters, in nodes and in the members' files."""
-        found = {
+        """Return the places of all dead letters."""
+        return {
             Place(topic, number, offset)
             for topic, count in self.topics.items()
             for number in range(count)
             for offset, pointer in self.pointers(number, topic).items()
             if pointer.fate is Fate.DEAD
         }
-        for path in self.directory.glob("*.dead"):
-            found |= {Place(*json.loads(line)[:3]) for line in path.read_text().splitlines()}
-        return found
 
     def owners(self, topic: str = "") -> dict[int, str]:
         """Return the owners' consumer ids by partition."""
@@ -330,25 +315,19 @@ class BalancedGroup:
         self,
         order: str = "key",
         *,
-        passed: Collection[Place] = (),
         anew: Mapping[tuple[str, int], int] | None = None,
         others: Collection[Place] = (),
     ) -> list[str]:
         """Return everything that must never be.
 
-        Arguments: ``passed`` are messages for which their key did not wait; ``anew`` as for ``again_although_noted``;
-        ``others`` were handled by members that record nothing.
+        Arguments: ``anew`` as for ``again_although_noted``; ``others`` were handled by members that record nothing.
         """
         records, dead = self.records, self.dead()
         found = [f"lost: {place}" for place in lost(records, self.produced, {*dead, *others})]
         found += [f"repeated: {text}" for text in again_although_noted(records, order, anew)]
         if order != "none":
-            lane = lane_of_key if order == "key" else lane_of_partition
-            found += [f"two at once: {text}" for text in overlaps(records, lane).wrong]
-            found += [
-                f"out of order: {text}"
-                for text in disorder(records, self.produced, {*dead, *passed, *others}, order == "key")
-            ]
+            found += [f"two at once: {text}" for text in overlaps(records).wrong]
+            found += [f"out of order: {text}" for text in disorder(records, self.produced, {*dead, *others})]
         return found + [f"late: {text}" for text in late(records)]
 
     def check(self, order: str = "key", **more: Any) -> None:

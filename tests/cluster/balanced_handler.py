@@ -2,11 +2,9 @@
 
 A value is words: any number of ``name=value`` or bare names after the first word, which is free.
 
-* ``hold=NAME``: wait until the file ``NAME.go`` exists; ``sleep=S``: wait for S seconds
-* ``fail=N``: fail N times in all processes together; ``fail-while=NAME``: fail while the file ``NAME.bad`` exists
-* ``later=N``: ask for it again N times; ``reject``: refuse it
-* ``kill``: kill the own process; ``exit``: leave it at once; ``kill=N``: kill it N times
-* ``ack``: return at once, and finish the message on another thread
+* ``hold=NAME``: wait until the file ``NAME.go`` exists
+* ``fail=N``: fail N times in all processes together
+* ``kill``: kill the own process; ``exit``: leave it at once
 
 It is importable, so that process workers have it. They find the directory and the member's name in the environment.
 """
@@ -16,18 +14,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 from tests.balance_recorder import Place, Recorder
-from zkconsumer.balance.outcomes import PENDING, Later, Reject
+from zkconsumer.balance.outcomes import Later
 
 DIRECTORY = "ZKCONSUMER_TEST_DIRECTORY"
 MEMBER = "ZKCONSUMER_TEST_MEMBER"
-ORDER = "ZKCONSUMER_TEST_ORDER"
 OVER = "over"
 """The name that lets every handler go on, at the end of a test."""
 _PAUSE_S = 0.01
@@ -44,7 +40,6 @@ class Handler:
         self.pid = os.getpid()
         self.directory = Path(os.environ[DIRECTORY])
         self.member = os.environ[MEMBER]
-        self._by_partition = os.environ.get(ORDER) == "partition"
         self._recorder = Recorder(self.directory, self.member, session or self._told_session)
 
     def _told_session(self) -> int:
@@ -59,18 +54,14 @@ class Handler:
         number, words = self._begin(message)
         while self._held(words):
             sleep(_PAUSE_S)
-        sleep(float(words.get("sleep", 0)))
-        if "ack" in words:
-            threading.Thread(target=self._finish_elsewhere, args=(message, number), daemon=True).start()
-            return PENDING
         return self._finish(number, self._place(message), words)
 
     def handle_list(self, messages: list[Any]) -> list[object]:
-        """Do what several messages tell, one after the other. What comes after a failed one of its lane waits."""
+        """Do what several messages tell, one after the other. What comes after a failed one of its key waits."""
         results: list[object] = []
         failed: set[object] = set()
         for message in messages:
-            if (lane := self._lane(message)) is not None and lane in failed:
+            if message.key is not None and message.key in failed:
                 results.append(Later(0))
                 continue
             try:
@@ -78,7 +69,7 @@ class Handler:
             except Failure as failure:
                 result = failure
             if result is not None:
-                failed.add(lane)
+                failed.add(message.key)
             results.append(result)
         return results
 
@@ -88,15 +79,10 @@ class Handler:
         try:
             while self._held(words):  # noqa: ASYNC110 (another process makes the file)
                 await asyncio.sleep(_PAUSE_S)
-            await asyncio.sleep(float(words.get("sleep", 0)))
         except asyncio.CancelledError:
             self._recorder.end(number, "cancelled")
             raise
         return self._finish(number, self._place(message), words)
-
-    def _lane(self, message: Any) -> object:
-        """Return what is handled in order, None if the message is handled in none."""
-        return (message.topic, message.partition) if self._by_partition else message.key
 
     @staticmethod
     def _place(message: Any) -> Place:
@@ -110,30 +96,16 @@ class Handler:
     def _held(self, words: dict[str, str]) -> bool:
         return "hold" in words and not any((self.directory / f"{name}.go").exists() for name in (words["hold"], OVER))
 
-    def _finish_elsewhere(self, message: Any, number: int) -> None:
-        sleep(_PAUSE_S)
-        self._recorder.end(number)  # before the others may hear of it
-        message.ack()
-
     def _finish(self, number: int, place: Place, words: dict[str, str]) -> object:
-        if "kill" in words and self._still(place, int(words["kill"] or 1 << 30)):
+        if "kill" in words:
             os.kill(os.getpid(), signal.SIGKILL)
         if "exit" in words:
             os._exit(3)
-        if self._still(place, int(words.get("fail", 0))) or self._bad(words):
+        if self._still(place, int(words.get("fail", 0))):
             self._recorder.end(number, "failed")
             raise Failure(f"told to fail at {place.offset}")
-        if self._still(place, int(words.get("later", 0))):
-            self._recorder.end(number, "later")
-            return Later(0.05)
-        if "reject" in words:
-            self._recorder.end(number, "rejected")
-            return Reject("told to")
         self._recorder.end(number)
         return None
-
-    def _bad(self, words: dict[str, str]) -> bool:
-        return "fail-while" in words and (self.directory / f"{words['fail-while']}.bad").exists()
 
     def _still(self, place: Place, times: int) -> bool:
         """Return whether this has happened less often to the message, and count it. The count survives a death."""

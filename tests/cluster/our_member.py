@@ -26,23 +26,10 @@ class OurMember(MemberProcess):
         blacklist: str | None = None,
         streams: int = 1,
         pause_ms: int = 0,
-        stop_after: int | None = None,
         commit_each: bool = False,
-        columns: bool = False,
         properties: Mapping[str, object] | None = None,
     ) -> None:
-        """Take the arguments of any member, and more.
-
-        After ``stop_after`` messages the member leaves. With ``commit_each`` it commits each message before it reports
-        it. With ``columns`` it reads batches, pauses after each, and ends after the batch with the last message.
-        """
-        own: dict[str, object] = {}
-        if stop_after is not None:
-            own["member.stop.after"] = stop_after
-        if commit_each:
-            own["member.commit"] = "each"
-        if columns:
-            own["member.columns"] = 1
+        """Take the arguments of any member. With ``commit_each`` it commits each message before it reports it."""
         super().__init__(
             zookeeper_connect,
             group,
@@ -52,7 +39,7 @@ class OurMember(MemberProcess):
             streams=streams,
             pause_ms=pause_ms,
             properties=properties,
-            own=own,
+            own={"member.commit": "each"} if commit_each else None,
         )
 
     def command(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from threading import Event, Thread
 from typing import Any
 
@@ -16,7 +16,6 @@ from tests.timing import eventually, scaled
 from zkconsumer import Reject, Retry, ZookeeperConsumerConnector
 from zkconsumer.cli import main
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
 from zkconsumer.operations.doctor import Finding, examine
@@ -90,47 +89,3 @@ def test_notes_and_pointers_of_a_member_are_seen(
     left = look(cluster, group)
     assert left.committed(tp) == COUNT
     assert [str(one.level) for one in found(left, "parked-without-member")] == ["warn"]
-
-
-def test_an_offset_of_somebody_else_voids_the_note(
-    cluster: DevCluster,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    connector: Callable[..., ZookeeperConsumerConnector],
-    zookeeper: KazooClient,
-) -> None:
-    topic, group, go = new_topic(1), new_group(), Event()
-    produce(topic, [b"%d" % number for number in range(COUNT)])
-    tp, made = TopicPartition(topic, 0), connector(group, auto_offset_reset="smallest")
-
-    def handler(message: Any) -> None:
-        if message.offset == SLOW:
-            go.wait(scaled(60))
-
-    def run() -> None:
-        with suppress(OffsetCommitError):
-            made.run(handler, topic, concurrency=4, order="none")
-
-    thread = Thread(target=run, name="the run")
-    thread.start()
-    try:
-
-        def noted() -> bool:
-            made.commit_offsets()
-            return look(cluster, group).lag(tp) == 1
-
-        eventually(noted, 30, lambda: f"a note: {made.state}")
-
-        def void() -> list[Finding]:
-            zookeeper.set(f"/consumers/{group}/offsets/{topic}/0", b"%d" % SLOW)
-            return found(look(cluster, group), "void-note")
-
-        (finding,) = eventually(void, 30, "a void note")
-        assert f"about {COUNT - SLOW - 1} messages" in finding.text
-    finally:
-        go.set()
-        with suppress(OffsetCommitError):  # somebody else wrote the offset
-            made.shutdown(scaled(20))
-        thread.join(scaled(30))
-    assert not thread.is_alive()

@@ -15,11 +15,8 @@ from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually
 from zkconsumer import Whitelist, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.errors import ConsumerIdInUseError, MessageModelConflictError
 
 PARTITIONS = 4
-IMPATIENT = {"zookeeper_session_timeout_ms": 1000, "rebalance_max_retries": 4}
-"""Joining is given up after a second and a half."""
 
 
 class Broadcast:
@@ -95,17 +92,7 @@ def test_every_member_gets_all_and_resumes_at_its_own_offsets(broadcast: Broadca
     assert sorted(zookeeper.get_children(f"/consumers/{broadcast.group}")) == ["broadcast", "offsets"]
 
 
-def test_one_consumer_id_is_one_member(broadcast: Broadcast) -> None:
-    broadcast.produce(2)
-    _, readers = broadcast.read("a")
-    everything(readers, broadcast.produced)
-    with pytest.raises(ConsumerIdInUseError, match=f"{broadcast.group}_a"):
-        broadcast.member("a", **IMPATIENT).create_message_streams({broadcast.topic: 1})
-
-
-def test_a_filter_broadcasts_topics_that_come_later(
-    broadcast: Broadcast, cluster: DevCluster, new_topic: NewTopic
-) -> None:
+def test_a_filter_broadcasts_topics_that_come_later(broadcast: Broadcast, cluster: DevCluster) -> None:
     broadcast.produce(2)
     both = [broadcast.member(name).create_message_streams_by_filter(Whitelist(f"{broadcast.topic}.*")) for name in "ab"]
     readers = [Reader(streams[0]) for streams in both]
@@ -117,9 +104,7 @@ def test_a_filter_broadcasts_topics_that_come_later(
         assert sum(m.topic == later for m in got) == 3
 
 
-def test_offsets_in_kafka_are_those_of_its_own_group(
-    broadcast: Broadcast, cluster: DevCluster, zookeeper: KazooClient
-) -> None:
+def test_offsets_in_kafka_are_those_of_its_own_group(broadcast: Broadcast, cluster: DevCluster) -> None:
     properties: dict[str, Any] = {"offsets_storage": "kafka", "dual_commit_enabled": False}
     broadcast.produce(5)
     a, readers = broadcast.read("a", **properties)
@@ -131,21 +116,6 @@ def test_offsets_in_kafka_are_those_of_its_own_group(
     broadcast.produce(1)
     _, again = broadcast.read("a", **properties)
     everything(again, [(p, o) for p in range(PARTITIONS) for o in range(stored[p], 6)])
-
-
-def test_each_kind_refuses_a_group_of_the_other(
-    broadcast: Broadcast, connector: Callable[..., ZookeeperConsumerConnector], zookeeper: KazooClient
-) -> None:
-    a, _ = broadcast.read("a")
-    topics = {broadcast.topic: 1}
-    with pytest.raises(MessageModelConflictError, match=f"broadcasting members.*{broadcast.group}_a"):
-        connector(broadcast.group, **IMPATIENT).create_message_streams(topics)
-    assert zookeeper.exists(f"/consumers/{broadcast.group}/ids") is None
-    a.shutdown()
-    connector(broadcast.group, consumer_id="c").create_message_streams(topics)
-    with pytest.raises(MessageModelConflictError, match=f"clustering members.*{broadcast.group}_c"):
-        broadcast.member("a", **IMPATIENT).create_message_streams(topics)
-    assert zookeeper.get_children(f"/consumers/{broadcast.group}/broadcast") == []
 
 
 def test_an_original_member_in_the_group_does_no_harm(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from time import monotonic
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,7 +13,6 @@ from tests.cluster.conftest import NewTopic, produce_to, unique
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, PartitionResponse, batches, error_codes
 from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.kafka.message_set_extent import epochs_in, extent
@@ -35,7 +31,6 @@ class BrokerFeatures(NamedTuple):
     metadata: int
     codecs: tuple[str, ...] = ("none", "gzip", "snappy", "lz4")
     timestamps: bool = True
-    headers: bool = True
     producer: Mapping[str, Any] = {}
 
 
@@ -44,9 +39,9 @@ def _old(release: str) -> dict[str, Any]:
 
 
 GENERATIONS = [
-    BrokerFeatures("0.8.2.2", 1, 0, 0, 0, timestamps=False, headers=False, producer=_old("0.8.2.2")),
-    BrokerFeatures("0.9.0.1", 2, 1, 0, 0, timestamps=False, headers=False, producer=_old("0.9.0.1")),
-    BrokerFeatures("0.10.2.2", 4, 3, 1, 2, headers=False),
+    BrokerFeatures("0.8.2.2", 1, 0, 0, 0, timestamps=False, producer=_old("0.8.2.2")),
+    BrokerFeatures("0.9.0.1", 2, 1, 0, 0, timestamps=False, producer=_old("0.9.0.1")),
+    BrokerFeatures("0.10.2.2", 4, 3, 1, 2),
     BrokerFeatures("1.1.1", 4, 7, 2, 5),
     BrokerFeatures("2.8.2", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
     BrokerFeatures("3.9.1", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
@@ -214,65 +209,6 @@ class TestEveryGeneration:
             assert [len(r.value or b"") for r in batch] == [5000]
 
 
-@pytest.fixture
-def formats(released: Callable[[str], DevCluster]) -> DevCluster:
-    """A broker that stores each topic in the format of its configuration."""
-    return released("1.1.1")
-
-
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
-@pytest.mark.parametrize(("release", "kind", "stamped"), [("0.9.0", -1, False), ("0.10.2", 0, True), ("1.1", 0, True)])
-def test_message_formats(formats: DevCluster, release: str, kind: int, stamped: bool, codec: str) -> None:
-    topic = unique(f"format-{release}-{codec}")
-    formats.create_topic(topic, 1, {"message.format.version": release})
-    with connected(registered(formats)) as channel:
-        eventually(lambda: led(channel, topic), 20, "a leader")
-        produce_to(formats.bootstrap_servers, topic, [b"%d" % n for n in range(50)], compression_codec=codec)
-        records = read(channel, topic, 50)
-        assert [(r.offset, r.value) for r in records] == [(n, b"%d" % n) for n in range(50)]
-        assert {r.timestamp_type for r in records} == {kind}
-        assert all((r.timestamp > 0) == stamped for r in records)
-
-
-def test_the_time_of_appending(cluster: DevCluster, new_topic: NewTopic) -> None:
-    topic = new_topic(config={"message.timestamp.type": "LogAppendTime"})
-    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 3)
-    with connected(registered(cluster)) as channel:
-        assert {record.timestamp_type for record in read(channel, topic, 3)} == {1}
-
-
-def test_headers(cluster: DevCluster, new_topic: NewTopic) -> None:
-    from confluent_kafka import Producer
-
-    topic = new_topic()
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    producer.produce(topic, b"v", headers=[("a", b"1"), ("a", None), ("ü", b"")])
-    assert producer.flush(scaled(20)) == 0
-    with connected(registered(cluster)) as channel:
-        (record,) = read(channel, topic, 1)
-        assert record.headers == [("a", b"1"), ("a", None), ("ü", b"")]
-
-
-def test_transactions(cluster: DevCluster, new_topic: NewTopic) -> None:
-    from confluent_kafka import Producer
-
-    topic = new_topic()
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(scaled(30))
-    for number, ending in enumerate(["commit", "abort", "commit", "abort", "commit"]):
-        producer.begin_transaction()
-        for n in range(3):
-            producer.produce(topic, f"{number}-{n}", partition=0)
-        producer.flush(scaled(20))
-        getattr(producer, f"{ending}_transaction")(scaled(20))
-    end = 5 * (3 + 1)  # each ends with a marker
-    everything = [f"{number}-{n}".encode() for number in range(5) for n in range(3)]
-    with connected(registered(cluster)) as channel:
-        assert [r.value for r in read(channel, topic, end)] == everything
-        committed = [value for value in everything if value[:1] not in b"13"]
-        assert [r.value for r in read(channel, topic, end, isolation_level=1)] == committed
-
-
 def test_an_open_transaction_is_not_read_by_read_committed(cluster: DevCluster, new_topic: NewTopic) -> None:
     from confluent_kafka import Producer
 
@@ -326,45 +262,6 @@ def test_a_question_for_a_topic_does_not_create_it() -> None:
         for _ in range(2):
             told = channel.metadata(["never.made"], soon())
             assert told.errors == {"never.made": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
-
-
-def test_closing_ends_a_long_poll_at_once(cluster: DevCluster, new_topic: NewTopic) -> None:
-    topic = new_topic()
-    with connected(registered(cluster), timeout=60) as channel, ThreadPoolExecutor(1, "long-poll") as pool:
-        eventually(lambda: led(channel, topic), 20, "a leader")
-        sent = channel.send_fetch(FetchRequest([FetchPosition(topic, 0, 0, 1 << 20)], 30, 1, 1 << 20), soon())
-        started = threading.Event()
-
-        def wait() -> None:
-            started.set()
-            channel.receive_fetch(sent, Deadline(60))
-
-        waiting = pool.submit(wait)
-        assert started.wait(scaled(10))
-        begin = monotonic()
-        channel.close()
-        with pytest.raises(BrokerUnavailableError, match="closed"):
-            waiting.result(scaled(5))
-        assert monotonic() - begin < scaled(1)
-
-
-def test_a_broker_that_dies_and_comes_back() -> None:
-    with DevCluster() as mortal:
-        topic = unique("mortal")
-        mortal.create_topic(topic, 1)
-        with connected(registered(mortal)) as channel:
-            eventually(lambda: led(channel, topic), 20, "a leader")
-            produce_to(mortal.bootstrap_servers, topic, [b"x"])
-            sent = channel.send_fetch(FetchRequest([FetchPosition(topic, 0, 1, 1 << 20)], 10, 1, 1 << 20), soon())
-            mortal.kafka.kill()
-            with pytest.raises(BrokerUnavailableError):
-                channel.receive_fetch(sent, soon())
-            with pytest.raises(BrokerUnavailableError, match="cannot be reached"):
-                channel.connect(soon())
-            mortal.kafka.start()
-            channel.connect(soon())
-            eventually(lambda: led(channel, topic), 20, "a leader")
-            assert [r.value for r in read(channel, topic, 1)] == [b"x"]
 
 
 def test_the_newest_broker_knows_our_newest_versions(cluster: DevCluster) -> None:

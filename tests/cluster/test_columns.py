@@ -1,80 +1,15 @@
-"""A group whose members read batches of columns, on a real cluster.
-
-No message is lost, and the only repeated messages are those that a killed member held.
-"""
+"""Members that read batches of columns, on a real cluster."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.cluster.conftest import NewTopic, produce_to
-from tests.cluster.our_member import OurMember
-from tests.timing import eventually
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
-
-PARTITIONS = 6
-
-
-@contextmanager
-def producing(cluster: DevCluster, topic: str) -> Iterator[list[bytes]]:
-    """Produce messages until the block ends, and add them to the list."""
-    written: list[bytes] = []
-    ended = threading.Event()
-
-    def write() -> None:
-        while not ended.wait(0.02):
-            values = [b"%d" % (len(written) + n) for n in range(30)]
-            produce_to(cluster.bootstrap_servers, topic, values, partitions=PARTITIONS)
-            written.extend(values)
-
-    writer = threading.Thread(target=write, name="writer")
-    writer.start()
-    try:
-        yield written
-    finally:
-        ended.set()
-        writer.join(60)
-
-
-def test_batch_readers_lose_nothing_in_a_kill_and_a_leave(
-    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
-) -> None:
-    """Members that read batches lose no message when one is killed and one leaves."""
-    topic, group = new_topic(PARTITIONS), new_group()
-
-    def member() -> OurMember:
-        return OurMember(cluster.zookeeper_connect, group, {topic: 1}, columns=True, pause_ms=20)
-
-    with producing(cluster, topic) as written, member() as stays, member() as leaves, member() as dies:
-        for one in (stays, leaves, dies):
-            one.wait_messages(60)
-        dies.kill()
-        after_kill = len(stays.messages)
-        eventually(lambda: len(stays.messages) > after_kill + 500, 40, "the dead member's share is read on")
-        assert leaves.stop() is not None
-        left_at = len(stays.messages)
-        with member() as joins:
-            joins.wait_messages(100)
-        eventually(lambda: len(stays.messages) > left_at + 500, 40, "the last one reads on")
-    with member() as last:
-        everything = [stays, leaves, dies, joins, last]
-
-        def missing() -> set[bytes]:
-            return set(written) - {m.value for one in everything for m in one.messages if m.value is not None}
-
-        eventually(lambda: not missing(), 40, "every message")
-    places = Counter((m.partition, m.offset) for one in everything for m in one.messages)
-    died_with = {(m.partition, m.offset) for m in dies.messages}
-    repeated = {place for place, times in places.items() if times > 1}
-    assert len(places) == len(written)
-    assert repeated <= died_with, "only what the killed member had not committed"
 
 
 def rows_of(connector: ZookeeperConsumerConnector, topic: str, count: int) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Conflicts: another program writes the offset of a partition that a member owns.
 
-It writes it by hand, as a Scala member does, or with an old commit request to a broker, which writes to ZooKeeper.
+It sends an old commit request to a broker, which writes to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -39,48 +39,7 @@ def through_a_broker(cluster: DevCluster, group: str, topic: str, offset: int) -
     assert struct.unpack(">h", answer[-2:]) == (0,), "the broker's error code"
 
 
-@pytest.mark.parametrize(("conflict", "dual"), [("adopt", "true"), ("overwrite", "false"), ("raise", "false")])
-def test_a_reset_in_kafka_is_dealt_with_as_configured(
-    connector: Callable[..., ZookeeperConsumerConnector],
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    cluster: DevCluster,
-    conflict: str,
-    dual: str,
-) -> None:
-    """An idle member overwrote the reset with its old offset within one ``auto.commit.interval.ms``."""
-    from confluent_kafka import Consumer
-    from confluent_kafka import TopicPartition as Where
-
-    topic, group = new_topic(1), new_group()
-    properties = {"offsets.storage": "kafka", "dual.commit.enabled": dual, "offset.conflict": conflict}
-    member = connector(group, **properties, **{"auto.commit.interval.ms": 200, "rebalance.interval.ms": 1000})
-    reader = Reader(member.create_message_streams({topic: 1})[topic][0])
-    produce(topic, [b"%d" % number for number in range(MESSAGES)], partitions=1)
-    operator = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
-
-    def stored() -> int:
-        (found,) = operator.committed([Where(topic, 0)], timeout=scaled(10))
-        return int(found.offset)
-
-    try:
-        eventually(lambda: stored() == MESSAGES, 20, "a commit")
-        operator.commit(offsets=[Where(topic, 0, THEIRS)], asynchronous=False)
-        if conflict == "raise":
-            eventually(lambda: f"somebody else wrote offset {THEIRS}" in str(member.state), 20, "the state")
-            eventually(lambda: isinstance(reader.error, OffsetConflictError), 20, "an error at the reader")
-            assert stored() == THEIRS
-            return
-        again = list(range(THEIRS, MESSAGES)) if conflict == "adopt" else []
-        eventually(lambda: [m.offset for m in reader.got] == [*range(MESSAGES), *again], 20, "what comes again")
-        eventually(lambda: stored() == MESSAGES, 20, "ours again")
-    finally:
-        operator.close()
-
-
 @pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
-@pytest.mark.parametrize("writer", ["by hand", "through a broker"])
 def test_an_offset_conflict_is_resolved_as_configured(
     connector: Callable[..., ZookeeperConsumerConnector],
     new_topic: NewTopic,
@@ -88,10 +47,8 @@ def test_an_offset_conflict_is_resolved_as_configured(
     produce: Callable[..., int],
     zookeeper: KazooClient,
     cluster: DevCluster,
-    writer: str,
     conflict: str,
 ) -> None:
-    """An offset that another program writes is handled as configured."""
     topic, group = new_topic(1), new_group()
     member = connector(
         group, **{"offset.conflict": conflict, "auto.commit.interval.ms": 200, "rebalance.interval.ms": 1000}
@@ -99,10 +56,7 @@ def test_an_offset_conflict_is_resolved_as_configured(
     reader = Reader(member.create_message_streams({topic: 1})[topic][0])
     produce(topic, [b"%d" % number for number in range(MESSAGES)], partitions=1)
     eventually(lambda: offsets_of(zookeeper, group, topic) == {0: MESSAGES}, 20, "a commit")
-    if writer == "by hand":
-        zookeeper.set(f"/consumers/{group}/offsets/{topic}/0", b"%d" % THEIRS)
-    else:
-        through_a_broker(cluster, group, topic, THEIRS)
+    through_a_broker(cluster, group, topic, THEIRS)
     if conflict == "raise":
         eventually(lambda: isinstance(reader.error, OffsetConflictError), 20, "an error at the reader")
         assert (reader.error.ours, reader.error.theirs) == (MESSAGES, THEIRS)  # type: ignore[union-attr]

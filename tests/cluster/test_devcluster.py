@@ -14,7 +14,7 @@ from time import monotonic
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import ZOOKEEPERS, NewTopic, produce_to, unique
+from tests.cluster.conftest import ZOOKEEPERS, produce_to, unique
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
@@ -230,10 +230,3 @@ def test_jars_that_are_there_are_found_at_once() -> None:
     begin = monotonic()
     assert resolve("org.slf4j:slf4j-api:1.7.36")[0].is_relative_to(cache_directory())
     assert monotonic() - begin < scaled(0.1)
-
-
-def test_the_shared_cluster_takes_messages(
-    cluster: DevCluster, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    assert produce(new_topic(3), (str(n) for n in range(1000)), key=lambda n: str(n % 7)) == 1000
-    assert cluster.kafka.running

@@ -161,24 +161,59 @@ def type_command(remedy: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# ---- owners
+# ---- one group with many illnesses
+
+SICK = {
+    "persistent-owner": (["error"], "evil"),
+    "unknown-owner": (["error", "error"], "{group}_former"),
+    "unreadable-registration": (["error"], "{group}_bad"),
+    "double-registration": (["warn"], "{group}_a, {group}_b"),
+    "idle-threads": (["note"], "3 of 7 threads get nothing"),
+    "mixed-coordination": (["error", "note"], "the migration stands half way"),
+    "member-clock": (["warn"], "ahead of ZooKeeper's"),
+    "dead-offsets": (["warn", "warn"], "no-such-topic:0"),
+    "offset-outside-log": (["error"], "log 0..0"),
+    "offset-not-a-number": (["error", "note"], "12 "),
+}
+"""What the doctor finds in the group: for each check the levels, and words of its findings."""
 
 
-def test_persistent_owner(doctor: Doctor, staged: Staged, topic: str) -> None:
-    member = staged.member("a", {topic: 1})
-    staged.owner(topic, 0, f"{member}-0", ephemeral=False)
-    (found,) = doctor.check("persistent-owner", staged.group)
-    assert levels([found]) == ["error"]
-    type_command(found.remedy)
+def make_sick(staged: Staged, topic: str) -> None:
+    first = staged.member("a", {topic: 6}, shift_ms=3_600_000)
+    staged.member("b", {topic: 1}, zkconsumer="1", strategy="range", coordination="kafka")
+    staged.put(f"ids/{staged.group}_bad", b'{"version":1,"subscription":{"t":0}}', ephemeral=True)
+    staged.put(f"broadcast/{staged.group}_c", b"", ephemeral=True)
+    staged.owner(topic, 0, "\x1b[2J\x07evil-0", ephemeral=False)
+    staged.owner(topic, 1, f"{staged.group}_former-0")
+    staged.owner(topic, 2, f"{first}-0")
+    for number, content in enumerate((1_000_000, "12 ", "-1")):
+        staged.offset(topic, number, content)
+    staged.offset(topic, 4, 3)
+    staged.offset("no-such-topic", 0, 3)
+
+
+def test_a_group_with_many_illnesses(
+    doctor: Doctor, staged: Staged, cluster: DevCluster, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands of remedies mend what they should, and a hostile thread id is printed as text."""
+    make_sick(staged, topic)
+    for check, (expected, words) in SICK.items():
+        found = doctor.until(check, staged.group, expected)
+        said = " ".join(f"{one.text} {one.evidence} {one.node}" for one in found)
+        assert words.format(group=staged.group) in said, check
+    assert main(["doctor", staged.group, "--zookeeper", cluster.zookeeper_connect]) == 1
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "\\x1b[2J" in printed
+
+    (owner,) = doctor.check("persistent-owner", staged.group)
+    type_command(owner.remedy)
+    for check in ("dead-offsets", "offset-outside-log"):
+        assert main(shlex.split(doctor.check(check, staged.group)[0].remedy)[1:]) == 0, check
     assert levels(doctor.check("persistent-owner", staged.group)) == ["ok"]
 
 
-def test_unknown_owner(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.member("a", {topic: 1})
-    staged.owner(topic, 0, f"{staged.group}_former-0")
-    (found,) = doctor.check("unknown-owner", staged.group)
-    assert levels([found]) == ["error"]
-    assert f"the session is that of {staged.group}_a" in found.evidence
+# ---- owners
 
 
 def test_orphan_owner_of_a_live_client(doctor: Doctor, staged: Staged, topic: str, other_session: KazooClient) -> None:
@@ -186,18 +221,6 @@ def test_orphan_owner_of_a_live_client(doctor: Doctor, staged: Staged, topic: st
     Staged(other_session, staged.group).owner(topic, 0, f"{staged.group}_b-0")
     (found,) = doctor.until("orphan-owner", staged.group, ["error"])
     assert "connected from 127.0.0.1:" in found.evidence
-
-
-def test_unowned_partition_of_a_member_of_ours(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.member("a", {topic: 1}, zkconsumer="1", strategy="range")
-    first = doctor.look(staged.group)
-
-    def found() -> Finding:
-        (one,) = doctor.check("unowned-partition", staged.group, {"rebalance.max.retries": "0"}, [first])
-        return one
-
-    eventually(lambda: found().level is Level.ERROR, 30, "the time of a rebalance")
-    assert f"which {staged.group}_a should own; it cannot claim them" in found().text
 
 
 def test_scala_member_that_gave_up_is_woken_as_told(
@@ -301,56 +324,6 @@ def test_healthy_mixed_group_then_one_that_lost_its_node(
 # ---- registrations and strategies
 
 
-def test_unreadable_registration(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.put(f"ids/{staged.group}_bad", b'{"version":1,"subscription":{"t":0}}', ephemeral=True)
-    (found,) = doctor.check("unreadable-registration", staged.group)
-    assert levels([found]) == ["error"]
-    assert found.node.endswith(f"{staged.group}_bad")
-
-
-def test_double_registration(doctor: Doctor, staged: Staged, topic: str) -> None:
-    for name in "ab":
-        staged.member(name, {topic: 1})
-    (found,) = doctor.check("double-registration", staged.group)
-    assert levels([found]) == ["warn"]
-    assert f"{staged.group}_a, {staged.group}_b" in found.evidence
-
-
-def test_two_connectors_in_one_process(
-    doctor: Doctor,
-    new_group: Callable[[], str],
-    topic: str,
-    connector: Callable[..., ZookeeperConsumerConnector],
-) -> None:
-    group = new_group()
-    for name in "ab":
-        connector(group, consumer_id=name).create_message_streams({topic: 1})
-    (found,) = doctor.check("double-registration", group)
-    assert levels([found]) == ["note"]
-    assert found.text.startswith(f"process {os.getpid()} on ")
-    assert found.evidence == f"{group}_a, {group}_b"
-
-
-def test_mixed_strategies_of_scala_members(
-    doctor: Doctor, staged: Staged, topic: str, legacy_member: Callable[..., LegacyMember], zookeeper: KazooClient
-) -> None:
-    """Of four partitions ``range`` gives 0 and 1 to the first of three members; ``roundrobin`` gives 2 to the third."""
-    staged.member("b", {topic: 1})
-    members = []
-    for name, strategy in (("a", "range"), ("c", "roundrobin")):
-        properties = {"consumer.id": name, "partition.assignment.strategy": strategy}
-        members.append(legacy_member("1.1.1", staged.group, {topic: 1}, properties=properties))
-    expected = {0: f"{staged.group}_a-0", 1: f"{staged.group}_a-0", 2: f"{staged.group}_c-0"}
-    eventually(lambda: owners_of(zookeeper, staged.group, topic) == expected, 40, "what each strategy gives")
-    # the members may rebalance once more, and own nothing for a moment
-    (found,) = doctor.until("mixed-strategies", staged.group, ["error"])
-    assert f"{staged.group}_a" in found.evidence
-    assert f"{staged.group}_c" in found.evidence
-    doctor.until("roundrobin-releases", staged.group, ["ok"])
-    for member in members:
-        member.kill()  # one that is told to leave first tries all its attempts
-
-
 def release_order(topic: str) -> tuple[list[int], list[int]]:
     """Return the first of 12 partitions in the orders of releases 1.x and 0.x; Java's hash of the name decides."""
     new = sorted(range(12), key=lambda number: java_hash(f"{topic}-{number}"))
@@ -386,13 +359,6 @@ def test_roundrobin_of_two_scala_releases(
         member.kill()  # one that is told to leave first tries all its attempts
 
 
-def test_idle_threads(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.member("a", {topic: 6})
-    (found,) = doctor.check("idle-threads", staged.group)
-    assert levels([found]) == ["note"]
-    assert "2 of 6 threads get nothing" in found.text
-
-
 def test_flapping(doctor: Doctor, staged: Staged, topic: str) -> None:
     staged.member("a", {topic: 1})
     first = doctor.look(staged.group)
@@ -404,28 +370,6 @@ def test_flapping(doctor: Doctor, staged: Staged, topic: str) -> None:
     assert levels(doctor.check("flapping", staged.group)) == ["unknown"]
 
 
-def test_membership_size(doctor: Doctor, staged: Staged) -> None:
-    staged.put("ids")
-    for number in range(70):
-        staged.client.create_async(f"{staged.base}/ids/m{number:02}{'x' * 8000}", b"", ephemeral=True)
-    eventually(lambda: len(staged.client.get_children(f"{staged.base}/ids")) == 70, 40, "all members")
-    (found,) = doctor.check("membership-size", staged.group)
-    assert levels([found]) == ["warn"]
-
-
-def test_broadcasting_beside_clustering_members(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.member("a", {topic: 1})
-    staged.put(f"broadcast/{staged.group}_b", b"", ephemeral=True)
-    assert "error" in levels(doctor.check("mixed-coordination", staged.group))
-
-
-def test_a_migration_half_way(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.member("a", {topic: 1})
-    staged.member("b", {topic: 1}, zkconsumer="1", strategy="range", coordination="kafka")
-    found = doctor.check("mixed-coordination", staged.group)
-    assert "the migration stands half way" in found[0].text
-
-
 # ---- times
 
 
@@ -435,13 +379,6 @@ def test_session_timeout_beyond_the_servers_bounds(doctor: Doctor, staged: Stage
     wanted = {"zookeeper.session.timeout.ms": "30000"}
     found = doctor.until("session-timeout", staged.group, ["warn", "note"], wanted)
     assert "it gets 10000" in found[0].text
-
-
-def test_member_clock(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.member("a", {topic: 1}, shift_ms=3_600_000)
-    (found,) = doctor.check("member-clock", staged.group)
-    assert levels([found]) == ["warn"]
-    assert "ahead of ZooKeeper's" in found.text
 
 
 def test_our_clock(
@@ -466,39 +403,6 @@ def test_our_clock(
 # ---- offsets
 
 
-def test_dead_offsets(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.offset("no-such-topic", 0, 3)
-    staged.offset(topic, 4, 3)
-    found = doctor.check("dead-offsets", staged.group)
-    assert levels(found) == ["warn", "warn"]
-    assert main(shlex.split(found[0].remedy)[1:]) == 0
-    assert {one.evidence for one in found} == {"no-such-topic:0", f"{topic}:4"}
-
-
-def test_offset_beyond_the_log(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.offset(topic, 0, 1_000_000)
-    (found,) = doctor.check("offset-outside-log", staged.group)
-    assert levels([found]) == ["error"]
-    assert "log 0..0" in found.evidence
-    assert main(shlex.split(found.remedy)[1:]) == 0
-
-
-def test_offset_below_the_log(doctor: Doctor, staged: Staged, cluster: DevCluster, new_topic: NewTopic) -> None:
-    from confluent_kafka import TopicPartition as Position
-    from confluent_kafka.admin import AdminClient
-
-    topic = new_topic()
-    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 10)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    for deleted in admin.delete_records([Position(topic, 0, 5)]).values():
-        deleted.result(scaled(10))
-    staged.offset(topic, 0, 2)
-    (found,) = doctor.check("offset-outside-log", staged.group)
-    assert levels([found]) == ["error"]
-    assert "3 gone, 5 to read. The 3 messages were deleted before they were read" in found.text
-    assert "smallest goes on behind them, largest skips the 5 too" in found.text
-
-
 def test_offset_of_a_topic_that_was_made_anew(doctor: Doctor, staged: Staged, cluster: DevCluster) -> None:
     topic = f"{staged.group}-anew"
     staged.offset(topic, 0, 0)
@@ -506,14 +410,6 @@ def test_offset_of_a_topic_that_was_made_anew(doctor: Doctor, staged: Staged, cl
     (found,) = doctor.check("offset-outside-log", staged.group)
     assert levels([found]) == ["warn"]
     assert "created anew" in found.text
-
-
-def test_offset_not_a_number(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.offset(topic, 0, "12 ")
-    staged.offset(topic, 1, "-1")
-    found = doctor.check("offset-not-a-number", staged.group)
-    assert levels(found) == ["error", "note"]
-    assert "12 " in found[0].evidence
 
 
 def test_stores_disagree(doctor: Doctor, staged: Staged, cluster: DevCluster, new_topic: NewTopic) -> None:
@@ -552,19 +448,6 @@ def test_mixed_rights(
     assert "secret" not in printed
 
 
-def test_a_forbidden_part_is_unknown(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.client.add_auth("digest", "alice:secret")
-    staged.member("a", {topic: 1})
-    staged.client.set_acls(f"{staged.base}/ids/{staged.group}_a", [make_digest_acl("alice", "secret", all=True)])
-    found = doctor.all(staged.group)
-    judged = {one.check for one in found if not one.unknown}
-    assert judged.isdisjoint({"orphan-owner", "double-registration"})
-    (told,) = [one for one in found if one.check == "acl"]
-    assert levels([told]) == ["warn"]
-    undecided = told.evidence.partition("undecided without these nodes: ")[2].split(", ")
-    assert "double-registration" in undecided, told.evidence
-
-
 @pytest.fixture
 def chroot(zookeeper: KazooClient, cluster: DevCluster) -> Chroot:
     return Chroot(zookeeper, cluster.zookeeper_connect)
@@ -577,9 +460,7 @@ def chroot_doctor(chroot: Chroot) -> Iterator[Doctor]:
     made.source.close()
 
 
-def test_chroot_mistakes(
-    chroot: Chroot, chroot_doctor: Doctor, cluster: DevCluster, new_group: Callable[[], str]
-) -> None:
+def test_chroot_mistakes(chroot: Chroot, chroot_doctor: Doctor, new_group: Callable[[], str]) -> None:
     """The same group stands in a chroot with brokers and in the doubled one; members were told the wrong one."""
     group = new_group()
     _, _, path = chroot.connect.partition("/")
@@ -595,7 +476,7 @@ def test_chroot_mistakes(
 
 
 def test_a_chroot_without_brokers(
-    doctor: Doctor, chroot: Chroot, chroot_doctor: Doctor, new_group: Callable[[], str], cluster: DevCluster
+    chroot: Chroot, chroot_doctor: Doctor, new_group: Callable[[], str], cluster: DevCluster
 ) -> None:
     group = new_group()
     chroot.put(f"/consumers/{group}/ids", b"")
@@ -608,20 +489,6 @@ def test_a_chroot_without_brokers(
     assert f"--zookeeper {cluster.zookeeper_connect}" in one.remedy
 
 
-def test_a_broker_without_the_listener_of_scala_members(chroot: Chroot, chroot_doctor: Doctor, topic: str) -> None:
-    secure = {
-        "version": 4,
-        "host": None,
-        "port": -1,
-        "endpoints": ["SSL://127.0.0.1:1"],
-        "listener_security_protocol_map": {"SSL": "SSL"},
-    }
-    chroot.put("/brokers/ids/0", json.dumps(secure).encode())
-    chroot.put("/consumers/g/ids/g_a", (SCALA % ('{"t":1}', "1")).encode())
-    (found,) = [one for one in chroot_doctor.check("brokers", "g") if one.level is Level.ERROR]
-    assert "brokers 0 have no PLAINTEXT listener" in found.text
-
-
 def test_missing_replicas(doctor: Doctor, staged: Staged, zookeeper: KazooClient) -> None:
     """Broker 7 does not exist, and should follow."""
     topic = f"{staged.group}-thin"
@@ -630,37 +497,3 @@ def test_missing_replicas(doctor: Doctor, staged: Staged, zookeeper: KazooClient
     eventually(lambda: levels(doctor.check("brokers", staged.group)) == ["warn"], 40, "the metadata")
     (found,) = doctor.check("brokers", staged.group)
     assert f"{topic}:0; not in sync: brokers 7" in found.evidence
-
-
-def test_a_partition_without_leader(chroot: Chroot, chroot_doctor: Doctor) -> None:
-    """The brokers are away, and ZooKeeper says that one partition has no leader."""
-    gone = {"version": 1, "host": "127.0.0.1", "port": 1, "jmx_port": -1, "timestamp": "1"}
-    chroot.put("/brokers/ids/0", json.dumps(gone).encode())
-    chroot.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[7],"1":[0]}}')
-    for number, leader in ((0, -1), (1, 0)):
-        state = {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": [7 - 7 * number]}
-        chroot.put(f"/brokers/topics/t/partitions/{number}/state", json.dumps(state).encode())
-    chroot.put("/consumers/g/ids/g_a", (SCALA % ('{"t":1}', "1")).encode())
-    found = chroot_doctor.check("brokers", "g")
-    assert levels(found) == ["error", "unknown"]
-    assert "1 partition without a leader" in found[0].text
-    assert found[0].evidence == "t:0"
-
-
-def test_what_cannot_be_read_is_listed(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.put(f"owners/{topic}/no-number", b"x")
-    found = doctor.check("unread", staged.group)
-    assert "unknown" in levels(found)
-    assert any("is no number of a partition" in one.text for one in found)
-
-
-def test_hostile_names_are_escaped(
-    doctor: Doctor, staged: Staged, cluster: DevCluster, capsys: pytest.CaptureFixture[str], topic: str
-) -> None:
-    """A member's thread id that clears the terminal is printed as text."""
-    staged.member("a", {topic: 1})
-    staged.owner(topic, 0, "\x1b[2J\x07evil-0", ephemeral=False)
-    assert main(["doctor", staged.group, "--zookeeper", cluster.zookeeper_connect]) == 1
-    printed = capsys.readouterr().out
-    assert "\x1b" not in printed
-    assert "\\x1b[2J" in printed

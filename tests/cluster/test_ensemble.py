@@ -45,8 +45,3 @@ def test_without_a_quorum_nobody_leads() -> None:
             _ = ensemble.leader
         ensemble.start()
         assert ensemble.leader in ensemble.servers
-
-
-def test_an_ensemble_has_servers() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        ZooKeeperEnsemble(0)

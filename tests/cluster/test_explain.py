@@ -1,4 +1,4 @@
-"""``zkconsumer explain`` and ``plan`` on real groups: a mixed one, one with a dead owner, one with two strategies."""
+"""``zkconsumer explain`` and ``plan`` on real groups: a mixed one, one with a dead owner, one of the brokers."""
 
 from __future__ import annotations
 
@@ -40,10 +40,6 @@ def ask(cluster: DevCluster, capsys: pytest.CaptureFixture[str]) -> Ask:
         return json.loads(capsys.readouterr().out)
 
     return run
-
-
-def ids_of(zookeeper: KazooClient, group: str) -> list[str]:
-    return sorted(zookeeper.get_children(f"/consumers/{group}/ids"))
 
 
 def made_at(zookeeper: KazooClient, group: str, topic: str) -> dict[int, int]:
@@ -196,36 +192,3 @@ def test_a_brokers_group_is_explained(
     last = said["partitions"][-1]
     assert last["settled"]
     assert f"gets partitions 0-{PARTITIONS - 1}; {topic}-{PARTITIONS - 1} is the 8th of these" in last["why"][-1]
-
-
-def test_members_with_two_strategies_are_told_apart(
-    ask: Ask,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    zookeeper: KazooClient,
-    legacy_member: Callable[..., LegacyMember],
-    connector: Connector,
-) -> None:
-    """A Scala member with roundrobin owns its part; two of ours with range want some of that."""
-    topic, group = new_topic(PARTITIONS), new_group()
-    wanted = {"partition.assignment.strategy": "roundrobin", "consumer.id": "m-scala"}
-    scala = legacy_member("1.1.1", group, {topic: 1}, properties=wanted)
-    scala.wait_ready()
-    eventually(
-        lambda: len(owners_of(zookeeper, group, topic)) == PARTITIONS, SETTLED_S, "all owned by the Scala member"
-    )
-    for name in ("a-ours", "z-ours"):
-        connector(group, consumer_id=name).create_message_streams({topic: 1})
-
-    def mixed() -> Any:
-        said = ask("explain", group)
-        assert said["state"] in ("Rebalancing", "Stuck"), said["state"]
-        assert len(said["members"]) == 3
-        return said
-
-    said = eventually(mixed, SETTLED_S, "a group that cannot settle")
-    assert (said["strategy"]["name"], said["strategy"]["sure"]) == ("range", False)
-    assert f"{group}_m-scala" in said["strategy"]["why"]
-    unsettled = [one for one in said["partitions"] if not one["settled"]]
-    assert unsettled
-    assert all(one["cause"]["reason"] and one["cause"]["waits_for"] for one in unsettled)

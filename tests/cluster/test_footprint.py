@@ -1,8 +1,7 @@
-"""The footprint of a member: its memory while idle, and its threads and sockets, which end with it."""
+"""The footprint of a member: its memory, and the names of its threads."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from kazoo.client import KazooClient
 
 from scripts.measurements.bench import memory
 from tests.cluster.conftest import NewTopic, owners_of
-from tests.cluster.in_process import Reader
 from tests.cluster.our_member import OurMember
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
@@ -20,19 +18,6 @@ from zkconsumer.devcluster import DevCluster
 
 LIMIT_KB = 80_000
 MARGIN_KB = 5_000
-
-
-def sockets() -> set[str]:
-    """The sockets and pipes that this process has open."""
-    found = set()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            target = os.readlink(descriptor)  # noqa: PTH115
-        except FileNotFoundError:
-            continue
-        if target.startswith(("socket:", "pipe:", "anon_inode:")):
-            found.add(target)
-    return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
@@ -72,28 +57,6 @@ def test_a_slow_reader_of_large_messages_keeps_to_its_budget(
     found = memory.watch(cluster.zookeeper_connect, new_group(), topic, load)
     assert found["read"] > 10
     assert found["over_budget_mb"] < memory.MARGIN_MB, found["series_mb"]
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="sockets are listed in /proc")
-def test_no_thread_and_no_socket_is_left_after_the_end(
-    connector: Callable[..., ZookeeperConsumerConnector],
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-) -> None:
-    topic = new_topic(4)
-    produce(topic, [b"x"] * 40, partitions=4)
-    threads, open_before = set(threading.enumerate()), sockets()
-    for _ in range(3):
-        member = connector(new_group(), num_consumer_fetchers=2)
-        readers = [Reader(stream) for stream in member.create_message_streams({topic: 2})[topic]]
-        eventually(lambda rs=readers: sum(len(r.got) for r in rs) == 40, 15, "all messages")  # type: ignore[misc]
-        assert sockets() - open_before
-        member.shutdown()
-        for reader in readers:
-            reader.join()
-        assert set(threading.enumerate()) - threads == set()
-        assert sockets() - open_before == set()
 
 
 def test_every_thread_of_a_member_names_its_owner(

@@ -6,7 +6,6 @@ the first that coordinates groups. The other members are ours too, each with its
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -328,35 +327,3 @@ def test_offsets_and_groups_are_deleted_where_the_broker_can(member: Callable[..
         pytest.skip("brokers before 1.1 cannot delete groups")
     one.other.delete_group(group, soon())
     assert one.other.offsets(group, None, soon()) == {}
-
-
-def test_members_come_and_go_all_at_once(
-    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
-) -> None:
-    group = unique("group")
-    members = [member(group) for _ in range(4)]
-    settled: dict[int, tuple[int, tuple[TopicPartition, ...]]] = {}
-    done = threading.Event()
-
-    def live(number: int) -> None:
-        one = members[number]
-        end = soon(60)
-        while not done.is_set():
-            assert not end.expired
-            try:
-                if number not in settled:
-                    one.join(who=one.who)
-                    settled[number] = one.who.generation, one.sync()
-                seen = list(settled.values())
-                if len(seen) == 4 and len({generation for generation, _ in seen}) == 1:
-                    done.set()
-                one.life.heartbeat(one.who, soon())
-            except RebalanceInProgressError:
-                settled.pop(number, None)
-            done.wait(0.05)
-
-    lives = [aside(live, number) for number in range(4)]
-    for one in lives:
-        one.result(scaled(90))
-    assert sorted(owned for _, owned in settled.values()) == [tps(0), tps(1), tps(2), tps(3)]
-    assert members[0].state() == "Stable"

@@ -1,7 +1,4 @@
-"""A group on a real cluster: assignments, registrations, new and deleted topics, missing nodes and broken nodes.
-
-A broken node affects only the partitions or members that depend on it.
-"""
+"""A group on a real cluster: assignments, registrations, new and deleted topics, and missing nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from time import monotonic
 
 import pytest
@@ -24,7 +21,6 @@ from tests.timing import eventually, scaled
 from zkconsumer import (
     Blacklist,
     MessageStreamsExistException,
-    TopicPartition,
     Whitelist,
     ZookeeperConsumerConnector,
 )
@@ -61,17 +57,6 @@ def test_groups_get_everything_and_members_of_one_share_it(
     assert sorted(values(*alone)) == sorted(values(*first, *second)) == sorted(numbers(600))
     assert len(values(*second)) == 200
     assert {m.partition for m in first[0].got}.isdisjoint(m.partition for m in first[1].got)
-
-
-def test_more_streams_than_partitions_leave_some_idle(
-    connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str], produce: Callable[..., int]
-) -> None:
-    """A stream per thread more than partitions leaves some idle."""
-    topic = new_topic(2)
-    readers = read(connector(new_group()), {topic: 4})
-    produce(topic, numbers(20), partitions=2)
-    eventually(lambda: len(values(*readers)) == 20, 15, "all messages")
-    assert [len(reader.got) for reader in readers] == [10, 10, 0, 0]
 
 
 def test_a_member_without_topics_takes_part_and_owns_nothing(
@@ -121,28 +106,6 @@ def test_a_whitelist_follows_topics_as_they_come_grow_and_go(
     assert not any(reader.error for reader in readers)
 
 
-def test_a_recreated_topic_is_read_from_its_beginning(
-    cluster: DevCluster,
-    connector: NewConnector,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-) -> None:
-    """A deleted topic that comes back is read from its beginning."""
-    topic = new_topic(1)
-    member = connector(new_group())
-    (reader,) = read(member, {topic: 1})
-    produce(topic, numbers(10), partitions=1)
-    reader.wait_for(10)
-    cluster.delete_topic(topic)
-    eventually(lambda: not member.assignment(), 15, "the end of the deleted topic")
-    eventually(lambda: topic in str(member.state), 15, "a static subscription to say what it waits for")
-    cluster.create_topic(topic, 1)
-    produce(topic, [b"new"] * 3, partitions=1)
-    assert [m.offset for m in reader.wait_for(13)[10:]] == [0, 1, 2]
-    assert reader.error is None
-
-
 def test_a_longer_topic_made_anew_is_not_read_in_its_middle(
     cluster: DevCluster,
     connector: NewConnector,
@@ -176,56 +139,6 @@ def test_a_blacklist_takes_all_other_ordinary_topics(
     topics = {tp.topic for tp in taking.assignment()}
     assert unwanted not in topics
     assert not any(topic.startswith("__") for topic in topics)
-
-
-def test_an_unknown_topic_is_waited_for_in_the_open(
-    cluster: DevCluster,
-    connector: NewConnector,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-) -> None:
-    known, unknown = new_topic(1), unique("later")
-    waiting = connector(new_group())
-    readers = read(waiting, {known: 1, unknown: 1})
-    assert unknown in waiting.state.detail
-    assert known not in waiting.state.detail
-    produce(known, numbers(3), partitions=1)
-    readers[0].wait_for(3)
-    cluster.create_topic(unknown, 1)
-    produce(unknown, numbers(5), partitions=1)
-    assert [m.value for m in readers[1].wait_for(5)] == numbers(5)
-    eventually(lambda: unknown not in waiting.state.detail, 5, "a state without what came")
-
-
-def test_the_largest_offset_of_a_topic_to_come_is_its_first(
-    cluster: DevCluster, connector: NewConnector, new_group: Callable[[], str], produce: Callable[..., int]
-) -> None:
-    topic, group = unique("later"), new_group()
-    waiting = connector(group, auto_offset_reset="largest")
-    (reader,) = read(waiting, {topic: 1})
-    cluster.create_topic(topic, 1)
-    eventually(lambda: waiting.assignment(), 10, "ownership")
-    with closing_client(cluster) as client:
-        eventually(lambda: offsets_of(client, group, topic) == {0: 0}, 10, "a stored start")
-    produce(topic, numbers(5), partitions=1)
-    assert [m.value for m in reader.wait_for(5)] == numbers(5)
-
-
-class closing_client:  # noqa: N801
-    """Open a plain client of a cluster's ZooKeeper for a ``with`` block."""
-
-    def __init__(self, cluster: DevCluster | str) -> None:
-        connect = cluster if isinstance(cluster, str) else cluster.zookeeper_connect
-        self.client = KazooClient(connect, timeout=10.0)
-
-    def __enter__(self) -> KazooClient:
-        self.client.start(timeout=scaled(10.0))
-        return self.client
-
-    def __exit__(self, *_: object) -> None:
-        self.client.stop()
-        self.client.close()
 
 
 def test_streams_are_created_once(
@@ -303,24 +216,27 @@ def test_an_unreachable_zookeeper_raises_within_its_timeout(server: str, new_gro
         eventually(lambda: sorted(ours_left()) == sorted(before), 5, "the end of all threads")
 
 
-@pytest.fixture(scope="module")
-def own() -> Iterator[DevCluster]:
-    """A cluster for tests that damage its brokers' nodes."""
-    with DevCluster(tick_ms=500) as made:
-        yield made
-
-
-def own_connector(connect: str, group: str, **more: object) -> ZookeeperConsumerConnector:
-    return ZookeeperConsumerConnector({**QUICK, "zookeeper.connect": connect, "group.id": group, **more})
+@contextmanager
+def client_of(connect: str) -> Iterator[KazooClient]:
+    """A plain client of a ZooKeeper for a ``with`` block."""
+    client = KazooClient(connect, timeout=10.0)
+    client.start(timeout=scaled(10.0))
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 def test_a_cluster_without_brokers_is_waited_for_in_the_open(
     new_group: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with EmbeddedZooKeeper(tick_ms=500) as server, closing_client(server.connect) as client, ExitStack() as stack:
+    with EmbeddedZooKeeper(tick_ms=500) as server, client_of(server.connect) as client, ExitStack() as stack:
         topic = {"version": 1, "partitions": {"0": [0], "1": [0]}}
         client.create("/brokers/topics/t", json.dumps(topic).encode(), makepath=True)
-        early = stack.enter_context(own_connector(server.connect, new_group()))
+        early = stack.enter_context(
+            ZookeeperConsumerConnector({**QUICK, "zookeeper.connect": server.connect, "group.id": new_group()})
+        )
         caplog.set_level(logging.INFO, "zkconsumer")
         (reader,) = read(early, {"t": 1})
         eventually(lambda: "no broker" in str(early.state), 10, "a state that tells why")
@@ -336,106 +252,6 @@ def test_a_cluster_without_brokers_is_waited_for_in_the_open(
         produce_to(broker.address, "t", numbers(10), partitions=2)
         reader.wait_for(10)
         eventually(lambda: "broker" not in str(early.state), 5, "a state without trouble")
-
-
-def test_the_broken_registration_of_another_harms_nobody(
-    own: DevCluster, new_group: Callable[[], str], caplog: pytest.LogCaptureFixture
-) -> None:
-    topic, group = unique("t"), new_group()
-    own.create_topic(topic, 2)
-    produce_to(own.bootstrap_servers, topic, numbers(10), partitions=2)
-    broken = {
-        "empty": b"",
-        "garbage": b"\xff\xfe{",
-        "list": b"[1]",
-        "zero": b'{"version":1,"subscription":{"%s":0},"pattern":"static","timestamp":"1"}' % topic.encode(),
-        "text": b'{"version":1,"subscription":{"%s":"1"},"pattern":"static","timestamp":"1"}' % topic.encode(),
-        "regex": b'{"version":1,"subscription":{"(":1},"pattern":"white_list","timestamp":"1"}',
-    }
-    with closing_client(own) as client, own_connector(own.zookeeper_connect, group) as member:
-        for name, data in broken.items():
-            client.create(f"/consumers/{group}/ids/{group}_{name}", data, makepath=True)
-        (reader,) = read(member, {topic: 1})
-        reader.wait_for(10)
-        assert len(member.assignment()) == 2
-        for name in broken:
-            assert f"{group}_{name}" in str(member.state) or f"{group}_{name}" in caplog.text, name
-        assert len([r for r in caplog.records if f"{group}_garbage" in r.getMessage()]) == 1, "said once"
-
-
-def test_a_broken_topic_node_harms_only_that_topic(own: DevCluster, new_group: Callable[[], str]) -> None:
-    good, bad = unique("good"), unique("bad")
-    own.create_topic(good, 1)
-    produce_to(own.bootstrap_servers, good, numbers(5), partitions=1)
-    with closing_client(own) as client, own_connector(own.zookeeper_connect, new_group()) as member:
-        client.create(f"/brokers/topics/{bad}", b'{"version":1,"partitions":[')
-        try:
-            readers = read(member, {good: 1, bad: 1})
-            readers[0].wait_for(5)
-            assert f"waiting for topic {bad} to have partitions" in str(member.state)
-        finally:
-            client.delete(f"/brokers/topics/{bad}", recursive=True)
-        eventually(lambda: f"waiting for topic {bad} to exist" in str(member.state), 10, "a state that follows")
-
-
-def test_a_broken_offset_blocks_only_its_partition(
-    cluster: DevCluster,
-    connector: NewConnector,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    zookeeper: KazooClient,
-) -> None:
-    """A broken offset blocks only its partition, until it is repaired."""
-    topic, group = new_topic(2), new_group()
-    produce(topic, numbers(10), partitions=2)
-    path = f"/consumers/{group}/offsets/{topic}/1"
-    zookeeper.create(path, b"3 ", makepath=True)
-    member = connector(group)
-    (reader,) = read(member, {topic: 1})
-    reader.wait_for(5)
-    assert path in str(member.state)
-    assert owners_of(zookeeper, group, topic).keys() == {0}
-    zookeeper.set(path, b"3")
-    reader.wait_for(7)
-    assert sorted(reader.places) == [*((0, o) for o in range(5)), (1, 3), (1, 4)]
-    eventually(lambda: path not in str(member.state), 5, "a state without trouble")
-
-
-def test_a_foreign_owner_node_blocks_only_its_partition(
-    connector: NewConnector,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    zookeeper: KazooClient,
-) -> None:
-    """A foreign owner node blocks only its partition, until it is deleted."""
-    topic, group = new_topic(2), new_group()
-    produce(topic, numbers(10), partitions=2)
-    path = f"/consumers/{group}/owners/{topic}/0"
-    zookeeper.create(path, b"\xff\x00", makepath=True)
-    member = connector(group, rebalance_max_retries=14)
-    (reader,) = read(member, {topic: 1})
-    reader.wait_for(5)
-    assert set(member.state.blocked) == {TopicPartition(topic, 0)}
-    assert "persistent" in str(member.state)
-    assert zookeeper.get(path)[0] == b"\xff\x00", "never taken away from its owner"
-    zookeeper.delete(path)
-    reader.wait_for(10)
-    eventually(lambda: not member.state.blocked, 5, "a state without trouble")
-
-
-def test_a_broken_broker_node_harms_nothing_else(
-    own: DevCluster, new_group: Callable[[], str], caplog: pytest.LogCaptureFixture
-) -> None:
-    topic = unique("t")
-    own.create_topic(topic, 1)
-    produce_to(own.bootstrap_servers, topic, numbers(5), partitions=1)
-    with closing_client(own) as client, own_connector(own.zookeeper_connect, new_group()) as member:
-        client.create("/brokers/ids/77", b"{nothing", ephemeral=True)
-        (reader,) = read(member, {topic: 1})
-        reader.wait_for(5)
-        eventually(lambda: "/brokers/ids/77" in caplog.text, 5, "a word about the broken node")
 
 
 def test_a_lost_registration_and_lost_ownership_come_back(

@@ -59,7 +59,7 @@ def places(*partitions: int, start: int = 0, end: int = EACH) -> list[tuple[int,
 def test_an_unreadable_offset_waits_until_it_is_repaired(chroot: Chroot, topic: str, join: Join) -> None:
     group = unique("group")
     base = f"/consumers/{group}/offsets/{topic}"
-    written = {0: b"\xff\xfe", 1: b"", 2: LARGE, 3: b"2"}
+    written = {0: b"3 ", 1: b"", 2: LARGE, 3: b"2"}
     for partition, data in written.items():
         chroot.put(f"{base}/{partition}", data)
     connector, reader = join(group, topic)
@@ -162,10 +162,18 @@ def test_an_unreadable_topic_is_waited_for(chroot: Chroot, topic: str, produce: 
     assert chroot.offsets(group, topic) == dict.fromkeys(range(PARTITIONS), end)
 
 
-def test_unreadable_members_do_not_stop_the_others(chroot: Chroot, topic: str, join: Join) -> None:
+def test_unreadable_members_do_not_stop_the_others(
+    chroot: Chroot, topic: str, join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each is named, and once."""
     group = unique("group")
-    for number, data in enumerate(GARBAGE):
+    odd = b'{"version":1,"subscription":{"%s":%s},"pattern":"%s","timestamp":"1"}'
+    counts = [odd % (topic.encode(), count, b"static") for count in (b"0", b'"1"')]
+    for number, data in enumerate([*GARBAGE, *counts, odd % (b"(", b"1", b"white_list")]):
         chroot.put(f"/consumers/{group}/ids/{group}_bad-{number}", data)
-    _, reader = join(group, topic)
+    connector, reader = join(group, topic)
     reader.wait_for(PARTITIONS * EACH)
     assert sorted(reader.places) == sorted(places(*range(PARTITIONS)))
+    for number in range(len(GARBAGE) + 3):
+        assert f"{group}_bad-{number}" in str(connector.state) + caplog.text, number
+    assert len([record for record in caplog.records if f"{group}_bad-1 " in record.getMessage()]) <= 1, "said once"

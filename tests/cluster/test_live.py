@@ -1,24 +1,20 @@
-"""A live member beside Scala members: seeks, pauses, listener calls and changed subscriptions, on a real cluster."""
+"""A live member on a real cluster: its strategy, lag, start and metrics, and changed subscriptions beside Scala."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of
-from tests.cluster.in_process import Reader, by_range, offsets_of
+from tests.cluster.in_process import Reader, by_range
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually, scaled
 from zkconsumer import (
-    ConsumerRebalanceListener,
     ConsumerTimeoutException,
-    PartitionNotOwnedError,
-    StringDecoder,
     TopicPartition,
     ZookeeperConsumerConnector,
 )
@@ -79,36 +75,6 @@ def test_lag_leaves_out_what_an_open_transaction_holds_back(
     producer.abort_transaction(scaled(20))
 
 
-def test_seeking_pausing_and_looking(
-    connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce, zookeeper: KazooClient
-) -> None:
-    topic, group = new_topic(2), new_group()
-    produce(topic, [str(n) for n in range(20)], partitions=2)
-    member = connector(group, auto_commit_enable="false")
-    stream = member.create_message_streams({topic: 1}, value_decoder=StringDecoder())[topic][0]
-    one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    assert member.assignment() == {one, other}
-    member.pause([other])
-    assert member.paused() == {other}
-    assert [stream.get(timeout=scaled(20)).value for _ in range(10)] == [str(n) for n in range(0, 20, 2)]
-    assert (member.position(one), member.lag()[one]) == (10, 1), "the last one is in hand"
-    member.seek(one, 7)
-    assert member.position(one) == 7
-    assert [stream.get(timeout=scaled(20)).offset for _ in range(3)] == [7, 8, 9]
-    member.seek(one, "latest")
-    assert member.position(one) == 10
-    member.seek(one, "earliest")
-    assert [stream.get(timeout=scaled(20)).offset for _ in range(2)] == [0, 1]
-    member.commit_offsets()
-    assert (member.committed(one), offsets_of(zookeeper, group, topic)[0]) == (2, 2)
-    member.pause([one])
-    member.resume([other])
-    assert {stream.get(timeout=scaled(20)).partition for _ in range(10)} == {1}
-    eventually(lambda: member.lag() == {one: 8, other: 1}, 10, "what is left")
-    with pytest.raises(PartitionNotOwnedError, match="not-mine-7"):
-        member.seek(TopicPartition("not-mine", 7), 0)
-
-
 def test_starting_at_a_time(connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce) -> None:
     topic = new_topic(2)
     produce(topic, ["old"] * 6, partitions=2)
@@ -123,51 +89,6 @@ def test_starting_at_a_time(connector: Make, new_topic: NewTopic, new_group: New
     assert [stream.get(timeout=scaled(20)).value for _ in range(3)] == [b"new"] * 3
     with pytest.raises(BrokerUnavailableError, match="no-such-topic-0"):
         member.offsets_for_times({TopicPartition("no-such-topic", 0): 0}, timeout=0.3)
-
-
-class Listening(ConsumerRebalanceListener):
-    """A listener that records its calls, and commits and returns start offsets as the test wants."""
-
-    def __init__(self, connector: ZookeeperConsumerConnector, starts: Mapping[TopicPartition, int]) -> None:
-        self.connector = connector
-        self.starts = starts
-        self.told: list[Any] = []
-        self.threads: set[str] = set()
-
-    def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        self.threads.add(threading.current_thread().name)
-        self.connector.commit_offsets()
-        self.told.append(("releasing", partitions))
-
-    def before_starting_fetchers(
-        self, consumer_id: str, assignment: Mapping[TopicPartition, str]
-    ) -> Mapping[TopicPartition, int]:
-        self.told.append(("starting", consumer_id, assignment))
-        return {tp: offset for tp, offset in self.starts.items() if assignment[tp].startswith(consumer_id)}
-
-
-def test_a_listener_commits_and_says_where_to_start(
-    connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce, zookeeper: KazooClient
-) -> None:
-    topic, group = new_topic(2), new_group()
-    produce(topic, [str(n) for n in range(20)], partitions=2)
-    first = connector(group, consumer_id="a", auto_commit_enable="false")
-    listener = Listening(first, {TopicPartition(topic, 0): 5})
-    first.set_consumer_rebalance_listener(listener)
-    reader = Reader(first.create_message_streams({topic: 1})[topic][0])
-    reader.wait_for(15)
-    assert sorted(reader.places) == [(0, n) for n in range(5, 10)] + [(1, n) for n in range(10)]
-    second = connector(group, consumer_id="b")
-    second.create_message_streams({topic: 1})
-    eventually(lambda: len(owners_of(zookeeper, group, topic)) == 2 and len(first.assignment()) == 1, 20, "shared")
-    assert listener.told[1][:2] == ("releasing", {topic: frozenset({1})})
-    assert offsets_of(zookeeper, group, topic)[1] == 10, "committed inside the listener, auto commit being off"
-    first.shutdown()
-    reader.join()
-    assert listener.told[-1] == ("releasing", {topic: frozenset({0})})
-    assert offsets_of(zookeeper, group, topic)[0] == 10
-    assert listener.threads == {f"{group}_a-listener"}
-    assert f"{group}_a-listener" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_live_member_changes_topics_and_the_original_sees_it(

@@ -19,7 +19,6 @@ from tests.cluster.chroot import Chroot
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.lying_proxy import Answer, Lie, LyingProxy, partitions
 from tests.cluster.member_process import QUICK
-from tests.cluster.memory import MEGABYTE, growth
 from tests.timing import eventually, scaled
 from zkconsumer import KafkaStream, MessageAndMetadata, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
@@ -269,37 +268,6 @@ def test_changed_records_are_refused_and_can_be_read_again(proxy: LyingProxy, jo
             member.connector.shutdown()
             member = join()
     assert found == {}
-
-
-# --- lengths ---
-
-
-def large_records(data: bytes) -> bytes:
-    """Announce nearly 2 GB for the answer and its records."""
-    (name,) = struct.unpack_from(">h", data, 22)
-    at = 24 + name + 4 + 4 + 2 + 3 * 8 + 4 + 4
-    return put(0, ">i", MOST)(put(at, ">i", MOST - 1000)(data))
-
-
-LARGE = [
-    Lie("answer", "Fetch", frame=put(0, ">i", MOST)),
-    Lie("records", "Fetch", each(aborted_transactions=None), frame=large_records),
-    Lie("answer", "Metadata", frame=put(0, ">i", MOST)),
-    Lie("answer", "ApiVersions", frame=put(0, ">i", MOST)),
-]
-
-
-@pytest.mark.parametrize("lie", LARGE, ids=str)
-def test_a_length_of_2_gb_takes_no_memory(lie: Lie, proxy: LyingProxy, join: Join) -> None:
-    """The announced bytes do not arrive, and the member waits for ``socket.timeout.ms``."""
-    member = join(socket_timeout_ms=1000)
-    see_nothing_lost(member)
-    first = {"Metadata": [MOVED], "ApiVersions": [HUNG_UP]}.get(lie.api, [])
-    with growth() as found:
-        proxy.tell(*first, lie)
-        see_nothing_lost(member)
-        proxy.wait_told()
-    assert found.peak < 20 * MEGABYTE
 
 
 # --- other answers ---

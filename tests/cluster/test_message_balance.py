@@ -1,8 +1,8 @@
 """Balanced members on real servers, beside members of the original and of the release before: nothing is ever lost.
 
 Each fault is staged: a message tells its handler what to do, and a test goes on when the recorder has seen it. What
-must never be is checked from the records at the end of each test (``BalancedGroup.check``). More faults, at random
-moments, are rows of ``scripts/faults``.
+must never be is checked from the records at the end of each test (``BalancedGroup.check``). The simulation has more
+faults, at random moments.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic_ns
 from typing import Any, Self
 
 import pytest
@@ -31,7 +29,6 @@ from tests.cluster.kafka_tools import tool
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
 from tests.faults.proxy import Proxy
-from tests.sessions import end_session
 from tests.timing import eventually
 from zkconsumer.core.message_pointers import Fate
 from zkconsumer.devcluster import DevCluster
@@ -80,7 +77,7 @@ def numbers(count: int, words: str = "") -> list[str]:
     return [f"{n} {words}" for n in range(count)]
 
 
-# ---- the owner dies, freezes, and loses its session
+# ---- the owner dies
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes", "asyncio"])
@@ -104,104 +101,6 @@ def test_a_killed_owner_repeats_only_what_was_not_noted(balanced: Balanced, prox
     group.wait_done()
     group.wait_done(group.produce(numbers(5)))
     assert repeated(group.records) == {base[1]: 1}
-    group.check()
-
-
-def test_a_frozen_owner_touches_nothing_of_the_next_one(balanced: Balanced) -> None:
-    """Its handler goes on after its session has ended, and its outcome comes too late."""
-    group = balanced()
-    owner = group.start("owner")
-    held = group.produce(["x hold=a"])
-    rest = group.produce(numbers(20))
-    group.wait_in_hand(held, "owner")
-    group.wait_noted(rest)
-    owner.suspend()
-    group.start("next")
-    group.wait_owners({0: "next"})
-    group.wait_in_hand(held, "next")
-    owner.resume()
-    group.release("a")
-    group.wait_done()
-    eventually(lambda: sum(one.done for one in group.records.by_place()[held[0]]) == 2, 15, "the end of both handlers")
-    last = group.produce(numbers(3))
-    group.wait_done(last)
-    group.check()
-
-
-def test_a_session_lost_before_the_commit_repeats_one(balanced: Balanced, proxy: Proxy, cluster: DevCluster) -> None:
-    """The handler has ended, and the session ends before the commit."""
-    group = balanced()
-    owner = group.start("owner", connect=proxy.address)
-    held, more = group.produce(["x hold=a", "x hold=b"])
-    rest = group.produce(numbers(20))
-    group.wait_in_hand([held, more], "owner")
-    group.wait_noted(rest)
-    proxy.swallow("up", "down")
-    group.release("a")
-    group.wait_done([held])
-    before = owner.session
-    end_session(cluster.zookeeper_connect, before)
-    proxy.carry()
-    eventually(lambda: owner.session[0] not in (0, before[0]), 20, lambda: group.told("another session"))
-    eventually(lambda: len(group.records.by_place()[held]) == 2, 20, lambda: group.told("the repetition"))
-    group.release("b")
-    group.wait_done()
-    group.wait_done(group.produce(numbers(5)))
-    group.check()
-
-
-def test_no_handler_begins_while_zookeeper_is_away(balanced: Balanced, proxy: Proxy) -> None:
-    """What is in hand goes on and is committed later; after the lease nothing begins, and nobody repeats anything."""
-    group = balanced()
-    owner = group.start("owner", connect=proxy.address, properties={"zookeeper.session.timeout.ms": 4000})
-    held = group.produce(["x hold=a"])
-    group.wait_in_hand(held, "owner")
-    proxy.swallow("up", "down")
-
-    def waits() -> bool:
-        """Produce a message and return whether it is left alone."""
-        place = group.produce(["x"])
-        try:
-            group.wait_done(place, seconds=0.4)
-        except AssertionError:
-            return True
-        return False
-
-    eventually(waits, 20, lambda: group.told("the end of the lease"))
-    away = group.produce(numbers(20))
-    group.release("a")
-    group.wait_done(held)
-    back = monotonic_ns()
-    proxy.carry()
-    group.wait_done()
-    group.wait_noted([*held, *away])
-    assert all(one.begin > back for place in away for one in group.records.by_place()[place])
-    assert owner.running
-    group.check()
-
-
-# ---- rebalances
-
-
-def test_a_rebalance_with_a_thousand_messages_in_hand(balanced: Balanced) -> None:
-    """The leaving partition's messages in hand finish within the drain, and are not repeated."""
-    group = balanced(2)
-
-    def start(name: str) -> None:
-        drain = {"rebalance.drain.timeout.ms": 20_000}
-        group.start(name, executor="asyncio", concurrency=1000, properties=drain)
-
-    start("b")
-    places = [p for n in (0, 1) for p in group.produce(numbers(500, "hold=a"), partition=n)]
-    group.wait_in_hand(places, "b")
-    start("a")
-    eventually(lambda: len(group.zookeeper.get_children(paths.ids(group.name))) == 2, 20, "two members")
-    group.release("a")
-    group.wait_done()
-    group.wait_owners({0: "a", 1: "b"})
-    more = [p for n in (0, 1) for p in group.produce(numbers(20), partition=n)]
-    group.wait_done(more)
-    assert repeated(group.records) == {}
     group.check()
 
 
@@ -305,56 +204,7 @@ def test_the_old_tools_delete_a_group_with_our_nodes(balanced: Balanced) -> None
     group.check(anew={(group.topic, 0): 0})
 
 
-# ---- parked messages
-
-
-def test_successors_of_a_parked_message_keep_their_order(balanced: Balanced) -> None:
-    """It fails twice and is parked. Those behind it come after it, also those that a batch had taken with it."""
-    group = balanced()
-    retry = json.dumps({"attempts": 9, "delays": [0.3], "jitter": 0.0, "park_after": 1})
-    group.start("owner", concurrency=2, batch=4, executor="processes", retry=retry)
-    chain = group.produce(["x fail=2", *numbers(12)], key=lambda _: "same")
-    rest = group.produce(numbers(30))
-    group.wait_done(rest)
-    late = group.produce(numbers(5), key=lambda _: "same")
-    group.wait_done()
-    group.wait_noted([*chain, *late])
-    eventually(lambda: not group.pointers(), 15, lambda: group.told("the end of the pointers"))
-    assert repeated(group.records) == {}
-    group.check()
-
-
-def test_a_parked_message_that_dies_lets_its_key_go_on(balanced: Balanced) -> None:
-    group = balanced()
-    retry = json.dumps({"attempts": 3, "delays": [0.1], "jitter": 0.0, "park_after": 1})
-    group.start("owner", concurrency=4, retry=retry)
-    (bad, *_) = group.produce(["x fail=99", *numbers(5)], key=lambda _: "same")
-    group.wait_done(dead=True)
-    assert group.dead() == {bad}
-    group.check()
-
-
-def test_the_next_owner_goes_on_with_what_is_parked(balanced: Balanced) -> None:
-    """Attempts and the order of the key survive the owner."""
-    group = balanced()
-    retry = json.dumps({"attempts": 4, "delays": [2.0], "jitter": 0.0, "park_after": 1})
-    owner = group.start("owner", retry=retry)
-    chain = group.produce(["x fail-while=bad", "y"], key=lambda _: "same")
-    (group.directory / "bad.bad").touch()
-    eventually(lambda: chain[0].offset in group.pointers(), 15, lambda: group.told("a parked message"))
-    group.wait_done(group.produce(numbers(10)))
-    owner.kill()
-    late = group.produce(["z"], key=lambda _: "same")
-    group.start("next", retry=retry)
-    group.wait_done(group.produce(numbers(10)))
-    (group.directory / "bad.bad").unlink()
-    group.wait_done()
-    assert len(group.records.by_place()[chain[0]]) <= 4
-    group.wait_noted([*chain, *late])
-    group.check()
-
-
-# ---- handlers that kill, hang and fail
+# ---- handlers that kill and hang
 
 
 @pytest.mark.parametrize("poison", ["kill", "exit"])
@@ -402,51 +252,13 @@ def test_a_hung_process_handler_is_killed_in_time(balanced: Balanced) -> None:
     group.check()
 
 
-def test_a_hung_thread_blocks_its_key_alone_and_is_seen(balanced: Balanced) -> None:
-    group = balanced()
-    owner = group.start("owner", concurrency=4, properties={"handler.timeout.ms": 300})
-    hung = group.produce(["x hold=a", "y", "z"], key=lambda _: "same")
-    rest = group.produce(numbers(50))
-    group.wait_done(rest)
-    group.wait_noted(rest)
-    assert not set(hung) & group.records.done()
-    eventually(lambda: f"{group.topic}-0" in owner.state, 10, lambda: group.told("word of the hung handler"))
-    group.release("a")
-    group.wait_done()
-    assert repeated(group.records) == {}
-    group.check()
-
-
-def test_a_bad_deploy_stops_before_it_buries_everything(balanced: Balanced) -> None:
-    """When everything fails, the partition stops with a reason. After a good deploy all is handled."""
-    group = balanced()
-    bad = group.directory / "deploy.bad"
-    bad.touch()
-    owner = group.start("owner", retry=json.dumps({"attempts": 1}))
-    group.produce(numbers(2000, "fail-while=deploy"))
-    eventually(lambda: "fail" in owner.state and f"{group.topic}-0" in owner.state, 20, lambda: group.told("a reason"))
-    assert owner.running
-    assert owner.stop() is not None, owner.log_text()
-    buried = len(group.dead())
-    assert buried <= 200, f"{buried} dead letters"
-    bad.unlink()
-    group.start("good")
-    group.wait_done(dead=True, seconds=40)
-    assert len(group.dead()) == buried
-    group.check()
-
-
 # ---- partitions that are shared
 
 
 SHARING = {"share.partitions": "true"}
-shares = pytest.mark.skipif(
-    find_spec("zkconsumer.balance.sharing.sharing_thread") is None, reason="members do not share partitions yet"
-)
 
 
-@shares
-@pytest.mark.parametrize(("victim", "how"), [("a", "kill"), ("b", "kill"), ("a", "freeze"), ("b", "freeze")])
+@pytest.mark.parametrize(("victim", "how"), [("a", "kill"), ("b", "freeze")])
 def test_lender_and_borrower_die_with_messages_in_hand(balanced: Balanced, victim: str, how: str) -> None:
     """``a`` owns the partition, and ``b`` and ``c`` borrow slots. One dies, or freezes until its session has ended."""
     group = balanced()
@@ -474,61 +286,6 @@ def test_lender_and_borrower_die_with_messages_in_hand(balanced: Balanced, victi
     if how == "freeze":
         dying.resume()
         group.wait_done(group.produce(numbers(40)))
-    group.wait_noted(group.produced)
-    group.check()
-
-
-@shares
-def test_slots_move_without_overlap_when_members_come(balanced: Balanced) -> None:
-    """New members get slots whose messages the old ones have in hand, which those must finish and report before."""
-    group = balanced()
-    group.start("a", concurrency=30, properties=SHARING)
-    chains = [group.produce(numbers(4, "sleep=0.2"), key=lambda _, n=n: f"key{n}") for n in range(40)]  # type: ignore[misc]
-    group.wait_in_hand([chains[0][0]], "a")
-    for name in "bcd":
-        group.start(name, concurrency=10, properties=SHARING)
-    group.wait_done()
-    more = group.produce(numbers(300, "hold=more"))
-    eventually(lambda: all(group.in_hand(name) for name in "abcd"), 30, lambda: group.told("work for all four"))
-    group.release("more")
-    group.wait_done(more)
-    group.members["b"].stop()
-    group.wait_done(group.produce(numbers(50)))
-    assert repeated(group.records) == {}
-    group.check()
-
-
-@shares
-@pytest.mark.parametrize(
-    ("victim", "moment"),
-    [
-        ("a", "lend:before:kill"),
-        ("a", "recall:after:freeze"),
-        ("b", "took:before:freeze"),
-        ("b", "gave:after:kill"),
-    ],
-)
-def test_a_member_ends_in_the_midst_of_a_move(balanced: Balanced, victim: str, moment: str) -> None:
-    """``a`` lends to ``b``, and then some of that to ``c``, and one dies or freezes at a moment of that."""
-    group = balanced()
-    staged = {victim: {"stage": moment}}
-    group.start("a", concurrency=4, properties=SHARING, **staged.get("a", {})).wait_ready()
-    group.wait_owners({0: "a"})
-    group.produce(numbers(180, "sleep=0.1"), key=lambda n: f"key{n % 60}")
-    group.start("b", concurrency=12, properties=SHARING, **staged.get("b", {})).wait_ready()
-    if moment.startswith(("recall", "gave")):
-        group.produce(numbers(200, "hold=b"))
-        eventually(lambda: len(group.in_hand("b")) == 12, 30, lambda: group.told("a loan to b"))
-        group.start("c", concurrency=12, properties=SHARING)
-    dying = group.members[victim]
-    eventually(lambda: dying.still, 30, lambda: group.told(f"{victim} to end at {moment}"))
-    session = dying.session[0]
-    eventually(lambda: session in group.records.sessions, 20, "the end of its session")
-    group.release("b")
-    group.wait_done()
-    if dying.running:
-        dying.resume()
-    group.wait_done(group.produce(numbers(60)))
     group.wait_noted(group.produced)
     group.check()
 

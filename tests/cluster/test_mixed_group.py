@@ -260,33 +260,6 @@ def test_members_of_both_kinds_join_leave_and_die_in_one_group(
         assert " ERROR " not in member.log_text() or isinstance(member, LegacyMember), member.log_text()
 
 
-def test_nothing_is_repeated_while_members_of_ours_come_and_go(
-    our_member: Callable[..., OurMember],
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    load: Callable[[str], Load],
-    zookeeper: KazooClient,
-) -> None:
-    topic, name = new_topic(PARTITIONS), new_group()
-    group = MixedGroup(zookeeper, name, topic)
-    producing = load(topic)
-    members = {s: our_member(name, {topic: 2}, properties={"consumer.id": s}) for s in ("m", "c")}
-    group.joined(*members.values())
-    late = our_member(name, {topic: 3}, properties={"consumer.id": "e"})
-    group.joined(late)
-    group.leaves(members["m"])
-    again = our_member(name, {topic: 1}, properties={"consumer.id": "k"})
-    group.joined(again)
-    group.leaves(members["c"])
-    produced = producing.stop()
-    group.wait_for_all(produced)
-    group.leaves(late, under_load=False)
-    group.leaves(again, under_load=False)
-    consumed = group.consumed_by()
-    assert {place: consumers for place, consumers in consumed.items() if len(consumers) > 1} == {}
-    assert set(consumed) == produced
-
-
 def form_of(data: bytes, *names: str) -> str:
     """Return a node's text with placeholders for the member's own names. All other bytes stay."""
     text = data.decode()

@@ -101,46 +101,6 @@ def _produce(cluster: DevCluster, topic: str, partition: int) -> None:
     assert producer.flush(scaled(20)) == 0
 
 
-def test_without_auto_commit_kafka_holds_only_the_first_start(
-    cluster: DevCluster,
-    connector: Callable[..., ZookeeperConsumerConnector],
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    zookeeper: KazooClient,
-) -> None:
-    """Without automatic commits Kafka holds the first start offset and no progress."""
-    topic, name = new_topic(2), new_group()
-    produce(topic, [b"x"] * 10, partitions=2)
-    member = connector(name, offsets_storage="kafka", auto_commit_enable="false")
-    reader = Reader(member.create_message_streams({topic: 1})[topic][0])
-    reader.wait_for(10)
-    assert kafka_offsets(cluster.bootstrap_servers, name, topic, 2) == {0: 0, 1: 0}
-    member.commit_offsets({TopicPartition(topic, 1): 3})
-    member.shutdown()
-    reader.join()
-    assert kafka_offsets(cluster.bootstrap_servers, name, topic, 2) == {0: 0, 1: 3}
-    assert offsets_of(zookeeper, name, topic) == {0: 0, 1: 3}
-
-
-def test_given_offsets_of_another_members_partition_are_refused(
-    connector: Callable[..., ZookeeperConsumerConnector],
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    zookeeper: KazooClient,
-) -> None:
-    """Given offsets are refused for another member's partition and written for an orphaned one."""
-    topic, other, name = new_topic(1), new_topic(1), new_group()
-    owner, bystander = connector(name), connector(name)
-    owner.create_message_streams({topic: 1})
-    bystander.create_message_streams({})
-    eventually(lambda: owner.assignment(), 10, "an owner")
-    with pytest.raises(OffsetCommitError, match=f"{topic}-0 at 5 .another member"):
-        bystander.commit_offsets({TopicPartition(topic, 0): 5, TopicPartition(other, 0): 6})
-    assert offsets_of(zookeeper, name, other) == {0: 6}
-    assert offsets_of(zookeeper, name, topic) != {0: 5}
-
-
 def test_a_store_of_the_users_own_is_used_in_place_of_zookeeper(
     cluster: DevCluster,
     new_topic: NewTopic,

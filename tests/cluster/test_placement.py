@@ -1,4 +1,4 @@
-"""``sticky`` on a real ZooKeeper: restarts move nothing, a crash is waited for, and a Scala member ends the plan."""
+"""``sticky`` on a real ZooKeeper: restarts move nothing, and a Scala member ends the plan."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from kazoo.security import make_acl
 
 from scripts.measurements.scale import real_skewed
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader, by_range
 from tests.cluster.legacy_member import LegacyMember
-from tests.cluster.our_member import OurMember
-from tests.timing import eventually, scaled
+from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.placement_plan import decode_plan
 from zkconsumer.devcluster import DevCluster
@@ -103,70 +101,6 @@ def test_a_rolling_restart_moves_nothing_and_loses_nothing(
     assert set(places.values()) == {1}, "no message came twice"
 
 
-def started(our_member: Callable[..., OurMember], group: str, topic: str, name: str, grace_ms: int) -> OurMember:
-    properties = {**lasting(name), "group.instance.grace.ms": str(grace_ms), "auto.offset.reset": "smallest"}
-    properties["zookeeper.session.timeout.ms"] = str(int(scaled(5000)))  # the others' sessions must not end
-    return our_member(group, {topic: 1}, properties=properties).wait_ready()
-
-
-def all_consumed(members: list[OurMember], written: int) -> bool:
-    """Messages of a killed member may come twice, and none may be missing."""
-    return len({(m.partition, m.offset) for member in members for m in member.messages}) == written
-
-
-def test_a_killed_member_is_waited_for(
-    our_member: Callable[..., OurMember],
-    zookeeper: KazooClient,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-) -> None:
-    topic, group = new_topic(PARTITIONS), new_group()
-    watched = Watched(zookeeper, group, topic)
-    members = [started(our_member, group, topic, f"m{number}", 120_000) for number in range(MEMBERS)]
-    eventually(lambda: watched.even(MEMBERS), SETTLED_S, "an even start")
-    before, made = watched.owners(), watched.made_at()
-    written = produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
-    planner = members[0]
-    planner.kill()
-    written += produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
-    left = {n: thread for n, thread in before.items() if not thread.startswith(f"{group}_m0-")}
-    eventually(lambda: watched.owners() == left, SETTLED_S, "the session of the killed member has ended")
-    members.append(started(our_member, group, topic, "m0", 120_000))
-    eventually(lambda: watched.owners() == before, SETTLED_S, "the member owns its partitions again")
-    again = watched.made_at()
-    assert {n: again[n] for n in left} == {n: made[n] for n in left}, "others were touched"
-    eventually(lambda: all_consumed(members, written), SETTLED_S, f"{written} messages")
-
-
-def test_a_killed_member_that_stays_away_is_given_up(
-    our_member: Callable[..., OurMember],
-    zookeeper: KazooClient,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-) -> None:
-    """Its partitions go to the others after the grace time. When it comes back, it takes its share and no more."""
-    topic, group = new_topic(PARTITIONS), new_group()
-    watched = Watched(zookeeper, group, topic)
-    members = [started(our_member, group, topic, f"m{number}", 1_000) for number in range(MEMBERS)]
-    eventually(lambda: watched.even(MEMBERS), SETTLED_S, "an even start")
-    before = watched.owners()
-    written = produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
-    members[1].kill()
-    written += produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
-    gone = f"{group}_m1-0"
-    eventually(lambda: sorted(Counter(watched.owners().values()).values()) == [6, 7, 7], SETTLED_S, "three owners")
-    three = watched.owners()
-    assert all(three[n] == thread for n, thread in before.items() if thread != gone), "others keep what they have"
-    eventually(lambda: all_consumed(members, written), SETTLED_S, f"{written} messages while it is away")
-    members.append(started(our_member, group, topic, "m1", 1_000))
-    eventually(lambda: watched.even(MEMBERS), SETTLED_S, "even shares again")
-    assert {thread for n, thread in watched.owners().items() if thread != three[n]} == {gone}
-    written += produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
-    eventually(lambda: all_consumed(members, written), SETTLED_S, f"{written} messages")
-
-
 def test_a_scala_member_ends_the_plan_and_may_leave_again(
     connector: Connect,
     legacy_member: Callable[..., LegacyMember],
@@ -196,39 +130,6 @@ def test_a_scala_member_ends_the_plan_and_may_leave_again(
     after = watched.owners()
     moved = [n for n, thread in ranges.items() if thread.startswith(f"{group}_m") and after[n] != thread]
     assert not moved, "the plan begins from the owners"
-
-
-def test_all_fall_back_to_range_together_and_lose_nothing(
-    connector: Connect,
-    zookeeper: KazooClient,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-) -> None:
-    """Nobody may write the plan any more when a member joins. So the planner withdraws, and all use range."""
-    topic, group = new_topic(PARTITIONS), new_group()
-    watched = Watched(zookeeper, group, topic)
-    readers: list[Reader] = []
-
-    def start(name: str) -> None:
-        made = connector(group, **underscored(lasting(name) | STEADY))
-        readers.extend(Reader(stream) for stream in made.create_message_streams({topic: 1})[topic])
-
-    for number in range(MEMBERS - 1):
-        start(f"m{number}")
-    eventually(lambda: watched.has_plan() and len(watched.owners()) == PARTITIONS, SETTLED_S, "a plan")
-    written = produce(topic, [str(n) for n in range(1_000)], partitions=PARTITIONS)
-    zookeeper.set_acls(f"/consumers/{group}/placement", [make_acl("world", "anyone", read=True)])
-    start("m3")
-    written += produce(topic, [str(n) for n in range(1_000)], partitions=PARTITIONS)
-    threads = [f"{group}_m{number}-0" for number in range(MEMBERS)]
-    eventually(lambda: watched.owners() == by_range(threads, range(PARTITIONS)), SETTLED_S, "range of all")
-    assert not watched.has_plan()
-    written += produce(topic, [str(n) for n in range(1_000)], partitions=PARTITIONS)
-    eventually(lambda: sum(len(reader.got) for reader in readers) >= written, SETTLED_S, f"{written} messages")
-    places = Counter(place for reader in readers for place in reader.places)
-    assert len(places) == written
-    assert set(places.values()) == {1}, "no message came twice"
 
 
 def test_lag_aware_settles_under_a_skewed_load(

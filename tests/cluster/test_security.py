@@ -433,42 +433,33 @@ def test_a_broker_that_wants_certificates(connect: Connect, topic: str, certific
     assert next(connector.create_message_streams({topic: 1})[topic][0]).topic == topic
 
 
-@pytest.mark.parametrize("which", ["none", "stranger", "expired"])
-def test_a_broker_refuses_a_client_certificate_in_clear_words(
-    which: str, connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The broker requires a certificate and gets none, a foreign one, or an expired one."""
-    properties = {"security.protocol": "SSL", "ssl.truststore.location": certificates.ca}
-    if which != "none":
-        properties["ssl.keystore.location"] = getattr(certificates, which)
-    connector = connect(unique("refused"), properties)
-    stream = connector.create_message_streams({topic: 1})[topic][0]
-    with pytest.raises(BrokerAuthenticationError, match="TLS failed"):
-        next(stream)
-    assert "TLS failed" in str(connector.state)
-    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
+def presenting(certificates: Certificates, **own: str) -> dict[str, str]:
+    """The properties of a member that trusts the broker, and presents this certificate of its own, if any."""
+    return {"security.protocol": "SSL", "ssl.truststore.location": certificates.ca, **own}
 
 
-def test_wrong_credentials_raise_once_without_a_storm(
-    connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
+REFUSED: dict[str, tuple[Callable[[Certificates], dict[str, str]], str]] = {
+    "no certificate": (presenting, "TLS failed"),
+    "a stranger's": (lambda c: presenting(c, **{"ssl.keystore.location": c.stranger}), "TLS failed"),
+    "an expired one": (lambda c: presenting(c, **{"ssl.keystore.location": c.expired}), "TLS failed"),
+    "a wrong password": (lambda c: sasl_ssl(c, password="wrong-password"), f"SCRAM-SHA-512, user '{USER}'"),
+    "an unknown broker": (lambda c: sasl_ssl(c) | {"ssl.ca.location": c.other_ca}, "CERTIFICATE_VERIFY_FAILED"),
+}
+"""What a broker, or the member itself, refuses; and the words of the error."""
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_is_one_clear_error_and_no_storm(
+    what: str, connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Wrong credentials reach the reader once and cause no storm of logins."""
-    connector = connect(unique("wrong"), sasl_ssl(certificates, password="wrong-password"))
+    properties, words = REFUSED[what]
+    connector = connect(unique("refused"), properties(certificates))
     stream = connector.create_message_streams({topic: 1})[topic][0]
-    with pytest.raises(BrokerAuthenticationError, match=f"SCRAM-SHA-512, user '{USER}'") as caught:
+    with pytest.raises(BrokerAuthenticationError, match=words) as caught:
         next(stream)
+    assert words in str(connector.state)
     assert "wrong-password" not in str(caught.value) + caplog.text
-    assert "user 'ann'" in str(connector.state)
     assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
-
-
-def test_a_broker_whose_certificate_is_not_trusted_is_refused(
-    connect: Connect, topic: str, certificates: Certificates
-) -> None:
-    connector = connect(unique("untrusted"), sasl_ssl(certificates), {"ssl.ca.location": certificates.other_ca})
-    stream = connector.create_message_streams({topic: 1})[topic][0]
-    with pytest.raises(BrokerAuthenticationError, match="CERTIFICATE_VERIFY_FAILED"):
-        next(stream)
 
 
 def test_a_limited_login_is_renewed_on_the_same_connection(

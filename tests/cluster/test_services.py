@@ -15,7 +15,6 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import TICK_MS, produce_to, unique
-from tests.cluster.in_process import offsets_of
 from tests.faults.proxy import Proxy
 from tests.service_process import Place, Service, Unit, container
 from tests.timing import eventually, scaled
@@ -147,7 +146,9 @@ def zookeeper(cluster: DevCluster) -> Iterator[KazooClient]:
     client.close()
 
 
-def test_probes_tell_each_state_of_the_process(cluster: DevCluster, proxy: Proxy, new_group: NewGroup) -> None:
+def test_probes_tell_each_state_of_the_process(
+    cluster: DevCluster, proxy: Proxy, new_group: NewGroup, zookeeper: KazooClient
+) -> None:
     """No ZooKeeper yet, ready, no broker, no ZooKeeper, session expired, ready again, draining."""
     group = new_group(2)
     proxy.drop()
@@ -169,7 +170,7 @@ def test_probes_tell_each_state_of_the_process(cluster: DevCluster, proxy: Proxy
 
     proxy.drop()
     process.becomes(200, 503, "ZooKeeper: the connection is gone")
-    eventually(lambda: not sessions_of(cluster, group), 30, "the end of the session")
+    eventually(lambda: not zookeeper.get_children(f"/consumers/{group.name}/ids"), 30, "the end of the session")
     process.becomes(200, 503, "ZooKeeper: the connection is gone")
     proxy.carry()
     process.becomes(200, 200, "ready")
@@ -183,17 +184,6 @@ def test_probes_tell_each_state_of_the_process(cluster: DevCluster, proxy: Proxy
     assert process.exit_code() == 0
     with pytest.raises(OSError, match="refused"):
         process.ask("/healthz")
-
-
-def sessions_of(cluster: DevCluster, group: ServiceGroup) -> list[str]:
-    """The registrations of the group's members, as ZooKeeper has them."""
-    client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
-    client.start(timeout=scaled(10.0))
-    try:
-        return list(client.get_children(f"/consumers/{group.name}/ids"))
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_a_handler_that_fails_ends_the_process(new_group: NewGroup) -> None:
@@ -248,26 +238,6 @@ def wait_finished(process: Service, count: int) -> None:
     eventually(lambda: len(process.finished) >= count, 30, lambda: f"{count} messages; the log:\n{process.log()}")
 
 
-def test_a_second_sigterm_waits_for_no_message(new_group: NewGroup) -> None:
-    group = new_group(1)
-    process = group.start("a")
-    process.becomes(200, 200)
-    group.produce(10)
-    group.wait_all()
-    process.close_gate()
-    group.produce(10)
-    held = process.wait_in_hand()
-    process.signal(signal.SIGTERM)
-    process.becomes(200, 503, "being shut down")
-    process.signal(signal.SIGTERM)
-    assert process.exit_code() == 1
-    assert f"{group.topic}-0" in process.log().splitlines()[-1]
-    group.start("a")
-    group.wait_all()
-    assert group.finished == Counter(group.expected)
-    assert group.begun == Counter(group.expected) + Counter([held])
-
-
 def test_a_handler_beyond_the_shutdown_time_comes_again(new_group: NewGroup) -> None:
     """The member leaves in time, with all else committed. The process waits for its handler until SIGKILL."""
     group = new_group(1)
@@ -286,45 +256,6 @@ def test_a_handler_beyond_the_shutdown_time_comes_again(new_group: NewGroup) -> 
     group.wait_all()
     assert group.finished == Counter(group.expected)
     assert group.begun == Counter(group.expected) + Counter([held])
-
-
-def test_sigkill_after_the_grace_time_loses_nothing(new_group: NewGroup, zookeeper: KazooClient) -> None:
-    """Messages come again from the last commit on, and not from before it."""
-    group = new_group(1)
-    process = group.start("a", properties={"auto.commit.interval.ms": 100, "zookeeper.session.timeout.ms": 4_000})
-    group.produce(10)
-    eventually(lambda: offsets_of(zookeeper, group.name, group.topic) == {0: 10}, 30, "a commit")
-    process.close_gate()
-    group.produce(10)
-    held = process.wait_in_hand()
-    process.signal(signal.SIGTERM)
-    process.becomes(200, 503, "being shut down")
-    process.signal(signal.SIGKILL)
-    assert process.exit_code() == -signal.SIGKILL
-    group.start("a")
-    group.wait_all()
-    assert group.finished == Counter(group.expected)
-    assert group.begun == Counter(group.expected) + Counter([held])
-
-
-def test_sigterm_during_a_rebalance_repeats_nothing(new_group: NewGroup) -> None:
-    """The partition moves from b to a. b has a message of it in hand when the signal comes."""
-    group = new_group(1)
-    ranged = {"partition.assignment.strategy": "range", "rebalance.drain.timeout.ms": 60_000}
-    leaving = group.start("b", properties={**ranged, "consumer.id": "b"})
-    leaving.becomes(200, 200)
-    leaving.close_gate()
-    group.produce(10)
-    leaving.wait_in_hand()
-    joining = group.start("a", properties={**ranged, "consumer.id": "a"})
-    leaving.becomes(200, 503, "a rebalance is under way")
-    leaving.signal(signal.SIGTERM)
-    leaving.becomes(200, 503, "being shut down")
-    leaving.open_gate()
-    assert leaving.exit_code() == 0
-    joining.becomes(200, 200)
-    group.assert_each_once()
-    assert len(leaving.finished) == 1
 
 
 @pytest.mark.parametrize("link", ["refused", "silent", "in use"])

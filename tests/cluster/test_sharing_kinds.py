@@ -11,7 +11,9 @@ from tests.cluster.balanced_group import BalancedGroup
 from tests.cluster.conftest import unique
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
+from zkconsumer.errors import ConfigException
 
 BRIDGE = {
     "group.coordination": "kafka",
@@ -95,3 +97,8 @@ def test_sharing_goes_on_after_a_scala_member(group: BalancedGroup, legacy_membe
     group.wait_done(more)
     group.wait_noted(more)
     group.check(others=held, anew={(group.topic, 0): 0})
+
+
+def test_sharing_needs_an_order_that_can_be_shared(connector: Callable[..., ZookeeperConsumerConnector]) -> None:
+    with pytest.raises(ConfigException, match="order='partition'"):
+        connector("g", share_partitions=True).run(print, "t", concurrency=4, order="partition")

@@ -95,24 +95,6 @@ def test_a_scala_member_beside_ours(
     assert written.owners == found.owners
 
 
-def test_the_time_of_the_next_message(
-    cluster: DevCluster, source: LiveSource, zookeeper: KazooClient, new_topic: NewTopic, new_group: Callable[[], str]
-) -> None:
-    group, topic = new_group(), new_topic(2)
-    produce_to(
-        cluster.bootstrap_servers, topic, [b"x" * 1000 for _ in range(400)], partitions=2, compression_type="gzip"
-    )
-    zookeeper.create(f"/consumers/{group}/offsets/{topic}/0", b"150", makepath=True)
-    zookeeper.create(f"/consumers/{group}/offsets/{topic}/1", b"200", makepath=True)
-    found = source.snapshot(group, message_times=True)
-    time = found.logs[TopicPartition(topic, 0)].message_time
-    assert time is not None
-    assert abs(time - found.taken) < 600_000
-    assert found.logs[TopicPartition(topic, 1)].message_time is None
-    assert [found.lag(TopicPartition(topic, number)) for number in (0, 1)] == [50, 0]
-    assert source.snapshot(group).logs[TopicPartition(topic, 0)].message_time is None
-
-
 def test_a_group_of_the_brokers(
     cluster: DevCluster,
     source: LiveSource,

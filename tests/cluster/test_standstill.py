@@ -88,23 +88,12 @@ def test_a_missing_topic_is_printed_and_when_it_is_there(
         assert len(standstills(err)) == 1
 
 
-def test_kafkas_port_as_zookeepers_is_named(tmp_path: Path, cluster: DevCluster, new_group: NewGroup) -> None:
-    properties = {"zookeeper.connect": cluster.bootstrap_servers, "group.id": new_group()}
-    with member(tmp_path, properties, "events") as (_, err):
-        eventually(
-            lambda: "answers like a Kafka broker, not like ZooKeeper" in err.read_text(),
-            15,
-            lambda: f"a line in {err.read_text()!r}",
-        )
-
-
-def test_kafkas_port_as_zookeepers_while_it_waits(tmp_path: Path, cluster: DevCluster, new_group: NewGroup) -> None:
-    """With a long zookeeper.connection.timeout.ms nothing is raised for long, so the wait itself says it."""
-    properties = {
-        "zookeeper.connect": cluster.bootstrap_servers,
-        "group.id": new_group(),
-        "zookeeper.connection.timeout.ms": "600000",
-    }
+@pytest.mark.parametrize("patience", [{}, {"zookeeper.connection.timeout.ms": "600000"}], ids=["raises", "waits"])
+def test_kafkas_port_as_zookeepers_is_named(
+    tmp_path: Path, cluster: DevCluster, new_group: NewGroup, patience: dict[str, str]
+) -> None:
+    """With a long time limit nothing is raised for long, so the wait itself says it."""
+    properties = {"zookeeper.connect": cluster.bootstrap_servers, "group.id": new_group(), **patience}
     with member(tmp_path, properties, "events") as (_, err):
         eventually(
             lambda: "answers like a Kafka broker, not like ZooKeeper" in err.read_text(),

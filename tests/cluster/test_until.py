@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +11,7 @@ from tests.cluster.conftest import NewTopic
 from tests.cluster.member_process import QUICK
 from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.balance import until
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.wiring import partition_stream
 
 WITHIN = 30.0
 
@@ -48,45 +46,3 @@ def test_a_log_that_ends_with_an_aborted_transaction(
 
     assert sorted(taken) == [b"dropped"] * 3 * (isolation == "read_uncommitted") + [b"kept"] * 3
     assert position == 8  # both markers included
-
-
-@pytest.mark.parametrize("way", ["run", "stream", "read"])
-def test_a_deleted_topic_ends_what_reads_it(
-    cluster: DevCluster,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
-    way: str,
-) -> None:
-    """Its end is never reached, and all three waited for that for ever."""
-    for module in (until, partition_stream):
-        monkeypatch.setattr(module, "DELETED_AFTER", 1.0)
-    topic, taken = new_topic(2, prefix="until"), list[Any]()
-    produce(topic, [b"v"] * 20, partitions=2)
-    properties: dict[str, Any] = {
-        **QUICK,
-        "zookeeper.connect": cluster.zookeeper_connect,
-        "group.id": new_group(),
-        "consumer.timeout.ms": int(scaled(WITHIN) * 1000),  # nothing may hang
-    }
-    ends = {(topic, 0): 11, (topic, 1): 11}
-
-    def take(message: Any) -> None:
-        taken.append(message)
-        if len(taken) == 20:
-            cluster.delete_topic(topic)
-
-    with ZookeeperConsumerConnector(properties) as connector:
-        if way == "run":
-            connector.run(take, topic, concurrency=1, until=ends)
-        else:
-            stream: Iterable[Any] = (
-                connector.read(topic, until=ends)
-                if way == "read"
-                else connector.create_message_streams({topic: 1}, until=ends)[topic][0]
-            )
-            for message in stream:
-                take(message)
-
-    assert len(taken) == 20

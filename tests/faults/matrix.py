@@ -1,11 +1,10 @@
 """All rows. The import adds them to the matrix."""
 
-from tests.faults import rows_balance, rows_links, rows_members, rows_nodes, rows_servers, rows_topics
+from tests.faults import rows_links, rows_members, rows_nodes, rows_servers, rows_topics
 from tests.faults.lab import ROWS
 
 __all__ = [
     "ROWS",
-    "rows_balance",
     "rows_links",
     "rows_members",
     "rows_nodes",

@@ -1,9 +1,8 @@
 """A process that joins a group as a balanced member: it calls ``run`` with ``concurrency``, and records its handlers.
 
 Its arguments are ``name=value``. Those that begin with ``member.`` are its own: ``directory``, ``name``, ``topics``,
-``concurrency``, ``order``, ``executor``, ``batch``, ``retry`` in JSON; ``dead=file`` writes dead letters to a file;
-``stage``: a moment at which it dies, see ``move_stage``; ``whitelist`` is a filter in place of topics;
-with ``workers`` it is no balanced member. All others are properties of the connector. SIGTERM is a clean end.
+``concurrency``, ``order``, ``executor``, ``batch``, ``retry`` in JSON, and ``whitelist``, a filter in place of topics.
+All others are properties of the connector. SIGTERM is a clean end.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ def main(arguments: list[str]) -> None:
     # process workers inherit these
     os.environ["ZKCONSUMER_TEST_DIRECTORY"] = own["directory"]
     os.environ["ZKCONSUMER_TEST_MEMBER"] = own["name"]
-    os.environ["ZKCONSUMER_TEST_ORDER"] = own.get("order", "key")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
     sys.path.insert(0, ROOT)
     run(own, properties)
@@ -43,27 +41,17 @@ def run(own: dict[str, str], properties: dict[str, str]) -> None:
     from zkconsumer import Whitelist, ZookeeperConsumerConnector
     from zkconsumer.balance.retry import Retry
 
-    if "stage" in own:
-        from tests.cluster.move_stage import stage
-
-        stage(own["stage"])
     connector: Any = ZookeeperConsumerConnector(properties)
     balanced_handler.prepare(lambda: session_of(connector)[0])
     threading.Thread(target=watch, args=(connector, own), name="watch", daemon=True).start()
     more: dict[str, Any] = {"batch": int(own["batch"])} if "batch" in own else {}
     if "retry" in own:
         more["retry"] = Retry(**json.loads(own["retry"]))
-    if own.get("dead") == "file":
-        more["dead_letter"] = lambda *told: bury(Path(own["directory"]) / f"{own['name']}.dead", told)
     executor = own.get("executor", "threads")
     handler: Any = balanced_handler.handle_soon if executor == "asyncio" else balanced_handler.handle
     topics: Any = own["topics"].split(",")
     if "whitelist" in own:
         topics = Whitelist(own["whitelist"])
-    if "workers" in own:
-        connector.run(handler, topics, workers=int(own["workers"]), stop_on=(signal.SIGTERM,))
-        print("end 0 0 0", flush=True)
-        return
     connector.run(
         handler,
         topics,
@@ -108,14 +96,6 @@ def replace(path: Path, text: str) -> None:
     new = path.with_name(f".{path.name}")
     new.write_text(text)
     new.replace(path)
-
-
-def bury(path: Path, told: tuple[Any, ...]) -> None:
-    """Note a dead letter: its place and why."""
-    message = told[0]
-    line = json.dumps([message.topic, message.partition, message.offset, *map(str, told[1:])])
-    with path.open("a") as file:
-        file.write(line + "\n")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 It has the arguments and the output of ``legacy/GroupMember.java``. The main thread reads the first stream, and each
 other stream has its own thread. SIGTERM is a clean end: the signal handler itself calls ``shutdown`` in the main
-thread. With ``member.commit=each`` a message's thread commits it before it prints its line. With ``member.columns`` the
-process reads batches.
+thread. With ``member.commit=each`` a message's thread commits it before it prints its line.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from zkconsumer import (
@@ -31,9 +29,7 @@ class GroupMember:
     def __init__(self, own: dict[str, str], properties: dict[str, str]) -> None:
         self.own = own
         self.pause = int(own.get("pause.ms", "0")) / 1000
-        self.stop_after = int(own.get("stop.after", "0"))
         self.commit_each = own.get("commit") == "each"
-        self.columns = "columns" in own
         self.connector = ZookeeperConsumerConnector(properties)
         self.lock = threading.Lock()
         self.messages = self.bytes = 0
@@ -64,27 +60,19 @@ class GroupMember:
 
     def read(self, stream: KafkaStream[Any, Any]) -> None:
         try:
-            for rows in self.columns_of(stream) if self.columns else ([of_message(m)] for m in stream):
+            for message in stream:
                 if self.commit_each:
                     self.connector.commit_offsets()
-                self.say("\n".join(line for line, _ in rows))
+                self.say(line_of(message))
                 with self.lock:
                     self.last = time.monotonic()
                     self.first = self.first or self.last
-                    before, self.messages = self.messages, self.messages + len(rows)
-                    self.bytes += sum(size for _, size in rows)
-                    done = before < self.stop_after <= self.messages
+                    self.messages += 1
+                    self.bytes += len(message.value or b"")
                 if self.pause:
                     time.sleep(self.pause)
-                if done:
-                    self.connector.shutdown()
         except ConsumerTimeoutException:
             pass  # consumer.timeout.ms was set: this stream is read to its end
-
-    @staticmethod
-    def columns_of(stream: KafkaStream[Any, Any]) -> Iterator[list[tuple[str, int]]]:
-        for batch in stream.batches():
-            yield [of_row(*row) for row in zip(*(column.to_pylist() for column in batch.columns[:5]), strict=True)]
 
     def say(self, line: str) -> None:
         with self.lock:
@@ -92,13 +80,9 @@ class GroupMember:
             sys.stdout.flush()
 
 
-def of_message(message: MessageAndMetadata[Any, Any]) -> tuple[str, int]:
-    """Return the line about a message, and its size."""
-    return of_row(message.key, message.value, message.topic, message.partition, message.offset)
-
-
-def of_row(key: bytes | None, value: bytes | None, topic: str, partition: int, offset: int) -> tuple[str, int]:
-    return f"m {topic} {partition} {offset} {text(key)} {text(value)}", len(value or b"")
+def line_of(message: MessageAndMetadata[Any, Any]) -> str:
+    place = f"{message.topic} {message.partition} {message.offset}"
+    return f"m {place} {text(message.key)} {text(message.value)}"
 
 
 def text(data: bytes | None) -> str:
