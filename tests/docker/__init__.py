@@ -1,1 +1,1 @@
-"""Docker tests: docker-compose.yml as a user starts it."""
+"""Docker tests: docker-compose.yml as a user starts it, and ZooKeeper from testcontainers."""
