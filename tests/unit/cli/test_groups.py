@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.group_snapshots import group_snapshot, stat
+from tests.group_snapshots import Snapshots, group_snapshot, stat
 from tests.group_snapshots import partition as tp
 from zkconsumer.cli import main
 from zkconsumer.cli.groups import as_flags
@@ -83,25 +83,6 @@ EMPTIED = GroupSnapshot(
 )
 
 
-class Source:
-    """Some snapshots."""
-
-    def __init__(self, *snapshots: GroupSnapshot) -> None:
-        self._known = {one.group: one for one in snapshots}
-
-    def groups(self) -> Sequence[str]:
-        return sorted(self._known)
-
-    def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
-        return self._known.get(group, GroupSnapshot(group, 1, brokers_group=BrokersGroup("Dead"), kafka_offsets={}))
-
-    def history(self, group: str) -> Sequence[GroupSnapshot]:
-        return [self.snapshot(group)]
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 Printed = tuple[int, str, str]
 Run = Callable[..., Printed]
 
@@ -111,7 +92,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """``run(arguments, snapshot, ...)``: the exit code, and what was printed."""
 
     def command(arguments: str, *snapshots: GroupSnapshot) -> Printed:
-        monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Source(*snapshots)))
+        monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Snapshots(*snapshots)))
         code = main(["groups", *arguments.split()])
         return (code, *capsys.readouterr())
 
@@ -312,7 +293,7 @@ def test_a_group_that_no_coordinator_describes_is_told(run: Run) -> None:
 def test_a_terminal_that_lacks_a_character_shows_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii"))
-    monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Source(MIXED, named("größe"))))
+    monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Snapshots(MIXED, named("größe"))))
     assert main(["groups", "list"]) == 0
     assert shown.getvalue() == b"g\ngr\\xf6\\xdfe\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,117 +15,75 @@ from tests.unit.cli.command_line import CommandLine
 from tests.unit.clusters import commit_from_outside
 from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
+from zkconsumer.cli.migrate.migrated_group import MigratedGroup
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import LogSpan, Step, Store, Verdict
+from zkconsumer.core.migration.planning import LogSpan, Step
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets import group_offsets_admin
-from zkconsumer.offsets.group_offsets_admin import KafkaSide, Side, ZooKeeperSide
-from zkconsumer.testing import FakeCluster, FakeZooKeeper
+from zkconsumer.offsets.group_offsets_admin import KafkaSide, ZooKeeperSide
+from zkconsumer.testing import FakeCluster
 
 OFFSETS = "/consumers/g/offsets/t"
 PARTITIONS = 4
-LOG = LogSpan(10, 100)
 
 
 class World(CommandLine):
-    """Both servers, and ``zkconsumer migrate g``; ``at_write`` is called before each write."""
+    """A cluster in memory, and ``zkconsumer migrate g`` on it; ``at_write`` is called before each write."""
 
-    def __init__(self, kafka: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
         super().__init__(capsys)
-        self.kafka = kafka
-        self.zookeeper = FakeZooKeeper()
+        self.cluster = cluster
+        self.zookeeper = cluster.zookeeper
         self.at_write: Callable[[], None] = lambda: None
         self.writes = 0
 
     def __call__(self, *arguments: str) -> int:
-        return self.run("migrate", "g", "--zookeeper", "h:2181", *arguments)
-
-    def endpoints(self, _: Deadline) -> list[Endpoint]:
-        return [Endpoint(number, host, port) for number, host, port in self.kafka.addresses()]
-
-    def channel(self, endpoint: Endpoint) -> BrokerChannel:
-        return BrokerChannel(endpoint, client_id="test", socket_timeout=scaled(5.0))
+        return self.run("migrate", "g", "--zookeeper", self.cluster.zookeeper_connect, *arguments)
 
     def in_zookeeper(self, offsets: Mapping[int, str | bytes | int]) -> None:
         for number, offset in offsets.items():
             self.zookeeper.put(f"{OFFSETS}/{number}", offset if isinstance(offset, bytes) else str(offset).encode())
 
     def in_kafka(self, offsets: Mapping[int, int]) -> None:
-        commit_from_outside(self.kafka, {TopicPartition("t", number): offset for number, offset in offsets.items()})
+        commit_from_outside(self.cluster, {TopicPartition("t", number): offset for number, offset in offsets.items()})
 
     def zookeepers(self) -> dict[int, bytes]:
         found = self.zookeeper.tree(OFFSETS)
         return {int(path.rpartition("/")[2]): data for path, data in found.items()}
 
     def kafkas(self) -> dict[int, int]:
-        return {tp[1]: offset for tp, offset in self.kafka.committed("g").items()}
+        return {tp[1]: offset for tp, offset in self.cluster.committed("g").items()}
 
 
-class Watched:
-    """A side that tells of each write before it is done."""
+def before_writes(monkeypatch: pytest.MonkeyPatch, side: type[ZooKeeperSide | KafkaSide], world: World) -> None:
+    write = side.write
 
-    def __init__(self, side: Side, world: World) -> None:
-        self._side, self._world = side, world
-        self.store, self.read, self.members = side.store, side.read, side.members
+    def watched(self: Any, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        world.writes += 1
+        world.at_write()
+        return write(self, steps, deadline)
 
-    def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
-        self._world.writes += 1
-        self._world.at_write()
-        return self._side.write(steps, deadline)
-
-
-class FakeGroup:
-    """A ``MigratedGroup`` without a cluster."""
-
-    def __init__(self, world: World, config: ConsumerConfig) -> None:
-        self.group, self.cluster = config.group_id, config.zookeeper_connect
-        self._world = world
-        session = world.zookeeper.session()
-        session.open(Deadline(5.0))
-        self._session = session
-        self._kafka = KafkaSide(self.group, world.endpoints, world.channel, lambda _: [])
-        self._sides = {side.store: Watched(side, world) for side in (ZooKeeperSide(session, self.group), self._kafka)}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._kafka.close()
-        self._session.close(Deadline(1.0))
-
-    def deadline(self) -> Deadline:
-        return Deadline(scaled(5.0))
-
-    def side(self, store: Store) -> Watched:
-        return self._sides[store]
-
-    def logs(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
-        return {tp: LOG for tp in partitions if tp.topic == "t" and tp.partition < PARTITIONS}
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        cluster.create_topic("t", PARTITIONS)
-        yield cluster
+    monkeypatch.setattr(side, "write", watched)
 
 
 @pytest.fixture
-def world(
-    kafka: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[World]:
-    made = World(kafka, capsys)
+def world(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    """The log of each partition of ``t`` begins at offset 10 and ends at 100."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(made, config))
-    yield made
-    with FakeGroup(made, ConsumerConfig(zookeeper_connect="h", group_id="g")) as group:
-        held = group.side(Store.KAFKA).read(Deadline(scaled(5.0)))
-        removes = [Step(tp, Verdict.REMOVE) for tp in held]
-        assert group.side(Store.KAFKA).write(removes, Deadline(scaled(5.0))) == {}
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t", PARTITIONS)
+        for partition in range(PARTITIONS):
+            cluster.append("t", partition, [b"m"] * 10)
+            cluster.append("t", partition, [b"m"] * 90)
+            cluster.truncate_before("t", partition, 10)
+        made = World(cluster, capsys)
+        for side in (ZooKeeperSide, KafkaSide):
+            before_writes(monkeypatch, side, made)
+        yield made
 
 
 def backup() -> str:
@@ -245,7 +203,8 @@ def test_a_rolling_migration_refuses_members_on_the_target(world: World) -> None
 
 def test_a_member_of_kafkas_is_named(world: World) -> None:
     world.in_zookeeper({0: 50})
-    channel = GroupChannel(world.channel(world.endpoints(Deadline(5.0))[0]))
+    broker = Endpoint(*world.cluster.addresses()[0])
+    channel = GroupChannel(BrokerChannel(broker, client_id="test", socket_timeout=scaled(5.0)))
     channel.connect(Deadline(scaled(5.0)))
     times: dict[str, Any] = {
         "session_timeout": scaled(30.0),
@@ -286,15 +245,15 @@ def test_a_member_that_leaves_during_the_read_prevents_the_write(world: World, m
     """A member that leaves during the read prevents the write, because the read may have missed its last commit."""
     world.in_zookeeper({0: 50})
     world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
-    logs = FakeGroup.logs
+    logs = MigratedGroup.logs
 
-    def leaves(self: FakeGroup, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+    def leaves(self: MigratedGroup, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
         world.in_zookeeper({0: 60})
         world.zookeeper.remove("/consumers/g/ids/g_ann")
         return logs(self, partitions)
 
     with monkeypatch.context() as leaving:
-        leaving.setattr(FakeGroup, "logs", leaves)
+        leaving.setattr(MigratedGroup, "logs", leaves)
         assert world("--to", "kafka") == 5
     assert "g_ann (ZooKeeper)" in world.err
     assert world.kafkas() == {}
@@ -429,7 +388,7 @@ def test_offsets_leave_and_come_as_the_java_tools_csv(world: World) -> None:
     assert "t-3" not in world.out
 
 
-def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> None:
+def test_what_went_wrong_is_said_and_not_that_time_was_over() -> None:
     looks: Iterator[list[Any]] = iter([[]])
 
     def brokers(_: Deadline) -> list[Endpoint]:
@@ -438,7 +397,7 @@ def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> Non
         raise RegistryUnavailableError("no answer in time")  # which is what a spent deadline makes of ZooKeeper
 
     with pytest.raises(NoBrokersError, match="no broker is registered"):
-        KafkaSide("g", brokers, world.channel, lambda _: []).members(Deadline(0.3))
+        KafkaSide("g", brokers, Mock(), lambda _: []).members(Deadline(0.3))
 
 
 def test_an_export_leaves_nothing_out_in_silence(world: World) -> None:
@@ -482,9 +441,9 @@ def test_a_properties_file_says_where_and_as_whom(
     assert "--zookeeper or --config" in world.err
     configs: list[ConsumerConfig] = []
 
-    def group(config: ConsumerConfig, _: float) -> FakeGroup:
+    def group(config: ConsumerConfig, timeout: float) -> MigratedGroup:
         configs.append(config)
-        return FakeGroup(world, config)
+        return MigratedGroup(ConsumerConfig(zookeeper_connect=world.cluster.zookeeper_connect, group_id="g"), timeout)
 
     monkeypatch.setattr(migrate, "MigratedGroup", group)
     file = tmp_path / "c.properties"

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.group_snapshots import group_snapshot
+from tests.group_snapshots import Snapshots, group_snapshot
 from tests.timing import scaled
 from zkconsumer.errors import ChrootMissingError
 from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
@@ -89,36 +89,19 @@ def test_advice_about_a_chroot(chroot: str, here: Root | None, others: Mapping[s
     assert chroot_text("h:1", chroot, here, others) == text
 
 
-class Source:
-    def __init__(self, snapshot: GroupSnapshot) -> None:
-        self._snapshot = snapshot
-
-    def groups(self) -> list[str]:
-        return ["orders1"]
-
-    def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
-        return self._snapshot
-
-    def history(self, group: str) -> list[GroupSnapshot]:
-        return [self._snapshot]
-
-    def close(self) -> None:
-        pass
-
-
 def test_a_known_group_is_returned() -> None:
     known = group_snapshot(members={"g_h-1": {"t": 1}})
-    assert require_group(Source(known), "g") is known
+    assert require_group(Snapshots(known), "g") is known
 
 
 def test_a_group_nobody_could_look_up_is_no_error() -> None:
     doubtful = GroupSnapshot("g", 1, problems=(Problem("brokers", "away"),))
-    assert require_group(Source(doubtful), "g") is doubtful
+    assert require_group(Snapshots(doubtful), "g") is doubtful
 
 
 def test_an_unknown_group_is_an_error() -> None:
     with pytest.raises(UnknownGroupError, match="Did you mean .orders1."):
-        require_group(Source(GroupSnapshot("orders2", 1)), "orders2")
+        require_group(Snapshots(GroupSnapshot("orders1", 1)), "orders2")
 
 
 @pytest.fixture
