@@ -17,7 +17,6 @@ PERFECT = AccountTotals(produced=3, consumed=3, lost=0, altered=0, unknown=0, du
 
 
 def test_the_account_counts_each_kind_of_message() -> None:
-    """The account distinguishes lost, repeated, altered and unknown messages."""
     account = MessageAccount()
     for offset in range(4):
         account.produced((0, offset), 100 + offset)

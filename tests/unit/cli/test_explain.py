@@ -107,11 +107,6 @@ def test_the_docs_list_only_causes_that_exist() -> None:
     assert [row for row in rows if row not in told and "or registration" not in row] == []
 
 
-def test_an_unknown_group_names_similar_ones(explain: Printed) -> None:
-    told = explain(replace(HEALTHY, group="payments"), group="paymnets", code=1, err=True)
-    assert "Consumer group 'paymnets' does not exist. Did you mean 'payments'?" in told
-
-
 def test_two_snapshots_prove_that_a_group_is_stuck(explain: Printed) -> None:
     """In one of them nobody can tell when the member left: its node is gone."""
     ids = replace(HEALTHY.members[ConsumerId("g_a")].stat or NodeStat(0, 0, 0, 0), pzxid=10_000)

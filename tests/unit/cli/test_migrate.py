@@ -242,7 +242,7 @@ def test_an_offset_written_after_the_plan_is_kept(world: World, to: str, monkeyp
 
 
 def test_a_member_that_leaves_during_the_read_prevents_the_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that leaves during the read prevents the write, because the read may have missed its last commit."""
+    """The read may have missed its last commit."""
     world.in_zookeeper({0: 50})
     world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
     logs = MigratedGroup.logs

@@ -43,11 +43,6 @@ def test_files_are_shown_as_text_and_as_json_lines(tmp_path: Path, timeline: Pri
     assert timeline("g", *options, "--since", "2023-11-14T22:13:16Z") == ""
 
 
-def test_an_unknown_group_is_an_error_that_names_others(tmp_path: Path, timeline: Printed) -> None:
-    options = saved(tmp_path, group_snapshot({"g_a": {"t": 1}}, group="billing"))
-    assert "billing" in timeline("biling", *options, code=1, err=True)
-
-
 def test_a_brokers_group_in_one_look_has_no_past(tmp_path: Path, timeline: Printed) -> None:
     options = saved(tmp_path, GroupSnapshot("g", NOW, bootstrap="b:9092", brokers_group=BrokersGroup("Stable")))
     assert "give several snapshots with --from" in timeline("g", *options, err=True)

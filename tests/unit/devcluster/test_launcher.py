@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.values import present
 from zkconsumer.devcluster.server_process import Launched
 
 # Starts one sleeping child under a launcher, says its process id, and waits for input that never comes.
@@ -61,8 +62,7 @@ def test_a_killed_owner_takes_process_and_directory_along(tmp_path: Path, option
         stdout=subprocess.PIPE,
         text=True,
     ) as owner:
-        assert owner.stdout is not None
-        child = int(owner.stdout.readline())
+        child = int(present(owner.stdout).readline())
         assert exists(child)
         if suspended:
             os.kill(child, signal.SIGSTOP)

@@ -73,29 +73,27 @@ def server(sessions: dict[int, tuple[str, int]]) -> tuple[ZooKeeperServer, ...]:
 SOON = NOW - 48_000
 """Two seconds after the last change."""
 
+UNCLAIMED, KEPT = {"owners": without("t:3")}, {"owners": {**OWNED, "t:3": "g_a-0"}}
+ALIVE = {"owners": {**OWNED, "t:3": "g_x-0"}, "servers": server({**LIVE, 999: ("/10.0.0.9:1", 6_000)})}
+ONE_LIVES = {"servers": server({1: LIVE[1]})}
+SPARK = {"extra": {"g_a": {**OURS, "reader": "spark"}, "g_b": OURS}}
+CONFIGURED = {"extra": {key: {**OURS, "strategy": "configured"} for key in TWO}}
+DEAD_OWNER = {"owners": {**without("t:3"), "t:2": "g_gone-0"}}
+DEAD_WHY = "it should also own t-2, which g_gone-0 owns; that thread is not registered"
+FORMER, FORMER_WHY = OwnerNode("g_b-0", stat(ephemeral_owner=77)), "session 0x4d, and g_b now has session 0x2"
+OTHER_ID = OwnerNode("g_other-0", stat(ephemeral_owner=2))
+
 CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
-    (
-        "Scala gave up",
-        {"owners": without("t:3")},
-        "t:3",
-        "seems to have given up",
-        "rebalance.max.retries x rebalance.backoff.ms",
-    ),
-    ("Scala tries", {"owners": without("t:3"), "taken": SOON}, "t:3", "may still try", "all of its partitions or none"),
-    ("ours late", {"owners": without("t:3"), "extra": ALL_OURS}, "t:3", "not claimed it yet", "g_b (zkconsumer)"),
+    ("Scala gave up", UNCLAIMED, "t:3", "seems to have given up", "rebalance.max.retries x rebalance.backoff.ms"),
+    ("Scala tries", {**UNCLAIMED, "taken": SOON}, "t:3", "may still try", "all of its partitions or none"),
+    ("ours late", {**UNCLAIMED, "extra": ALL_OURS}, "t:3", "not claimed it yet", "g_b (zkconsumer)"),
     ("dead owner", {"owners": {**OWNED, "t:3": "g_gone-0"}}, "t:3", "dead", "session 0x3e7 has not expired"),
     ("no such thread", {"owners": {**OWNED, "t:3": "g_b-7"}}, "t:3", "no such thread", "no thread g_b-7"),
-    ("ours drains", {"owners": {**OWNED, "t:3": "g_a-0"}, "extra": ALL_OURS}, "t:3", "drains", "reader's hands"),
-    (
-        "Spark keeps",
-        {"owners": {**OWNED, "t:3": "g_a-0"}, "extra": {"g_a": {**OURS, "reader": "spark"}, "g_b": OURS}},
-        "t:3",
-        "Spark batch",
-        "running batch",
-    ),
+    ("ours drains", {**KEPT, "extra": ALL_OURS}, "t:3", "drains", "reader's hands"),
+    ("Spark keeps", {**KEPT, **SPARK}, "t:3", "Spark batch", "running batch"),
     (
         "Scala keeps",
-        {"owners": {**OWNED, "t:3": "g_a-0"}, "extra": {"g_b": OURS}, "taken": SOON},
+        {**KEPT, "extra": {"g_b": OURS}, "taken": SOON},
         "t:3",
         "Scala member has not released",
         "its rebalance has not begun",
@@ -104,52 +102,16 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("not subscribed", {"logs": {**LOGS, "u:0": (0, 1)}}, "u:0", "no member subscribes", "no registration"),
     ("no partition", {}, "t:9", "does not exist", "no such partition"),
     ("left over", {"owners": {**OWNED, "u:0": "g_a-0"}, "extra": ALL_OURS}, "u:0", "not exist any more", "any more"),
-    ("no connection", {"servers": server({1: LIVE[1]})}, "t:3", "no connection", "the network keeps it away"),
-    (
-        "cannot claim",
-        {"owners": without("t:3"), "servers": server({1: LIVE[1]})},
-        "t:3",
-        "no connection",
-        "g_b cannot claim it",
-    ),
-    (
-        "alive",
-        {"owners": {**OWNED, "t:3": "g_x-0"}, "servers": server({**LIVE, 999: ("/10.0.0.9:1", 6_000)})},
-        "t:3",
-        "alive but not registered",
-        "from /10.0.0.9:1",
-    ),
-    (
-        "cannot be computed",
-        {"owners": without("t:3"), "extra": {key: {**OURS, "strategy": "configured"} for key in TWO}},
-        "t:3",
-        "unknown",
-        "assignment.table",
-    ),
+    ("no connection", ONE_LIVES, "t:3", "no connection", "the network keeps it away"),
+    ("cannot claim", {**UNCLAIMED, **ONE_LIVES}, "t:3", "no connection", "g_b cannot claim it"),
+    ("alive", ALIVE, "t:3", "alive but not registered", "from /10.0.0.9:1"),
+    ("cannot be computed", {**UNCLAIMED, **CONFIGURED}, "t:3", "unknown", "assignment.table"),
     ("topic unread", {"topics": {"t": TopicNode((), None, "forbidden")}}, "t:3", "", "forbidden"),
     ("damaged owner", {"node": OwnerNode("", stat(ephemeral_owner=5), "no UTF-8")}, "t:3", "", "no UTF-8"),
     ("persistent owner", {"node": OwnerNode("g_b-0", stat(ephemeral_owner=0))}, "t:3", "persistent", ""),
-    (
-        "former session",
-        {"node": OwnerNode("g_b-0", stat(ephemeral_owner=77))},
-        "t:3",
-        "former session",
-        "session 0x4d, and g_b now has session 0x2",
-    ),
-    (
-        "two connectors",
-        {"node": OwnerNode("g_other-0", stat(ephemeral_owner=2))},
-        "t:3",
-        "",
-        "session of g_b, under another consumer id",
-    ),
-    (
-        "dead owner of another",
-        {"owners": {**without("t:3"), "t:2": "g_gone-0"}},
-        "t:3",
-        "given up",
-        "it should also own t-2, which g_gone-0 owns; that thread is not registered",
-    ),
+    ("former session", {"node": FORMER}, "t:3", "former session", FORMER_WHY),
+    ("two connectors", {"node": OTHER_ID}, "t:3", "", "session of g_b, under another consumer id"),
+    ("a dead owner of another partition", DEAD_OWNER, "t:3", "given up", DEAD_WHY),
 ]
 
 

@@ -87,8 +87,7 @@ def test_members_owners_and_offsets_are_read(cluster: FakeCluster, sources: list
     assert first.stat is not None
     assert first.stat.ephemeral_owner == 7
     assert first.stat.length == len(STATIC)
-    assert second.registration is not None
-    assert second.registration.is_wildcard
+    assert present(second.registration).is_wildcard
     assert third.registration is None
     assert "not JSON" in third.problem
     assert third.stat is not None
@@ -122,8 +121,7 @@ def test_reading_makes_no_topic_of_offsets(cluster: FakeCluster, sources: list[L
     found = read_by_zookeeper(cluster, sources)
     assert not cluster.keeps_groups
     assert found.kafka_offsets == {}
-    assert found.brokers_group is not None
-    assert found.brokers_group.state == "Dead"
+    assert present(found.brokers_group).state == "Dead"
     assert found.in_zookeeper
     assert not found.in_kafka
 
@@ -155,8 +153,7 @@ def test_without_brokers_zookeeper_tells_leaders(cluster: FakeCluster, sources: 
 def test_without_zookeeper_the_brokers_tell(cluster: FakeCluster, sources: list[LiveSource]) -> None:
     a_group(cluster)
     connect = cluster.zookeeper_connect
-    assert cluster.zookeeper_server is not None
-    cluster.zookeeper_server.stop()
+    present(cluster.zookeeper_server).stop()
     source = source_of(sources, connect, cluster.bootstrap_servers, timeout=3.0)
     found = source.snapshot("g")
     assert found.brokers
@@ -169,8 +166,7 @@ def test_brokers_are_remembered_while_zookeeper_is_away(cluster: FakeCluster, so
     a_group(cluster)
     source = source_of(sources, cluster.zookeeper_connect, timeout=4.0)
     assert source.snapshot("g").members
-    assert cluster.zookeeper_server is not None
-    cluster.zookeeper_server.stop()
+    present(cluster.zookeeper_server).stop()
     found = source.snapshot("g")
     assert not found.members
     assert found.brokers
@@ -186,8 +182,7 @@ def test_a_coordinator_that_is_still_loading_is_asked_again(cluster: FakeCluster
     cluster.fail("DescribeGroups", error_codes.COORDINATOR_LOAD_IN_PROGRESS, times=2)
     found = source_of(sources, cluster.zookeeper_connect).snapshot("g")
     assert not found.problems
-    assert found.brokers_group is not None
-    assert found.brokers_group.state == "Stable"
+    assert present(found.brokers_group).state == "Stable"
 
 
 def test_if_nothing_answers_it_is_an_error(sources: list[LiveSource]) -> None:
