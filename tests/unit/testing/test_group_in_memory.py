@@ -207,16 +207,6 @@ def test_an_offset_that_expires_within_a_long_step_is_gone() -> None:
     assert (house.state, house.committed(), house.committed("gone")) == ("Empty", 5, None)
 
 
-@pytest.mark.parametrize("modern", [True, False], ids=["3.9", "1.1"])
-def test_an_offset_is_as_old_as_its_commit_says(modern: bool) -> None:
-    house = House(CoordinatorRules(modern=modern, retention=100.0))
-    house.commit(5, age=90.0)
-    house.clock.advance(9.0)
-    assert house.committed() == 5
-    house.clock.advance(1.0)
-    assert house.committed() is None
-
-
 def test_a_group_is_forgotten_with_an_id_that_was_only_given_out() -> None:
     house = House(CoordinatorRules(retention_check=600.0))
     house.join("a", session=1000.0, needs_member_id=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.group_snapshots import group_snapshot, partition
+from tests.values import present
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.doctor import CHECKS, Finding, Level, examine
 from zkconsumer.operations.group_snapshot import (
@@ -89,8 +90,7 @@ def with_owner(snapshot: GroupSnapshot, text: str, thread: str | None = None, **
     """The snapshot with another owner node."""
     tp = partition(text)
     node = snapshot.owners[tp]
-    assert node.stat is not None
-    made = OwnerNode(node.thread if thread is None else thread, replace(node.stat, **stat))
+    made = OwnerNode(node.thread if thread is None else thread, replace(present(node.stat), **stat))
     return replace(snapshot, owners={**snapshot.owners, tp: made})
 
 
@@ -102,9 +102,8 @@ def without_owner(snapshot: GroupSnapshot, *texts: str) -> GroupSnapshot:
 def with_member(snapshot: GroupSnapshot, name: str, problem: str | None = None, **stat: Any) -> GroupSnapshot:
     """The snapshot with another node of a member; ``problem``: its registration cannot be read."""
     node = snapshot.members[ConsumerId(name)]
-    assert node.stat is not None
     made = MemberNode(
-        node.registration if problem is None else None, replace(node.stat, **stat), problem or node.problem
+        node.registration if problem is None else None, replace(present(node.stat), **stat), problem or node.problem
     )
     return replace(snapshot, members={**snapshot.members, ConsumerId(name): made})
 
@@ -114,8 +113,7 @@ def with_offset(
 ) -> GroupSnapshot:
     tp = partition(text)
     node = snapshot.offsets[tp]
-    assert node.stat is not None
-    made = OffsetNode(offset, replace(node.stat, **stat), problem)
+    made = OffsetNode(offset, replace(present(node.stat), **stat), problem)
     return replace(snapshot, offsets={**snapshot.offsets, tp: made})
 
 

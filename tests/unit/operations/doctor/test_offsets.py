@@ -65,7 +65,7 @@ test_offset_not_a_number = table(
         with_offset(healthy(), "t:1", None, "b'12 '", version=9),
         ["error"],
         "b'12 '",
-        "set -v 9 /consumers/g/offsets/t/1 OFFSET",
+        "set -v 9 /consumers/g/offsets/t/1 ",
     ),
     (FORBIDDEN, ["unknown"]),
     (with_offset(healthy(), "t:1", None, "-1 means that there is none"), ["note"]),
