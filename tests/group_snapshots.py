@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
+    BrokersGroup,
     GroupSnapshot,
     MemberNode,
     NodeStat,
@@ -79,3 +80,22 @@ def group_snapshot(
         "logs": {partition(text): PartitionLog(start, end, 0) for text, (start, end) in logs.items()},
     }
     return GroupSnapshot(**{**found, **more})
+
+
+class Snapshots:
+    """A source of these snapshots."""
+
+    def __init__(self, *snapshots: GroupSnapshot) -> None:
+        self._known = {one.group: one for one in snapshots}
+
+    def groups(self) -> Sequence[str]:
+        return sorted(self._known)
+
+    def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
+        return self._known.get(group, GroupSnapshot(group, 1, brokers_group=BrokersGroup("Dead"), kafka_offsets={}))
+
+    def history(self, group: str) -> Sequence[GroupSnapshot]:
+        return [self.snapshot(group)]
+
+    def close(self) -> None:
+        """Nothing is open."""

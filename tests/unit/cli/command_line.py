@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from zkconsumer import cli
@@ -23,3 +25,16 @@ class CommandLine:
             return int(str(usage.code))
         finally:
             self.out, self.err = self._capsys.readouterr()
+
+
+Printed = Callable[..., str]
+"""Runs a command with these arguments and asserts its exit code, 0 or ``code``.
+
+It returns the standard output, or with ``err`` what the command wrote to standard error.
+"""
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0, err: bool = False) -> str:
+    line = CommandLine(capsys)
+    assert line.run(*arguments) == code, line.err
+    return line.err if err else line.out

@@ -63,16 +63,20 @@ def test_it_begins_and_ends_where_it_is_told(cat: Cat, options: list[str], offse
     assert [int(line) for line in printed.split()] == offsets
 
 
-def test_keys_and_headers_come_before_the_value(cat: Cat) -> None:
-    assert cat("--partition", "1", "--max-messages", "1", "--keys", "--headers") == "\tnull\tone\n"
-
-
-def test_a_pattern_names_fields(cat: Cat) -> None:
-    printed = cat(
-        "--partition", "0", "--max-messages", "2", "--format", "{topic}-{partition}@{offset}\\t{key}={value}\\n"
-    )
-
-    assert printed == "events-0@0\tk0=v0\nevents-0@1\tk1=v1\n"
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        ("--partition 1 --max-messages 1 --keys --headers", "\tnull\tone\n"),
+        (
+            "--partition 0 --max-messages 1 --format {topic}-{partition}@{offset}\\t{key}={value}\\n",
+            "events-0@0\tk0=v0\n",
+        ),
+        ("--partition 1 --format raw", "one\n\x1b[2J\n\udcff\udcfe\n"),
+    ],
+    ids=["keys and headers before the value", "a pattern", "raw"],
+)
+def test_a_message_has_its_form(cat: Cat, options: str, printed: str) -> None:
+    assert cat(*options.split()) == printed
 
 
 def test_json_keeps_all_bytes(cat: Cat) -> None:
@@ -81,10 +85,6 @@ def test_json_keeps_all_bytes(cat: Cat) -> None:
     assert [line["offset"] for line in lines] == [0, 1, 2]
     assert lines[0]["key"] is None
     assert (lines[1]["value"], lines[2]["value_base64"]) == ("\x1b[2J", "//4=")
-
-
-def test_raw_writes_the_bytes(cat: Cat) -> None:
-    assert cat("--partition", "1", "--format", "raw") == "one\n\x1b[2J\n\udcff\udcfe\n"
 
 
 def test_a_member_goes_on_at_its_offsets(cluster: FakeCluster, cat: Cat) -> None:

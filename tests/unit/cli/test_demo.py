@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from zkconsumer import cli
+from tests.unit.cli.command_line import printed
 from zkconsumer.cli.demo.flight_producer import ALL_FLIGHTS, Delays, FlightTotals, airlines, flights
 from zkconsumer.cli.demo.group_view import GroupOwners
 from zkconsumer.cli.demo.message_account import AccountTotals, MessageAccount, Repeat
@@ -17,7 +17,6 @@ PERFECT = AccountTotals(produced=3, consumed=3, lost=0, altered=0, unknown=0, du
 
 
 def test_the_account_counts_each_kind_of_message() -> None:
-    """The account distinguishes lost, repeated, altered and unknown messages."""
     account = MessageAccount()
     for offset in range(4):
         account.produced((0, offset), 100 + offset)
@@ -107,7 +106,4 @@ def test_spark_agrees_only_with_the_same_numbers() -> None:
     "arguments", [["demo", "--flights", "3"], ["demo", "--flights", "many"], ["demo", "--keep=yes"]]
 )
 def test_wrong_usage_of_the_demo(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main(arguments)
-    assert end.value.code == 2
-    assert "usage: zkconsumer demo" in capsys.readouterr().err
+    assert "usage: zkconsumer demo" in printed(capsys, *arguments, code=2, err=True)

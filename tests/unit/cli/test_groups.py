@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.group_snapshots import group_snapshot, stat
+from tests.group_snapshots import Snapshots, group_snapshot, stat
 from tests.group_snapshots import partition as tp
 from zkconsumer.cli import main
 from zkconsumer.cli.groups import as_flags
@@ -83,25 +83,6 @@ EMPTIED = GroupSnapshot(
 )
 
 
-class Source:
-    """Some snapshots."""
-
-    def __init__(self, *snapshots: GroupSnapshot) -> None:
-        self._known = {one.group: one for one in snapshots}
-
-    def groups(self) -> Sequence[str]:
-        return sorted(self._known)
-
-    def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
-        return self._known.get(group, GroupSnapshot(group, 1, brokers_group=BrokersGroup("Dead"), kafka_offsets={}))
-
-    def history(self, group: str) -> Sequence[GroupSnapshot]:
-        return [self.snapshot(group)]
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 Printed = tuple[int, str, str]
 Run = Callable[..., Printed]
 
@@ -111,7 +92,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """``run(arguments, snapshot, ...)``: the exit code, and what was printed."""
 
     def command(arguments: str, *snapshots: GroupSnapshot) -> Printed:
-        monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Source(*snapshots)))
+        monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Snapshots(*snapshots)))
         code = main(["groups", *arguments.split()])
         return (code, *capsys.readouterr())
 
@@ -312,7 +293,7 @@ def test_a_group_that_no_coordinator_describes_is_told(run: Run) -> None:
 def test_a_terminal_that_lacks_a_character_shows_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii"))
-    monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Source(MIXED, named("größe"))))
+    monkeypatch.setattr("zkconsumer.cli.groups.open_source", lambda _: nullcontext(Snapshots(MIXED, named("größe"))))
     assert main(["groups", "list"]) == 0
     assert shown.getvalue() == b"g\ngr\\xf6\\xdfe\n"
 
@@ -364,6 +345,12 @@ def test_control_characters_reach_no_terminal(form: str, what: str, run: Run) ->
 # ---- usage ----
 
 
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -389,24 +376,18 @@ def test_control_characters_reach_no_terminal(form: str, what: str, run: Run) ->
     ],
 )
 def test_wrong_usage_is_told(arguments: str, complaint: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert complaint in wrong_usage(parser.parse_args(arguments.split()))
+    assert complaint in wrong_usage(parsed(arguments.split()))
 
 
 def test_an_empty_name_of_a_group_is_refused() -> None:
     """A script with an unset variable must not act on something else."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert wrong_usage(parser.parse_args(["--delete", "--group", ""])) == "--group names no group"
+    assert wrong_usage(parsed(["--delete", "--group", ""])) == "--group names no group"
 
 
 @pytest.mark.parametrize("arguments", ["list", "--list --state stable,empty", "describe g h --topic", "--list --type"])
 def test_usage_of_kafkas_scripts_is_accepted(arguments: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
     words = as_flags(["groups", *arguments.replace(" --topic", "").split()])[1:]
-    assert wrong_usage(parser.parse_args(words)) == ""
+    assert wrong_usage(parsed(words)) == ""
 
 
 @pytest.mark.parametrize(
@@ -424,8 +405,6 @@ def test_usage_of_kafkas_scripts_is_accepted(arguments: str) -> None:
 )
 def test_describe_takes_the_word_behind_state_as_a_group(arguments: str, groups: list[str]) -> None:
     """It answered "does not take a value for [state]" to what an operator of Kafka's tool types."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    found = parser.parse_args(arguments.split())
+    found = parsed(arguments.split())
     assert wrong_usage(found) == ""
     assert (sorted(found.group), found.state) == (groups, "")

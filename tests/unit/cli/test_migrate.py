@@ -5,127 +5,85 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from tests.contract.group_client import NEWEST, Target
 from tests.timing import scaled
 from tests.unit.cli.command_line import CommandLine
 from tests.unit.clusters import commit_from_outside
 from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
+from zkconsumer.cli.migrate.migrated_group import MigratedGroup
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import LogSpan, Step, Store, StoreEntry, Verdict
+from zkconsumer.core.migration.planning import LogSpan, Step
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets import group_offsets_admin
-from zkconsumer.offsets.group_offsets_admin import KafkaSide, Side, ZooKeeperSide
-from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
+from zkconsumer.offsets.group_offsets_admin import KafkaSide, ZooKeeperSide
+from zkconsumer.testing import FakeCluster
 
 OFFSETS = "/consumers/g/offsets/t"
 PARTITIONS = 4
-LOG = LogSpan(10, 100)
 
 
 class World(CommandLine):
-    """Both servers, and ``zkconsumer migrate g``; ``at_write`` is called before each write."""
+    """A cluster in memory, and ``zkconsumer migrate g`` on it; ``at_write`` is called before each write."""
 
-    def __init__(self, kafka: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
         super().__init__(capsys)
-        self.kafka = kafka
-        self.zookeeper = FakeZooKeeper()
+        self.cluster = cluster
+        self.zookeeper = cluster.zookeeper
         self.at_write: Callable[[], None] = lambda: None
         self.writes = 0
 
     def __call__(self, *arguments: str) -> int:
-        return self.run("migrate", "g", "--zookeeper", "h:2181", *arguments)
-
-    def endpoints(self, _: Deadline) -> list[Endpoint]:
-        return [Endpoint(number, host, port) for number, host, port in self.kafka.addresses()]
-
-    def channel(self, endpoint: Endpoint) -> BrokerChannel:
-        return BrokerChannel(endpoint, client_id="test", socket_timeout=scaled(5.0))
+        return self.run("migrate", "g", "--zookeeper", self.cluster.zookeeper_connect, *arguments)
 
     def in_zookeeper(self, offsets: Mapping[int, str | bytes | int]) -> None:
         for number, offset in offsets.items():
             self.zookeeper.put(f"{OFFSETS}/{number}", offset if isinstance(offset, bytes) else str(offset).encode())
 
     def in_kafka(self, offsets: Mapping[int, int]) -> None:
-        commit_from_outside(self.kafka, {TopicPartition("t", number): offset for number, offset in offsets.items()})
+        commit_from_outside(self.cluster, {TopicPartition("t", number): offset for number, offset in offsets.items()})
 
     def zookeepers(self) -> dict[int, bytes]:
         found = self.zookeeper.tree(OFFSETS)
         return {int(path.rpartition("/")[2]): data for path, data in found.items()}
 
     def kafkas(self) -> dict[int, int]:
-        return {tp[1]: offset for tp, offset in self.kafka.committed("g").items()}
+        return {tp[1]: offset for tp, offset in self.cluster.committed("g").items()}
 
 
-class Watched:
-    """A side that tells of each write before it is done."""
+def before_writes(monkeypatch: pytest.MonkeyPatch, side: type[ZooKeeperSide | KafkaSide], world: World) -> None:
+    write = side.write
 
-    def __init__(self, side: Side, world: World) -> None:
-        self._side, self._world = side, world
-        self.store, self.read, self.members = side.store, side.read, side.members
+    def watched(self: Any, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        world.writes += 1
+        world.at_write()
+        return write(self, steps, deadline)
 
-    def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
-        self._world.writes += 1
-        self._world.at_write()
-        return self._side.write(steps, deadline)
-
-
-class FakeGroup:
-    """A ``MigratedGroup`` without a cluster."""
-
-    def __init__(self, world: World, config: ConsumerConfig) -> None:
-        self.group, self.cluster = config.group_id, config.zookeeper_connect
-        self._world = world
-        session = world.zookeeper.session()
-        session.open(Deadline(5.0))
-        self._session = session
-        self._kafka = KafkaSide(self.group, world.endpoints, world.channel, lambda _: [])
-        self._sides = {side.store: Watched(side, world) for side in (ZooKeeperSide(session, self.group), self._kafka)}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._kafka.close()
-        self._session.close(Deadline(1.0))
-
-    def deadline(self) -> Deadline:
-        return Deadline(scaled(5.0))
-
-    def side(self, store: Store) -> Watched:
-        return self._sides[store]
-
-    def logs(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
-        return {tp: LOG for tp in partitions if tp.topic == "t" and tp.partition < PARTITIONS}
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        cluster.create_topic("t", PARTITIONS)
-        yield cluster
+    monkeypatch.setattr(side, "write", watched)
 
 
 @pytest.fixture
-def world(
-    kafka: FakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[World]:
-    made = World(kafka, capsys)
+def world(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    """The log of each partition of ``t`` begins at offset 10 and ends at 100."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(made, config))
-    yield made
-    with FakeGroup(made, ConsumerConfig(zookeeper_connect="h", group_id="g")) as group:
-        held = group.side(Store.KAFKA).read(Deadline(scaled(5.0)))
-        removes = [Step(tp, Verdict.REMOVE) for tp in held]
-        assert group.side(Store.KAFKA).write(removes, Deadline(scaled(5.0))) == {}
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t", PARTITIONS)
+        for partition in range(PARTITIONS):
+            cluster.append("t", partition, [b"m"] * 10)
+            cluster.append("t", partition, [b"m"] * 90)
+            cluster.truncate_before("t", partition, 10)
+        made = World(cluster, capsys)
+        for side in (ZooKeeperSide, KafkaSide):
+            before_writes(monkeypatch, side, made)
+        yield made
 
 
 def backup() -> str:
@@ -194,7 +152,6 @@ def test_a_rollback_keeps_later_changes_unless_forced(world: World) -> None:
 
 
 def test_a_rollback_from_a_foreign_file_is_refused(world: World) -> None:
-    """A rollback from another group's file, or from a file of another program, is refused."""
     world.in_zookeeper({0: 50})
     assert world("--to", "kafka") == 0
     document = json.loads(Path(backup()).read_text())
@@ -232,13 +189,7 @@ def test_nothing_is_written_while_members_live_on_either_side(world: World) -> N
         assert world("--to", to) == 5
         assert "g_ann (ZooKeeper)" in world.err
     assert (world.writes, list(Path().iterdir())) == (0, [])
-
-
-def test_a_rolling_migration_refuses_members_on_the_target(world: World) -> None:
-    world.in_zookeeper({0: 50})
-    world.in_kafka({1: 60})
-    world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
-    assert world("--to", "zookeeper", "--rolling") == 5
+    assert world("--to", "zookeeper", "--rolling") == 5, "a rolling migration refuses members on the target"
     assert world.zookeepers() == {0: b"50"}
     assert world("--to", "kafka", "--rolling") == 0
     assert world.kafkas() == {0: 50, 1: 60}
@@ -246,7 +197,8 @@ def test_a_rolling_migration_refuses_members_on_the_target(world: World) -> None
 
 def test_a_member_of_kafkas_is_named(world: World) -> None:
     world.in_zookeeper({0: 50})
-    channel = GroupChannel(world.channel(world.endpoints(Deadline(5.0))[0]))
+    broker = Endpoint(*world.cluster.addresses()[0])
+    channel = GroupChannel(BrokerChannel(broker, client_id="test", socket_timeout=scaled(5.0)))
     channel.connect(Deadline(scaled(5.0)))
     times: dict[str, Any] = {
         "session_timeout": scaled(30.0),
@@ -262,20 +214,6 @@ def test_a_member_of_kafkas_is_named(world: World) -> None:
     channel.leave(Membership("g", joined.generation, joined.member_id), Deadline(scaled(5.0)))
     channel.close()
     assert world("--to", "kafka") == 0
-
-
-def test_a_member_that_joins_during_the_write_stops_it(world: World) -> None:
-    world.in_kafka({0: 50, 1: 60})
-
-    def owned() -> None:
-        world.zookeeper.put("/consumers/g/owners/t/0", b"g_ann-0", ephemeral_owner=7)
-
-    world.at_write = owned
-    assert world("--to", "zookeeper") == 1
-    assert "t-0        not written: somebody owns it" in world.out
-    assert "t-1        written: 60" in world.out
-    assert "1 of 2 written; to put back what stood there: --rollback" in world.out
-    assert world.zookeepers() == {1: b"60"}
 
 
 @pytest.mark.parametrize("to", ["kafka", "zookeeper"])
@@ -298,18 +236,18 @@ def test_an_offset_written_after_the_plan_is_kept(world: World, to: str, monkeyp
 
 
 def test_a_member_that_leaves_during_the_read_prevents_the_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that leaves during the read prevents the write, because the read may have missed its last commit."""
+    """The read may have missed its last commit."""
     world.in_zookeeper({0: 50})
     world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
-    logs = FakeGroup.logs
+    logs = MigratedGroup.logs
 
-    def leaves(self: FakeGroup, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+    def leaves(self: MigratedGroup, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
         world.in_zookeeper({0: 60})
         world.zookeeper.remove("/consumers/g/ids/g_ann")
         return logs(self, partitions)
 
     with monkeypatch.context() as leaving:
-        leaving.setattr(FakeGroup, "logs", leaves)
+        leaving.setattr(MigratedGroup, "logs", leaves)
         assert world("--to", "kafka") == 5
     assert "g_ann (ZooKeeper)" in world.err
     assert world.kafkas() == {}
@@ -317,51 +255,32 @@ def test_a_member_that_leaves_during_the_read_prevents_the_write(world: World, m
     assert world.kafkas() == {0: 60}
 
 
-def test_an_offset_overwritten_at_once_counts_as_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An offset that another program overwrites at once is not reported as not written."""
-    world.in_zookeeper({0: 50})
+def after_writes(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
+    """Act after each write to Kafka, before its answer."""
     write = KafkaSide.write
 
-    def and_another(self: KafkaSide, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+    def acting(self: KafkaSide, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         refused = write(self, steps, deadline)
-        world.in_kafka({0: 70})
+        action()
         return refused
 
-    with monkeypatch.context() as patched:
-        patched.setattr(KafkaSide, "write", and_another)
-        assert world("--to", "kafka") == 1
-    assert "t-0        written; 70 stands there now" in world.out
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--to", "kafka", "--from-file", ""),
-        ("--to", "kafka", "--backup", ""),
-        ("--to", "kafka", "--config", ""),
-        ("--rollback", ""),
-        ("--export", "kafka", "--output", ""),
-    ],
-)
-def test_an_empty_name_of_a_file_is_none_that_is_left_out(world: World, options: Sequence[str]) -> None:
-    world.in_zookeeper({0: 50})
-    assert world(*options) == 2
-    assert f"{options[-2]} names no file" in world.err
-    assert world.kafkas() == {}
+    monkeypatch.setattr(KafkaSide, "write", acting)
 
 
 def test_an_answer_that_is_lost_is_looked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.in_zookeeper({0: 50})
-    write = KafkaSide.write
-
-    def lose(self: KafkaSide, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
-        write(self, steps, deadline)
-        raise BrokerUnavailableError("the answer is lost")
-
     with monkeypatch.context() as losing:
-        losing.setattr(KafkaSide, "write", lose)
+        after_writes(losing, Mock(side_effect=BrokerUnavailableError("the answer is lost")))
         assert world("--to", "kafka") == 0
     assert world.kafkas() == {0: 50}
+
+
+def test_an_offset_overwritten_at_once_counts_as_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.in_zookeeper({0: 50})
+    with monkeypatch.context() as overwriting:
+        after_writes(overwriting, lambda: world.in_kafka({0: 70}))
+        assert world("--to", "kafka") == 1
+    assert "t-0        written; 70 stands there now" in world.out
 
 
 def test_ctrl_c_lists_the_written_and_unwritten_offsets(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,7 +357,7 @@ def test_offsets_leave_and_come_as_the_java_tools_csv(world: World) -> None:
     assert world.out == "t,0,50\nt,2,70\n"
     assert world("--export", "zookeeper", "--with-group", "--topic", "t:2", "--output", "out.csv") == 0
     assert Path("out.csv").read_text() == "g,t,2,70\n"
-    Path("in.csv").write_text("g,t,0,60\ng,t,9,1\nother,t,1,1\n")
+    Path("in.csv").write_text("g,t,0,60\ng,t,9,1\nother,t,1,1\n", encoding="utf-8-sig")  # as Windows' tools write
     world.in_kafka({3: 99})
     assert world("--to", "kafka", "--from-file", "in.csv") == 0
     assert world.kafkas() == {0: 60, 3: 99}
@@ -446,7 +365,7 @@ def test_offsets_leave_and_come_as_the_java_tools_csv(world: World) -> None:
     assert "t-3" not in world.out
 
 
-def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> None:
+def test_what_went_wrong_is_said_and_not_that_time_was_over() -> None:
     looks: Iterator[list[Any]] = iter([[]])
 
     def brokers(_: Deadline) -> list[Endpoint]:
@@ -455,13 +374,7 @@ def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> Non
         raise RegistryUnavailableError("no answer in time")  # which is what a spent deadline makes of ZooKeeper
 
     with pytest.raises(NoBrokersError, match="no broker is registered"):
-        KafkaSide("g", brokers, world.channel, lambda _: []).members(Deadline(0.3))
-
-
-def test_a_byte_order_mark_is_no_part_of_a_topic(world: World) -> None:
-    Path("in.csv").write_text("t,0,50\n", encoding="utf-8-sig")
-    assert world("--to", "kafka", "--from-file", "in.csv") == 0
-    assert world.kafkas() == {0: 50}
+        KafkaSide("g", brokers, Mock(), lambda _: []).members(Deadline(0.3))
 
 
 def test_an_export_leaves_nothing_out_in_silence(world: World) -> None:
@@ -491,26 +404,32 @@ def test_nothing_to_move_is_exit_code_3_and_nothing_to_change_0(world: World) ->
         (["--verify", "--topic", "t:x"], "'x' is no partition"),
         (["--rollback", "f", "--ahead", "skip"], "--ahead goes with --to only"),
         (["--to", "kafka", "--wait", "1"], "--wait goes with --verify only"),
+        # an empty name of a file is not taken as none
+        *(
+            (["--to", "kafka", option, ""], f"{option} names no file")
+            for option in ("--from-file", "--backup", "--config")
+        ),
+        (["--rollback", ""], "--rollback names no file"),
+        (["--export", "kafka", "--output", ""], "--output names no file"),
     ],
 )
-def test_options_that_do_not_go_together_are_named(world: World, arguments: list[str], says: str) -> None:
+def test_wrong_usage_is_told_and_writes_nothing(world: World, arguments: list[str], says: str) -> None:
+    world.in_zookeeper({0: 50})
     assert world(*arguments) == 2
     assert says in world.err
-
-
-def test_where_the_group_is_must_be_said(world: World) -> None:
-    assert world.run("migrate", "g", "--verify") == 2
-    assert "--zookeeper or --config" in world.err
+    assert world.kafkas() == {}
 
 
 def test_a_properties_file_says_where_and_as_whom(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert world.run("migrate", "g", "--verify") == 2
+    assert "--zookeeper or --config" in world.err
     configs: list[ConsumerConfig] = []
 
-    def group(config: ConsumerConfig, _: float) -> FakeGroup:
+    def group(config: ConsumerConfig, timeout: float) -> MigratedGroup:
         configs.append(config)
-        return FakeGroup(world, config)
+        return MigratedGroup(ConsumerConfig(zookeeper_connect=world.cluster.zookeeper_connect, group_id="g"), timeout)
 
     monkeypatch.setattr(migrate, "MigratedGroup", group)
     file = tmp_path / "c.properties"
@@ -524,43 +443,6 @@ def test_a_properties_file_says_where_and_as_whom(
     assert "is for 'g', and 'h' is asked for" in world.err
     assert world.run("migrate", "g", "--config", "nowhere", "--verify") == 1
     assert "nowhere" in world.err
-
-
-def test_a_file_that_knows_the_brokers_alone_is_refused(world: World, tmp_path: Path) -> None:
-    file = tmp_path / "c.properties"
     file.write_text("group.coordination=kafka\nbootstrap.servers=a:9092\n")
-    assert world.run("migrate", "g", "--config", str(file), "--verify") == 1
+    assert world.run(*verify) == 1
     assert "zookeeper.connect: is missing" in world.err
-
-
-@pytest.mark.parametrize("deleted", [False, True], ids=["as it was", "deleted before"])
-def test_offsets_written_to_a_long_empty_group_expire_with_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deleted: bool
-) -> None:
-    """The migration guide warns of this: the coordinator counts since the group became empty, even for new offsets."""
-    monkeypatch.chdir(tmp_path)
-    clock = ManualClock()
-    with FakeCluster(clock=clock, offsets_retention=1000.0) as kafka:
-        kafka.create_topic("t", PARTITIONS)
-        former = Target(kafka.address(0), True, NEWEST, group="g")
-        try:
-            member = former.member()
-            former.stable(member)
-            assert (member.commit({("t", 0): 40}), member.leave()) == ([0], 0)
-            clock.advance(990.0)
-            if deleted:
-                (answer,) = former.ask("DeleteGroups", {"groups_names": ["g"]})["results"]
-                assert answer["error_code"] == 0
-        finally:
-            former.close()
-        world = World(kafka, capsys)
-        monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(world, config))
-        world.in_zookeeper({0: 50, 1: 60})
-        assert world("--to", "kafka") == 0
-        assert world.kafkas() == {0: 50, 1: 60}
-        clock.advance(10.0)
-        assert world.kafkas() == ({0: 50, 1: 60} if deleted else {})
-
-
-def test_an_entry_knows_whether_it_is_a_position() -> None:
-    assert [StoreEntry(-1).valid, StoreEntry(0).valid, StoreEntry(None, "x").valid] == [None, 0, None]

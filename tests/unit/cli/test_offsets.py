@@ -16,7 +16,6 @@ from tests.timing import scaled
 from tests.unit.cli.command_line import CommandLine
 from zkconsumer import cli
 from zkconsumer.core.registration import CONFLICT_KEY
-from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.offsets import group_offsets_admin
 from zkconsumer.operations.offset_writer import OffsetRun, OwnedZooKeeperSide
 from zkconsumer.testing import FakeCluster, ManualClock
@@ -118,13 +117,6 @@ def test_a_reset_keeps_what_it_overwrites(world: World) -> None:
     assert world.offsets() == ["50", "50", "50"]
     assert world("undo", file, "--execute") == 0, world.err
     assert world.offsets() == ["+10", "20"]
-
-
-def test_zero_is_an_offset(world: World) -> None:
-    """It was taken for a missing option."""
-    world.put(10)
-    assert world("reset", "g", "--all-topics", "--to-offset", "0", "--execute") == 0, world.err
-    assert world.offsets() == ["0"]
 
 
 def test_a_group_in_kafka_is_reset_without_zookeeper(world: World) -> None:
@@ -264,32 +256,6 @@ def test_impatient_signals_do_not_hide_what_was_written(world: World, monkeypatc
     assert "1 written, 1 not written, 1 unknown (it was interrupted)" in world.err
     assert f"offsets undo {world.undo_files()[0]}" in world.err
     assert world.offsets() == ["3", "10", "10"]
-
-
-def test_zookeeper_is_lost_in_the_middle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_offsets_admin, "BATCH", 1)
-    away = False
-
-    def lose(number: int) -> None:
-        nonlocal away
-        if number == 2:
-            away = True
-            raise RegistryUnavailableError("ZooKeeper is away")
-
-    read = OwnedZooKeeperSide.read
-
-    def fail(self: OwnedZooKeeperSide, *arguments: Any) -> Any:
-        if away:
-            raise RegistryUnavailableError("ZooKeeper is away")
-        return read(self, *arguments)
-
-    before_write(monkeypatch, lose)
-    monkeypatch.setattr(OwnedZooKeeperSide, "read", fail)
-    world.put(10, 10, 10)
-    assert world("reset", "g", "--all-topics", "--to-offset", "3", "--execute", timeout=2.0) == 1
-    assert "1 written, 1 not written, 1 unknown (ZooKeeper is away)" in world.err
-    assert "unknown: ZooKeeper is away" in world.err
-    assert "offsets undo" in world.err
 
 
 def test_an_owner_that_does_not_follow_is_listed(world: World) -> None:

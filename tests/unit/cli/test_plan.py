@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.documents import DOCS
 from tests.group_snapshots import group_snapshot
-from zkconsumer.cli import main
+from tests.unit.cli.command_line import Printed, printed
 from zkconsumer.operations.snapshot_file import write_snapshots
 
 LOGS = {f"t:{n}": (0, 10) for n in range(4)}
@@ -20,6 +21,11 @@ ON_PAPER: dict[str, Any] = {
     "topics": {"events": 12},
     "members": [{"host": "web", "count": 10, "streams": 1}, {"id": "group_batch", "subscription": {"events": 2}}],
 }
+
+
+@pytest.fixture
+def plan(capsys: pytest.CaptureFixture[str]) -> Printed:
+    return partial(printed, capsys, "plan")
 
 
 @pytest.fixture
@@ -39,9 +45,8 @@ def paper(tmp_path: Path) -> Any:
     return write
 
 
-def test_the_report_says_what_moves(snapshot_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "g", "--leave", "g_b", "--partitions", "t:+1", "--from", snapshot_file]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_report_says_what_moves(snapshot_file: str, plan: Printed) -> None:
+    lines = plan("g", "--leave", "g_b", "--partitions", "t:+1", "--from", snapshot_file).splitlines()
     assert lines[0] == "Group g, g_b leaves, t gets 1 partitions more; strategy range."
     assert "2 of 4 partitions move, 2 stay, 1 are new." in lines
     assert any(line.split() == ["t", "2", "g_b-0", "g_a-0"] for line in lines)
@@ -50,34 +55,30 @@ def test_the_report_says_what_moves(snapshot_file: str, capsys: pytest.CaptureFi
     assert any(line.split()[:2] == ["range", "yes"] for line in lines)
 
 
-def test_json_has_moves_pauses_and_strategies(snapshot_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "g", "--kill", "g_b", "--from", snapshot_file, "--format", "json"]) == 0
-    made = json.loads(capsys.readouterr().out)
+def test_json_has_moves_pauses_and_strategies(snapshot_file: str, plan: Printed) -> None:
+    made = json.loads(plan("g", "--kill", "g_b", "--from", snapshot_file, "--format", "json"))
     assert made["moves"][0] == {"topic": "t", "partition": 2, "from": "g_b-0", "to": "g_a-0"}
     assert made["pauses"][0]["whose"] == "g_b, which dies"
     assert {one["strategy"] for one in made["strategies"]} >= {"range", "average", "consistent-hash"}
-    assert main(["plan", "g", "--kill", "g_b", "--from", snapshot_file, "--format", "csv"]) == 0
-    assert capsys.readouterr().out == "TOPIC,PARTITION,FROM,TO\nt,2,g_b-0,g_a-0\nt,3,g_b-0,g_a-0\n"
+    rows = plan("g", "--kill", "g_b", "--from", snapshot_file, "--format", "csv")
+    assert rows == "TOPIC,PARTITION,FROM,TO\nt,2,g_b-0,g_a-0\nt,3,g_b-0,g_a-0\n"
 
 
-def test_a_group_on_paper(paper: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_on_paper(paper: Any, plan: Printed) -> None:
     file = paper(ON_PAPER)
-    assert main(["plan", "--registrations", file, "--join", "web-11:2", "--format", "json"]) == 0
-    made = json.loads(capsys.readouterr().out)
+    made = json.loads(plan("--registrations", file, "--join", "web-11:2", "--format", "json"))
     assert (made["group"], made["joined"], len(made["idle"])) == ("group", ["group_web-11"], 2)
-    assert main(["plan", "--registrations", file]) == 0
-    assert "Note: the file names no strategy, so this is range." in capsys.readouterr().out
+    assert "Note: the file names no strategy, so this is range." in plan("--registrations", file)
     file = paper({**ON_PAPER, "strategy": "average"})
-    assert main(["plan", "--registrations", file, "--strategy", "average-by-circle"]) == 0
-    said = capsys.readouterr().out
+    said = plan("--registrations", file, "--strategy", "average-by-circle")
     assert "all members use average-by-circle; strategy average-by-circle." in said
     assert "Note" not in said
 
 
-def test_the_file_of_the_docs_is_a_group(paper: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_of_the_docs_is_a_group(paper: Any, plan: Printed) -> None:
     (text,) = re.findall(r"```json\n(.*?)```", (DOCS / "explain.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert main(["plan", "--registrations", paper(text), "--join", "web-11"]) == 0
-    assert capsys.readouterr().out.startswith("Group group, web-11 joins; strategy range.")
+    said = plan("--registrations", paper(text), "--join", "web-11")
+    assert said.startswith("Group group, web-11 joins; strategy range.")
 
 
 WRONG = [
@@ -101,31 +102,22 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("document", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_a_wrong_file_names_the_place(
-    document: object, said: str, paper: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_file_names_the_place(document: object, said: str, paper: Any, plan: Printed) -> None:
     file = paper(document)
-    assert main(["plan", "--registrations", file]) == 1
-    error = capsys.readouterr().err
+    error = plan("--registrations", file, code=1, err=True)
     assert file in error
     assert said in error
 
 
-def test_a_plan_needs_a_group_or_a_file(snapshot_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--registrations", "none.json"]) == 1
-    assert "none.json: cannot be read" in capsys.readouterr().err
-    assert main(["plan", "--join", "c"]) == 1
-    assert "--registrations FILE" in capsys.readouterr().err
-    assert main(["plan", "--registrations", "x", "--from", snapshot_file]) == 1
-    assert "goes without --from" in capsys.readouterr().err
+def test_a_plan_needs_a_group_or_a_file(snapshot_file: str, plan: Printed) -> None:
+    assert "none.json: cannot be read" in plan("--registrations", "none.json", code=1, err=True)
+    assert "--registrations FILE" in plan("--join", "c", code=1, err=True)
+    assert "goes without --from" in plan("--registrations", "x", "--from", snapshot_file, code=1, err=True)
 
 
 @pytest.mark.parametrize(
     ("flag", "value"),
     [("--join", "c:0x"), ("--join", ":2"), ("--join", "a/b"), ("--partitions", "4"), ("--partitions", "t:+0")],
 )
-def test_a_change_of_wrong_form_is_wrong_usage(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as failed:
-        main(["plan", "g", flag, value])
-    assert failed.value.code == 2
-    assert "write" in capsys.readouterr().err
+def test_a_change_of_wrong_form_is_wrong_usage(flag: str, value: str, plan: Printed) -> None:
+    assert "write" in plan("g", flag, value, code=2, err=True)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.group_snapshots import NOW, group_snapshot
-from zkconsumer import cli
-from zkconsumer.cli import timeline
+from tests.unit.cli.command_line import Printed, printed
 from zkconsumer.cli.source_arguments import moment_argument
+from zkconsumer.cli.timeline import add_arguments
 from zkconsumer.operations.group_snapshot import BrokersGroup, GroupSnapshot
 from zkconsumer.operations.snapshot_file import write_snapshots
+
+
+@pytest.fixture
+def timeline(capsys: pytest.CaptureFixture[str]) -> Printed:
+    return partial(printed, capsys, "timeline")
 
 
 def saved(folder: Path, *snapshots: GroupSnapshot) -> list[str]:
@@ -26,53 +32,40 @@ def saved(folder: Path, *snapshots: GroupSnapshot) -> list[str]:
     return options
 
 
-def test_files_are_shown_as_text_and_as_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_shown_as_text_and_as_json_lines(tmp_path: Path, timeline: Printed) -> None:
     options = saved(tmp_path, group_snapshot({"g_a": {"t": 1}}, {"t:0": "g_a-0"}, {"t:0": 5}, {"t:0": (0, 9)}))
-    assert cli.main(["timeline", "g", *options]) == 0
-    shown = capsys.readouterr().out
-    assert "joined                g_a (t x 1)" in shown
-    assert "rebalance: cause: g_a joined; 10.000 s" in shown
-    assert cli.main(["timeline", "g", *options, "--format", "json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    text = timeline("g", *options)
+    assert "joined                g_a (t x 1)" in text
+    assert "rebalance: cause: g_a joined; 10.000 s" in text
+    lines = [json.loads(line) for line in timeline("g", *options, "--format", "json").splitlines()]
     assert [one["type"] for one in lines] == ["event", "event", "event", "rebalance"]
     assert lines[-1]["last"] == "g_a-0"
-    assert cli.main(["timeline", "g", *options, "--since", "2023-11-14T22:13:16Z"]) == 0
-    assert capsys.readouterr().out == ""
+    assert timeline("g", *options, "--since", "2023-11-14T22:13:16Z") == ""
 
 
-def test_an_unknown_group_is_an_error_that_names_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = saved(tmp_path, group_snapshot({"g_a": {"t": 1}}, group="billing"))
-    assert cli.main(["timeline", "biling", *options]) == 1
-    assert "billing" in capsys.readouterr().err
-
-
-def test_a_brokers_group_in_one_look_has_no_past(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_brokers_group_in_one_look_has_no_past(tmp_path: Path, timeline: Printed) -> None:
     options = saved(tmp_path, GroupSnapshot("g", NOW, bootstrap="b:9092", brokers_group=BrokersGroup("Stable")))
-    assert cli.main(["timeline", "g", *options]) == 0
-    assert "give several snapshots with --from" in capsys.readouterr().err
+    assert "give several snapshots with --from" in timeline("g", *options, err=True)
 
 
-def test_following_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_a_file_is_refused(tmp_path: Path, timeline: Printed) -> None:
     options = saved(tmp_path, group_snapshot({"g_a": {"t": 1}}))
-    assert cli.main(["timeline", "g", *options, "--follow"]) == 1
-    assert "--follow" in capsys.readouterr().err
-    assert cli.main(["timeline", "g", "--bootstrap-server", "127.0.0.1:1", "--follow"]) == 1
-    assert "--zookeeper" in capsys.readouterr().err
-    assert cli.main(["timeline", "a/b", "--zookeeper", "127.0.0.1:1", "--follow"]) == 1
-    assert "GROUP" in capsys.readouterr().err
+    assert "--follow" in timeline("g", *options, "--follow", code=1, err=True)
+    assert "--zookeeper" in timeline("g", "--bootstrap-server", "127.0.0.1:1", "--follow", code=1, err=True)
+    assert "GROUP" in timeline("a/b", "--zookeeper", "127.0.0.1:1", "--follow", code=1, err=True)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "5", "10 m", "-5m", "99999999999999d", "2026-13-01"])
 def test_a_time_that_is_none_is_refused(text: str) -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    timeline.add_arguments(parser)
+    add_arguments(parser)
     with pytest.raises((argparse.ArgumentError, SystemExit)):
         parser.parse_args(["g", f"--since={text}"])
 
 
 def test_since_takes_ages_and_times() -> None:
     parser = argparse.ArgumentParser()
-    timeline.add_arguments(parser)
+    add_arguments(parser)
     assert parser.parse_args(["g", "--since", "2023-11-14T22:13:20+00:00"]).since == NOW
     assert parser.parse_args(["g", "--since", "2023-11-14T22:13:20"]).since == NOW
     earlier, later = (parser.parse_args(["g", "--since", text]).since for text in ("2h", "3m"))

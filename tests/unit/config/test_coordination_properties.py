@@ -36,18 +36,11 @@ def test_with_the_brokers_no_zookeeper_is_needed() -> None:
     assert ConsumerConfig({**KAFKA, "bootstrap.servers": None, "zookeeper.connect": "zk"}).bootstrap_addresses == ()
 
 
-def test_a_member_on_both_sides_of_a_migration_may_share() -> None:
-    both: dict[str, Any] = {"group.migration": True, "zookeeper.connect": "zk", "share.partitions": True}
-    assert ConsumerConfig({**KAFKA, **both}).share_partitions
-
-
-def test_broadcasting_members_cannot_share_partitions() -> None:
-    properties: dict[str, Any] = {
-        "zookeeper.connect": "zk",
-        "group.id": "g",
-        "consumer.id": "c",
-        "share.partitions": True,
-    }
+def test_all_members_but_broadcasting_ones_may_share() -> None:
+    """Also a member on both sides of a migration."""
+    properties: dict[str, Any] = {"zookeeper.connect": "zk", "consumer.id": "c", "share.partitions": True}
+    assert ConsumerConfig({**KAFKA, **properties, "group.migration": True}).share_partitions
+    properties["group.id"] = "g"
     assert ConsumerConfig(properties).share_partitions
     with pytest.raises(ConfigException, match="share.partitions: has no meaning"):
         ConsumerConfig({**properties, "message.model": "broadcasting"})
@@ -101,16 +94,16 @@ def test_a_brokers_groups_property_warns_with_zookeeper(name: str, value: Any, m
     assert meant in str(seen[0].message)
 
 
-def named(strategy: str) -> list[str]:
-    config = ConsumerConfig({**KAFKA, "partition.assignment.strategy": strategy})
-    return [one.name for one in assignors(config, ConsumerId("g_c"), lambda _: 1)]
-
-
 def test_the_longest_pause_fits_the_shortest_session() -> None:
     """Several tries fit into the shortest session that brokers allow."""
     config = ConsumerConfig({"group.id": "g", "group.coordination": "kafka", "bootstrap.servers": "h:1"})
     session_of_brokers = 6.0  # group.min.session.timeout.ms
     assert member_settings(config).backoff_max * 4 < session_of_brokers
+
+
+def named(strategy: str) -> list[str]:
+    config = ConsumerConfig({**KAFKA, "partition.assignment.strategy": strategy})
+    return [one.name for one in assignors(config, ConsumerId("g_c"), lambda _: 1)]
 
 
 def test_strategies_are_offered_in_the_order_given() -> None:

@@ -18,6 +18,7 @@ from zkconsumer.errors import ConfigException
 
 LEAST = {"zookeeper.connect": "zk:2181", "group.id": "g"}
 PLAIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ann" password="hunter2";'
 
 
@@ -75,15 +76,8 @@ def test_name_and_password_come_from_either_place(given: dict[str, Any], expecte
         (PLAIN, "sasl.username"),
         ({**PLAIN, "sasl.username": "ann"}, "sasl.password"),
         ({**PLAIN, "sasl.jaas.config": "a.B required username=x;"}, "sasl.username"),
-        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "sasl.oauthbearer.token.provider"),
-        (
-            {
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "OAUTHBEARER",
-                "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
-            },
-            "sasl.oauthbearer.token.endpoint.url",
-        ),
+        (OAUTH, "sasl.oauthbearer.token.provider"),
+        ({**OAUTH, "sasl.oauthbearer.token.endpoint.url": "https://idp/token"}, "sasl.oauthbearer.token.endpoint.url"),
         ({"ssl.ca.location": "a", "ssl.truststore.location": "b"}, "ssl.truststore.location"),
         ({"ssl.certificate.location": "a", "ssl.keystore.location": "b"}, "ssl.keystore.location"),
         ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type"),

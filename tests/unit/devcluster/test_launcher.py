@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.values import present
 from zkconsumer.devcluster.server_process import Launched
 
 # Starts one sleeping child under a launcher, says its process id, and waits for input that never comes.
@@ -47,8 +48,12 @@ def sleeper(tmp_path: Path) -> Iterator[Launched]:
     assert launched.wait(scaled(10))
 
 
-@pytest.mark.parametrize("options", [[], ["fork"]], ids=["alone", "with a forked child that holds the pipe open"])
-def test_a_killed_owner_takes_process_and_directory_along(tmp_path: Path, options: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "suspended"),
+    [([], False), ([], True), (["fork"], False)],
+    ids=["alone", "suspended", "with a forked child that holds the pipe open"],
+)
+def test_a_killed_owner_takes_process_and_directory_along(tmp_path: Path, options: list[str], suspended: bool) -> None:
     directory = tmp_path / "cluster"
     directory.mkdir()
     with subprocess.Popen(
@@ -57,27 +62,14 @@ def test_a_killed_owner_takes_process_and_directory_along(tmp_path: Path, option
         stdout=subprocess.PIPE,
         text=True,
     ) as owner:
-        assert owner.stdout is not None
-        child = int(owner.stdout.readline())
+        child = int(present(owner.stdout).readline())
         assert exists(child)
+        if suspended:
+            os.kill(child, signal.SIGSTOP)
         owner.kill()
         owner.wait(scaled(10))
         eventually(lambda: not exists(child), 10, "the end of the child")
         eventually(lambda: not directory.exists(), 10, "the removal of its directory")
-
-
-def test_a_suspended_process_ends_with_its_owner_too(tmp_path: Path) -> None:
-    directory = tmp_path / "cluster"
-    directory.mkdir()
-    with subprocess.Popen(
-        [sys.executable, "-c", _OWNER, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as owner:
-        assert owner.stdout is not None
-        child = int(owner.stdout.readline())
-        os.kill(child, signal.SIGSTOP)
-        owner.kill()
-        owner.wait(scaled(10))
-        eventually(lambda: not exists(child), 10, "the end of the child")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
@@ -99,7 +91,6 @@ def test_signals_reach_the_process(sleeper: Launched) -> None:
 
 
 def test_output_to_a_descriptor_ends_with_the_process(tmp_path: Path) -> None:
-    """Output goes to the given descriptor, whose other end is closed with the process."""
     reading, writing = os.pipe()
     launched = Launched(["sh", "-c", "echo out; echo error >&2"], tmp_path / "log", output=writing)
     os.close(writing)

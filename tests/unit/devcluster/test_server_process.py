@@ -111,19 +111,14 @@ def test_a_given_port_that_is_taken_is_said_so() -> None:
         server.close()
 
 
-def test_a_failed_start_quotes_the_servers_log() -> None:
-    server = PythonServer("broken")
-    with pytest.raises(ServerStartError, match="the disk is on fire"):
-        server.start(scaled(10))
-    assert not server.running
-    server.close()
-
-
-def test_a_server_that_is_not_ready_in_time_is_killed() -> None:
-    """A server that is not ready in time raises an error and does not stay."""
-    server = PythonServer("slow")
-    with pytest.raises(ServerStartError, match="not ready in time"):
-        server.start(0.5)
+@pytest.mark.parametrize(
+    ("mood", "seconds", "words"), [("broken", scaled(10), "the disk is on fire"), ("slow", 0.5, "not ready in time")]
+)
+def test_a_server_that_fails_to_start_does_not_stay(mood: str, seconds: float, words: str) -> None:
+    """The error quotes the server's log."""
+    server = PythonServer(mood)
+    with pytest.raises(ServerStartError, match=words):
+        server.start(seconds)
     assert not server.running
     server.close()
 
@@ -134,21 +129,17 @@ def test_a_server_that_ignores_a_polite_request_is_killed() -> None:
         assert not server.running
 
 
-def test_a_suspended_server_can_be_stopped() -> None:
+def test_a_suspended_server_can_be_resumed_and_stopped() -> None:
     with PythonServer() as server:
+        server.suspend()
+        server.resume()
+        eventually(lambda: accepts(server.port), 10, "an answer")
         server.suspend()
         assert server.running
         server.stop(scaled(10))
         assert not server.running
         with pytest.raises(RuntimeError):
             server.suspend()
-
-
-def test_a_resumed_server_goes_on() -> None:
-    with PythonServer() as server:
-        server.suspend()
-        server.resume()
-        eventually(lambda: accepts(server.port), 10, "an answer")
 
 
 def test_a_forked_child_that_exits_leaves_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:

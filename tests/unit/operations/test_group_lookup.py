@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 
 import pytest
 
-from tests.group_snapshots import group_snapshot
+from tests.group_snapshots import Snapshots, group_snapshot
 from tests.timing import scaled
 from zkconsumer.errors import ChrootMissingError
 from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
@@ -88,65 +89,50 @@ def test_advice_about_a_chroot(chroot: str, here: Root | None, others: Mapping[s
     assert chroot_text("h:1", chroot, here, others) == text
 
 
-class Source:
-    def __init__(self, snapshot: GroupSnapshot) -> None:
-        self._snapshot = snapshot
-
-    def groups(self) -> list[str]:
-        return ["orders1"]
-
-    def snapshot(self, group: str, *, message_times: bool = False) -> GroupSnapshot:
-        return self._snapshot
-
-    def history(self, group: str) -> list[GroupSnapshot]:
-        return [self._snapshot]
-
-    def close(self) -> None:
-        pass
-
-
 def test_a_known_group_is_returned() -> None:
     known = group_snapshot(members={"g_h-1": {"t": 1}})
-    assert require_group(Source(known), "g") is known
+    assert require_group(Snapshots(known), "g") is known
 
 
 def test_a_group_nobody_could_look_up_is_no_error() -> None:
     doubtful = GroupSnapshot("g", 1, problems=(Problem("brokers", "away"),))
-    assert require_group(Source(doubtful), "g") is doubtful
-
-
-def test_another_chroot_counts_more_than_missing_brokers() -> None:
-    with FakeZooKeeperServer() as server:
-        server.zookeeper.put("/kafka/brokers/ids/0", BROKER)
-        server.zookeeper.put("/kafka/consumers/g")
-        server.zookeeper.put("/consumers/h")
-        source = LiveSource(ClusterConnection(command_config(server.connect, None)[0], scaled(5.0)))
-        try:
-            with pytest.raises(UnknownGroupError, match=f"It is there with --zookeeper {server.connect}/kafka."):
-                require_group(source, "g")
-            (problem,) = require_group(source, "h").problems
-            assert problem.why.endswith(f"There are some with --zookeeper {server.connect}/kafka.")
-        finally:
-            source.close()
+    assert require_group(Snapshots(doubtful), "g") is doubtful
 
 
 def test_an_unknown_group_is_an_error() -> None:
     with pytest.raises(UnknownGroupError, match="Did you mean .orders1."):
-        require_group(Source(GroupSnapshot("orders2", 1)), "orders2")
+        require_group(Snapshots(GroupSnapshot("orders1", 1)), "orders2")
 
 
-@pytest.mark.parametrize("given", ["", "/kafka/kafka", "/kafka/kafka2"])
-def test_the_right_chroot_is_found(given: str) -> None:
-    with FakeZooKeeperServer() as server:
-        server.zookeeper.put("/kafka/brokers/ids/0", BROKER)
-        server.zookeeper.put("/kafka/consumers/g")
-        server.zookeeper.put("/kafka/kafka2")
-        connection = ClusterConnection(command_config(server.connect + given, None)[0], scaled(5.0))
-        source = LiveSource(connection)
-        try:
-            assert source.chroot_advice("g") == f"It is there with --zookeeper {server.connect}/kafka."
-            if given == "/kafka/kafka":
-                with pytest.raises(ChrootMissingError, match=f"--zookeeper {server.connect}/kafka$"):
-                    source.snapshot("g")
-        finally:
-            source.close()
+@pytest.fixture
+def server() -> Iterator[FakeZooKeeperServer]:
+    """Brokers and the group ``g`` are in the chroot ``/kafka``, and the group ``h`` beside it."""
+    with FakeZooKeeperServer() as made:
+        made.zookeeper.put("/kafka/brokers/ids/0", BROKER)
+        made.zookeeper.put("/kafka/consumers/g")
+        made.zookeeper.put("/kafka/kafka2")
+        made.zookeeper.put("/consumers/h")
+        yield made
+
+
+@contextmanager
+def source_in(server: FakeZooKeeperServer, chroot: str) -> Iterator[LiveSource]:
+    with closing(LiveSource(ClusterConnection(command_config(server.connect + chroot, None)[0], scaled(5.0)))) as made:
+        yield made
+
+
+def test_another_chroot_counts_more_than_missing_brokers(server: FakeZooKeeperServer) -> None:
+    with source_in(server, "") as source:
+        with pytest.raises(UnknownGroupError, match=f"It is there with --zookeeper {server.connect}/kafka."):
+            require_group(source, "g")
+        (problem,) = require_group(source, "h").problems
+        assert problem.why.endswith(f"There are some with --zookeeper {server.connect}/kafka.")
+
+
+@pytest.mark.parametrize("chroot", ["", "/kafka/kafka", "/kafka/kafka2"])
+def test_the_right_chroot_is_found(server: FakeZooKeeperServer, chroot: str) -> None:
+    with source_in(server, chroot) as source:
+        assert source.chroot_advice("g") == f"It is there with --zookeeper {server.connect}/kafka."
+        if chroot == "/kafka/kafka":
+            with pytest.raises(ChrootMissingError, match=f"--zookeeper {server.connect}/kafka$"):
+                source.snapshot("g")

@@ -83,14 +83,26 @@ def test_a_rewritten_offset_is_no_movement() -> None:
     assert minutes(*looks) == 5
 
 
-def test_a_moved_offset_begins_anew() -> None:
-    assert minutes(seen(0), seen(4, offset=6, written=4)) == 0
-    assert minutes(seen(0), seen(4, offset=6, written=1)) == 3
-    assert minutes(seen(0), seen(4, offset=6, written=4), seen(9, offset=6, written=4)) == 5
+BLIND = [seen(3, logs={}), seen(4, offsets={}), seen(5, owners={}, problems=(Problem("ZooKeeper z", "away"),))]
 
 
-def test_another_owner_begins_anew() -> None:
-    assert minutes(seen(0), seen(5, thread="g_b-0", claimed=4, written=-60)) == 1
+@pytest.mark.parametrize(
+    ("snapshots", "expected"),
+    [
+        pytest.param([seen(0), seen(4, offset=6, written=4)], 0, id="moved just now"),
+        pytest.param([seen(0), seen(4, offset=6, written=1)], 3, id="moved between"),
+        pytest.param([seen(0), seen(4, offset=6, written=4), seen(9, offset=6, written=4)], 5, id="moved once"),
+        pytest.param([seen(0), seen(5, thread="g_b-0", claimed=4, written=-60)], 1, id="another owner"),
+        # a producer may send a message with an old time; nothing waited a minute ago, so nothing stands still for long
+        pytest.param([seen(0, end=5), seen(1, came=-60)], 1, id="an idle look"),
+        pytest.param([seen(0, end=5), seen(1, came=-60), seen(6, came=-60)], 6, id="since an idle look"),
+        pytest.param([seen(0, written=0), *BLIND, seen(6, written=6)], 6, id="looks that tell nothing"),
+        pytest.param([seen(0), seen(3, logs={}, offset=6), seen(6, offset=6, written=6)], 0, id="moved unseen"),
+        pytest.param([seen(0), seen(3, owners={})], None, id="released"),
+    ],
+)
+def test_what_several_looks_tell(snapshots: list[GroupSnapshot], expected: float | None) -> None:
+    assert minutes(*snapshots) == expected
 
 
 def test_movement_is_told_by_our_clock() -> None:
@@ -101,28 +113,12 @@ def test_movement_is_told_by_our_clock() -> None:
     assert minutes(*looks, *still) == 6
 
 
-def test_an_idle_look_corrects_the_time_of_a_message() -> None:
-    """A producer may send a message with an old time. Nothing waited a minute ago, so nothing stands still for long."""
-    assert minutes(seen(0, end=5), seen(1, came=-60)) == 1
-    assert minutes(seen(0, end=5), seen(1, came=-60), seen(6, came=-60)) == 6
-
-
 def test_a_clock_that_is_set_back_hides_no_standstill() -> None:
     """Bug: after a step back by an hour, an owner that had just stopped looked healthy for an hour."""
     assert minutes(seen(0), seen(-60, written=-70), seen(-55, written=-70)) == 5
     blind: dict[str, Any] = {"offsets": {}, "kafka_offsets": {T0: KafkaOffset(5)}, "came": None}
     assert minutes(seen(0, **blind), seen(-60, **blind), seen(-55, **blind)) == 5
     assert minutes(seen(0, end=5), seen(-60, written=-90), seen(-55, written=-90)) == 5
-
-
-def test_a_look_that_tells_nothing_changes_nothing() -> None:
-    blind = [seen(3, logs={}), seen(4, offsets={}), seen(5, owners={}, problems=(Problem("ZooKeeper z", "away"),))]
-    assert minutes(seen(0, written=0), *blind, seen(6, written=6)) == 6
-    assert minutes(seen(0), seen(3, logs={}, offset=6), seen(6, offset=6, written=6)) == 0
-
-
-def test_a_released_partition_is_forgotten() -> None:
-    assert minutes(seen(0), seen(3, owners={})) is None
 
 
 def test_a_changed_note_is_movement() -> None:
@@ -137,16 +133,7 @@ def test_a_changed_note_is_movement() -> None:
 
 
 def test_a_group_of_the_brokers_is_told_by_two_looks() -> None:
-    member = BrokersMember("m-1", "app", "/h", assignment=(T0,), topics=("t",))
-    looks = [
-        seen(
-            at,
-            members={},
-            owners={},
-            offsets={},
-            kafka_offsets={T0: KafkaOffset(5)},
-            brokers_group=BrokersGroup("Stable", members=(member,)),
-        )
-        for at in (0, 15)
-    ]
+    group = BrokersGroup("Stable", members=(BrokersMember("m-1", "app", "/h", assignment=(T0,), topics=("t",)),))
+    nodes: dict[str, Any] = {"members": {}, "owners": {}, "offsets": {}}
+    looks = [seen(at, **nodes, kafka_offsets={T0: KafkaOffset(5)}, brokers_group=group) for at in (0, 15)]
     assert minutes(*looks) == 15

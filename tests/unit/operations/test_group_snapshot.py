@@ -12,7 +12,6 @@ from zkconsumer.operations.group_snapshot import (
     BrokersMember,
     KafkaOffset,
     NoteSummary,
-    OffsetNode,
 )
 
 T0 = TopicPartition("t", 0)
@@ -61,10 +60,6 @@ def test_a_note_in_kafka_counts_with_kafkas_offset() -> None:
 def test_zookeepers_offset_counts_before_kafkas() -> None:
     both = group_snapshot(offsets={"t:0": 3}, kafka_offsets={T0: KafkaOffset(9), partition("t:1"): KafkaOffset(4)})
     assert (both.committed(T0), both.committed(partition("t:1")), both.committed(partition("t:2"))) == (3, 4, None)
-    damaged = group_snapshot(kafka_offsets={T0: KafkaOffset(9)})
-    assert damaged.committed(T0) == 9
-    assert group_snapshot(offsets={}).committed(T0) is None
-    assert OffsetNode(None, None, "no number").offset is None
 
 
 def test_partitions_are_named_once_and_in_order() -> None:

@@ -101,44 +101,25 @@ def test_two_orders_of_equal_outcome_are_one_strategy() -> None:
     assert (found.label, found.scala_release, found.sure) == ("roundrobin", "", True)
 
 
+def all_with(extra: Mapping[str, object], **others: Mapping[str, object]) -> dict[str, Any]:
+    """Three members that advertise this, but for ``others``."""
+    return {"members": THREE, "extra": {**dict.fromkeys(THREE, extra), **others}}
+
+
+AVERAGE, MINE = {**OURS, "strategy": "average"}, {**OURS, "strategy": "mine"}
+ALONE = {"members": {"g_a": {"t": 1}}, "owners": dict.fromkeys(LOGS, "g_a-0")}
+SCALA = {"members": THREE, "owners": BY_RANGE}
 STRATEGIES: list[tuple[str, dict[str, Any], str, bool, str]] = [
     ("no member", {}, "", False, "no member is registered"),
     ("nothing owned", {"members": THREE}, "range", False, "original's default"),
-    ("a single member", {"members": {"g_a": {"t": 1}}, "owners": dict.fromkeys(LOGS, "g_a-0")}, "range", False, "also"),
-    ("all advertise", {"members": THREE, "extra": dict.fromkeys(THREE, OURS)}, "range", True, "all 3 members"),
-    (
-        "a plug-in for all",
-        {"members": THREE, "extra": {name: {**OURS, "strategy": "average"} for name in THREE}},
-        "average",
-        True,
-        "all 3 members advertise it",
-    ),
-    (
-        "a plug-in beside Scala",
-        {"members": THREE, "extra": {"g_a": {**OURS, "strategy": "average"}}, "owners": BY_RANGE},
-        "range",
-        True,
-        "0 of 3 members advertise it, others average",
-    ),
-    (
-        "plug-ins that differ",
-        {
-            "members": {"g_a": {"t": 1}, "g_b": {"t": 1}},
-            "extra": {"g_a": {**OURS, "strategy": "average"}, "g_b": {**OURS, "strategy": "mine"}},
-        },
-        "range",
-        False,
-        "nothing advertised, nothing owned",
-    ),
-    ("range beside Scala", {"members": THREE, "extra": {"g_a": OURS}, "owners": BY_RANGE}, "range", True, "no other"),
-    ("old order", {"members": THREE, "extra": dict.fromkeys(THREE, OLD_ROUNDROBIN)}, "roundrobin (0.x)", True, "all 3"),
-    (
-        "ours contend",
-        {"members": THREE, "extra": {**dict.fromkeys(THREE, OURS), "g_c": {**OURS, "strategy": "roundrobin"}}},
-        "range",
-        False,
-        "g_c: roundrobin (1.x)",
-    ),
+    ("a single member", ALONE, "range", False, "also"),
+    ("all advertise", all_with(OURS), "range", True, "all 3 members"),
+    ("a plug-in for all", all_with(AVERAGE), "average", True, "all 3 members advertise it"),
+    ("a plug-in beside Scala", {**SCALA, "extra": {"g_a": AVERAGE}}, "range", True, "advertise it, others average"),
+    ("plug-ins that differ", all_with(AVERAGE, g_c=MINE), "range", False, "nothing advertised, nothing owned"),
+    ("range beside Scala", {**SCALA, "extra": {"g_a": OURS}}, "range", True, "no other"),
+    ("old order", all_with(OLD_ROUNDROBIN), "roundrobin (0.x)", True, "all 3"),
+    ("ours contend", all_with(OURS, g_c={**OURS, "strategy": "roundrobin"}), "range", False, "g_c: roundrobin (1.x)"),
 ]
 
 
@@ -169,72 +150,47 @@ def test_expected_owners_are_the_assignors() -> None:
     assert owned_by(RANGE, snapshot) == BY_RANGE
 
 
-def test_a_strategy_with_properties_cannot_be_computed() -> None:
-    """Its table stands in no node, so nothing is guessed."""
-    extra = {"g_a": {**OURS, "strategy": "configured"}}
-    analysis = GroupAnalysis(group_snapshot({"g_a": {"t": 1}}, dict.fromkeys(LOGS, "g_a-0"), logs=LOGS, extra=extra))
+@pytest.mark.parametrize(
+    ("strategy", "why", "stable"),
+    [("configured", "assignment.table", True), ("nobody-has-it", "no strategy is called 'nobody-has-it'", False)],
+)
+def test_an_unknown_table_or_plug_in_cannot_be_computed(strategy: str, why: str, stable: bool) -> None:
+    """No node has the table of ``configured``, so nothing is guessed."""
+    owners = dict.fromkeys(LOGS if stable else ["t:0"], "g_a-0")
+    extra = {"g_a": {**OURS, "strategy": strategy}}
+    analysis = GroupAnalysis(group_snapshot({"g_a": {"t": 1}}, owners, logs=LOGS, extra=extra))
     assert not analysis.expected
-    assert "assignment.table" in analysis.problem
-    assert analysis.state.state is GroupState.STABLE
-
-
-def test_an_unknown_plug_in_cannot_be_computed() -> None:
-    extra = {"g_a": {**OURS, "strategy": "nobody-has-it"}}
-    analysis = GroupAnalysis(group_snapshot({"g_a": {"t": 1}}, {"t:0": "g_a-0"}, logs=LOGS, extra=extra))
-    assert "no strategy is called 'nobody-has-it'" in analysis.problem
-    assert analysis.state.state is not GroupState.STABLE
+    assert why in analysis.problem
+    assert (analysis.state.state is GroupState.STABLE) == stable
 
 
 SOON = NOW - 45_000
 """Five seconds after the last change: nobody has lost patience yet."""
-DEAD_OWNER = {**BY_RANGE, "t:6": "g_dead-0"}
+DEAD_OWNER, LEFT_OVER = {**BY_RANGE, "t:6": "g_dead-0"}, {**BY_RANGE, "u:0": "g_a-0"}
+NO_NODES = {"group_node": None, "ids_node": None}
+
+
+def unread(what: str, why: str = FORBIDDEN_NODE) -> dict[str, Any]:
+    return {"problems": (Problem(what, why),)}
+
+
 STATES: list[tuple[str, dict[str, Any], GroupState, str]] = [
-    ("stable", {"members": THREE, "owners": BY_RANGE}, GroupState.STABLE, "all 7 partitions"),
+    ("stable", SCALA, GroupState.STABLE, "all 7 partitions"),
     ("unowned", {"members": THREE, "owners": {"t:0": "g_a-0"}}, GroupState.REBALANCING, "nobody owns t-1, t-2"),
     ("dead owner", {"members": THREE, "owners": DEAD_OWNER}, GroupState.REBALANCING, "not registered owns t-6"),
-    ("left over", {"members": THREE, "owners": {**BY_RANGE, "u:0": "g_a-0"}}, GroupState.REBALANCING, "nobody should"),
+    ("left over", {"members": THREE, "owners": LEFT_OVER}, GroupState.REBALANCING, "nobody should"),
     ("no partitions", {"members": {"g_a": {"new": 1}}}, GroupState.STABLE, "no partition to own"),
     ("empty", {"offsets": {"t:0": 1}}, GroupState.EMPTY, "no member is registered"),
     ("left owners", {"owners": {"t:0": "g_x-0"}}, GroupState.EMPTY, "1 owner nodes are left"),
-    ("dead", {"group_node": None, "ids_node": None}, GroupState.DEAD, "no such group"),
-    ("not asked", {"group_node": None, "ids_node": None, "zookeeper": ""}, GroupState.UNKNOWN, "neither"),
-    ("forbidden", {"problems": (Problem("/consumers/g/ids", FORBIDDEN_NODE),)}, GroupState.UNKNOWN, "ACL"),
-    (
-        "owners forbidden",
-        {"members": THREE, "problems": (Problem("/consumers/g/owners/t", FORBIDDEN_NODE),)},
-        GroupState.UNKNOWN,
-        "/consumers/g/owners/t cannot be read",
-    ),
-    (
-        "topic forbidden",
-        {"members": THREE, "owners": BY_RANGE, "problems": (Problem("/brokers/topics/t", FORBIDDEN_NODE),)},
-        GroupState.UNKNOWN,
-        "/brokers/topics/t cannot be read",
-    ),
-    (
-        "odd child",
-        {"members": THREE, "owners": BY_RANGE, "problems": (Problem("/consumers/g/owners", "the child 'x' ..."),)},
-        GroupState.STABLE,
-        "all 7",
-    ),
-    (
-        "ZooKeeper away",
-        {"group_node": None, "ids_node": None, "problems": (Problem("ZooKeeper h:2181", "no answer"),)},
-        GroupState.UNKNOWN,
-        "no answer",
-    ),
-    (
-        "brokers away",
-        {"group_node": None, "ids_node": None, "problems": (Problem("brokers", "no answer"),)},
-        GroupState.UNKNOWN,
-        "brokers could not be asked",
-    ),
-    (
-        "brokers away from a group in ZooKeeper",
-        {"members": THREE, "owners": BY_RANGE, "problems": (Problem("brokers", "no answer"),)},
-        GroupState.STABLE,
-        "all 7",
-    ),
+    ("dead", NO_NODES, GroupState.DEAD, "no such group"),
+    ("not asked", {**NO_NODES, "zookeeper": ""}, GroupState.UNKNOWN, "neither"),
+    ("ids", unread("/consumers/g/ids"), GroupState.UNKNOWN, "ACL"),
+    ("owners", {"members": THREE, **unread("/consumers/g/owners/t")}, GroupState.UNKNOWN, "owners/t cannot be read"),
+    ("topic", {**SCALA, **unread("/brokers/topics/t")}, GroupState.UNKNOWN, "/brokers/topics/t cannot be read"),
+    ("odd child", {**SCALA, **unread("/consumers/g/owners", "the child 'x' ...")}, GroupState.STABLE, "all 7"),
+    ("away", {**NO_NODES, **unread("ZooKeeper h:2181", "no answer")}, GroupState.UNKNOWN, "no answer"),
+    ("no brokers", {**NO_NODES, **unread("brokers", "no answer")}, GroupState.UNKNOWN, "brokers could not be asked"),
+    ("brokers away from a group in ZooKeeper", {**SCALA, **unread("brokers", "away")}, GroupState.STABLE, "all 7"),
 ]
 
 

@@ -84,14 +84,11 @@ def test_members_owners_and_offsets_are_read(cluster: FakeCluster, sources: list
     found = read_by_zookeeper(cluster, sources)
     first, second, third = (found.members[ConsumerId(f"g_h-{n}")] for n in (1, 2, 3))
     assert first.registration is not None
-    assert first.stat is not None
-    assert first.stat.ephemeral_owner == 7
-    assert first.stat.length == len(STATIC)
-    assert second.registration is not None
-    assert second.registration.is_wildcard
+    node = present(first.stat)
+    assert (node.ephemeral_owner, node.length) == (7, len(STATIC))
+    assert present(second.registration).is_wildcard
     assert third.registration is None
     assert "not JSON" in third.problem
-    assert third.stat is not None
     assert {str(tp): one.thread for tp, one in found.owners.items()} == {"t-0": "g_h-1-0", "gone-5": "g_h-1-0"}
     owned = present(found.owners[TopicPartition("gone", 5)].stat)
     assert owned.ephemeral_owner == 0
@@ -100,7 +97,7 @@ def test_members_owners_and_offsets_are_read(cluster: FakeCluster, sources: list
     assert bad.offset is None
     assert "\x1b" not in bad.problem
     assert [one.what for one in found.problems] == ["/consumers/g/offsets/t"]
-    assert found.zxid >= found.members[ConsumerId("g_h-3")].stat.czxid  # type: ignore[union-attr]
+    assert found.zxid >= present(third.stat).czxid
     assert set(found.other_nodes) == {"/consumers/g/broadcast", "/consumers/g/broadcast/g_h-4"}
     assert found.acls["/consumers/g/owners"] == "world:anyone=cdrwa"
 
@@ -111,8 +108,7 @@ def test_topics_logs_and_times_are_read(cluster: FakeCluster, sources: list[Live
     assert found.topics["t"].created
     log = found.logs[TopicPartition("t", 0)]
     assert (log.start, log.end, log.leader, log.in_sync) == (0, 2, 0, (0,))
-    assert log.message_time is not None
-    assert abs(log.message_time - found.taken) < 60_000
+    assert abs(present(log.message_time) - found.taken) < 60_000
     assert found.logs[TopicPartition("t", 1)].message_time is None
     assert found.lag(TopicPartition("t", 0)) == 1
     assert found.brokers[0].protocols == ("PLAINTEXT",)
@@ -122,8 +118,7 @@ def test_reading_makes_no_topic_of_offsets(cluster: FakeCluster, sources: list[L
     found = read_by_zookeeper(cluster, sources)
     assert not cluster.keeps_groups
     assert found.kafka_offsets == {}
-    assert found.brokers_group is not None
-    assert found.brokers_group.state == "Dead"
+    assert present(found.brokers_group).state == "Dead"
     assert found.in_zookeeper
     assert not found.in_kafka
 
@@ -155,8 +150,7 @@ def test_without_brokers_zookeeper_tells_leaders(cluster: FakeCluster, sources: 
 def test_without_zookeeper_the_brokers_tell(cluster: FakeCluster, sources: list[LiveSource]) -> None:
     a_group(cluster)
     connect = cluster.zookeeper_connect
-    assert cluster.zookeeper_server is not None
-    cluster.zookeeper_server.stop()
+    present(cluster.zookeeper_server).stop()
     source = source_of(sources, connect, cluster.bootstrap_servers, timeout=3.0)
     found = source.snapshot("g")
     assert found.brokers
@@ -169,8 +163,7 @@ def test_brokers_are_remembered_while_zookeeper_is_away(cluster: FakeCluster, so
     a_group(cluster)
     source = source_of(sources, cluster.zookeeper_connect, timeout=4.0)
     assert source.snapshot("g").members
-    assert cluster.zookeeper_server is not None
-    cluster.zookeeper_server.stop()
+    present(cluster.zookeeper_server).stop()
     found = source.snapshot("g")
     assert not found.members
     assert found.brokers
@@ -186,8 +179,7 @@ def test_a_coordinator_that_is_still_loading_is_asked_again(cluster: FakeCluster
     cluster.fail("DescribeGroups", error_codes.COORDINATOR_LOAD_IN_PROGRESS, times=2)
     found = source_of(sources, cluster.zookeeper_connect).snapshot("g")
     assert not found.problems
-    assert found.brokers_group is not None
-    assert found.brokers_group.state == "Stable"
+    assert present(found.brokers_group).state == "Stable"
 
 
 def test_if_nothing_answers_it_is_an_error(sources: list[LiveSource]) -> None:
@@ -256,12 +248,11 @@ def test_a_brokers_group_is_read(version: str, sources: list[LiveSource]) -> Non
             source = source_of(sources, *where)
             found = source.snapshot("g", message_times=True)
             assert not found.problems
-            assert found.brokers_group is not None
-            assert (found.brokers_group.state, found.brokers_group.strategy) == ("Stable", "range")
-            (member,) = found.brokers_group.members
+            group = present(found.brokers_group)
+            assert (group.state, group.strategy) == ("Stable", "range")
+            (member,) = group.members
             assert (member.client_id, member.assignment, member.topics) == ("reader", (TopicPartition("t", 1),), ("t",))
-            assert found.kafka_offsets is not None
-            stored = found.kafka_offsets[TopicPartition("t", 0)]
+            stored = present(found.kafka_offsets)[TopicPartition("t", 0)]
             assert (stored.offset, stored.metadata) == (1, "note")
             assert found.lag(TopicPartition("t", 0)) == 1
             assert found.logs[TopicPartition("t", 0)].message_time is not None

@@ -79,8 +79,9 @@ def _check_blocks(steps: tuple[str, ...], view: GroupView, order: list[ThreadId]
     count, among = int(said[1]), int(said[2])
     assert (count, among) == (len(view.partitions[tp.topic]), len(order))
     sizes = re.fullmatch(r"each gets (\d+)|the first (\d+) gets? (\d+), the last (\d+) gets? (\d+|none)", said[3])
-    assert sizes is not None
-    each, first, more, rest, less = (0 if number in (None, "none") else int(number) for number in sizes.groups())
+    each, first, more, rest, less = (
+        0 if number in (None, "none") else int(number) for number in present(sizes).groups()
+    )
     assert each * among + first * more + rest * less == count
     assert each or first + rest == among
     place = re.fullmatch(r"thread (\d+) of (\d+), (\S+), gets partitions? (.+); .* is the (\d+)\w\w of these", steps[1])

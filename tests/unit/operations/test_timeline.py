@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.group_snapshots import NOW, group_snapshot, partition, stat
+from tests.group_snapshots import NOW, group_snapshot, partition
 from tests.timing import scaled
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -148,12 +148,8 @@ def test_a_member_that_came_and_went_between_looks_is_said() -> None:
 def test_a_member_that_comes_back_under_its_name_has_left() -> None:
     before = look(30, {"g_a": 10}, {"t:0": ("g_a-0", 12)}, ids=(10, 1))
     after = look(50, {"g_a": 40}, {"t:0": ("g_a-0", 42)}, ids=(40, 3))
-    assert told(events([before, after]))[3:] == [
-        "left g_a <=39",
-        "joined g_a 40",
-        "released g_a-0 t-0 <=41",
-        "claimed g_a-0 t-0 42",
-    ]
+    again = ["left g_a <=39", "joined g_a 40", "released g_a-0 t-0 <=41", "claimed g_a-0 t-0 42"]
+    assert told(events([before, after]))[3:] == again
 
 
 def test_releases_before_a_leave_belong_to_it() -> None:
@@ -326,8 +322,6 @@ def test_a_replaced_snapshot_tells_nothing_twice() -> None:
     again = replace(snapshot, taken=at(60), zxid=60)
     assert events([snapshot, again]) == events([snapshot])
     assert events([]) == ()
-    assert TopicPartition("t", 0) in snapshot.owners
-    assert stat().version == 0
 
 
 def test_a_rebalance_of_many_claims_is_found_quickly() -> None:

@@ -135,16 +135,6 @@ def test_timeouts_in_one_long_step_run_in_their_order() -> None:
     assert house.heartbeat("a") == UNKNOWN
 
 
-def test_a_heartbeat_just_in_time_keeps_the_member() -> None:
-    house = House()
-    house.join_and_sync("a", session=10.0)
-    for _ in range(5):
-        house.clock.advance(9.9)
-        assert house.heartbeat("a") == 0
-    house.clock.advance(10.0)
-    assert house.state == "Empty"
-
-
 def test_the_rebalance_timeout_is_the_longest_of_all_members() -> None:
     house = House(CoordinatorRules(modern=False))
     house.join_and_sync("a", session=300.0, rebalance=60.0)
@@ -163,38 +153,6 @@ def test_a_new_member_that_waits_too_long_is_given_up() -> None:
     house.clock.advance(30.0)
     assert house.answers.of["b"].error == UNKNOWN
     assert house.state == "PreparingRebalance"
-
-
-def test_offsets_live_while_the_group_has_members() -> None:
-    house = House(CoordinatorRules(retention=100.0))
-    house.join_and_sync("a", session=1000.0)
-    house.commit(5, name="a")
-    house.clock.advance(900.0)
-    assert house.committed() == 5
-    house.leave("a")
-    house.clock.advance(99.0)
-    assert house.committed() == 5
-    house.clock.advance(1.0)
-    assert (house.committed(), house.state) == (None, "Dead")
-
-
-def test_in_1_1_offsets_of_a_live_group_expire_by_age() -> None:
-    house = House(CoordinatorRules(modern=False, retention=100.0))
-    house.join_and_sync("a", session=1000.0)
-    house.commit(5, name="a")
-    house.clock.advance(100.0)
-    assert (house.committed(), house.state) == (None, "Stable")
-
-
-def test_offsets_that_nobody_manages_die_by_their_own_age() -> None:
-    house = House(CoordinatorRules(retention=100.0))
-    house.commit(5)
-    house.clock.advance(60.0)
-    house.commit(6)
-    house.clock.advance(60.0)
-    assert house.committed() == 6
-    house.clock.advance(40.0)
-    assert house.committed() is None
 
 
 def test_an_empty_group_loses_all_offsets_at_once() -> None:
@@ -231,23 +189,6 @@ def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
     assert house.committed() == 6
 
 
-def test_a_stable_group_loses_offsets_of_unsubscribed_topics() -> None:
-    house = House(CoordinatorRules(retention=100.0))
-    house.join_and_sync("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t", "u"))))
-    house.commit(5, name="a")
-    house.commit(6, name="a", topic="u")
-    house.commit(7, name="a", topic="gone")
-    house.clock.advance(99.0)
-    assert house.committed("gone") == 7
-    house.clock.advance(1.0)
-    assert [house.committed(topic) for topic in ("t", "u", "gone")] == [5, 6, None]
-    again = house.answers.of["a"].member_id
-    house.join("a", again, session=1000.0, metadata=encode_subscription(MemberSubscription(("t",))))
-    assert house.committed("u") == 6
-    house.sync("a")
-    assert [house.committed(topic) for topic in ("t", "u")] == [5, None]
-
-
 def test_of_a_group_that_cannot_be_understood_no_offset_dies() -> None:
     house = House(CoordinatorRules(retention=100.0))
     house.join_and_sync("a", session=1000.0, metadata=b"no subscription")
@@ -266,28 +207,6 @@ def test_an_offset_that_expires_within_a_long_step_is_gone() -> None:
     assert (house.state, house.committed(), house.committed("gone")) == ("Empty", 5, None)
 
 
-@pytest.mark.parametrize("modern", [True, False], ids=["3.9", "1.1"])
-def test_an_offset_is_as_old_as_its_commit_says(modern: bool) -> None:
-    house = House(CoordinatorRules(modern=modern, retention=100.0))
-    house.commit(5, age=90.0)
-    house.clock.advance(9.0)
-    assert house.committed() == 5
-    house.clock.advance(1.0)
-    assert house.committed() is None
-
-
-@pytest.mark.parametrize("modern", [True, False], ids=["3.9", "1.1"])
-def test_an_empty_group_without_offsets_is_forgotten(modern: bool) -> None:
-    house = House(CoordinatorRules(modern=modern, retention_check=600.0))
-    house.join_and_sync("a", session=100.0)
-    house.clock.advance(50.0)
-    house.leave("a")
-    house.clock.advance(599.0)
-    assert house.state == "Empty"
-    house.clock.advance(1.0)
-    assert (house.state, house.groups.views(), house.groups.due()) == ("Dead", [], None)
-
-
 def test_a_group_is_forgotten_with_an_id_that_was_only_given_out() -> None:
     house = House(CoordinatorRules(retention_check=600.0))
     house.join("a", session=1000.0, needs_member_id=True)
@@ -298,32 +217,8 @@ def test_a_group_is_forgotten_with_an_id_that_was_only_given_out() -> None:
     assert house.answers.of["a"].error == UNKNOWN
 
 
-def test_an_empty_group_goes_with_the_topic_of_its_last_offsets() -> None:
-    house = House()
-    house.commit(5)
-    house.commit(6, topic="u")
-    house.groups.forget_places([("t", 0)])
-    assert (house.state, house.committed(), house.committed("u")) == ("Empty", None, 6)
-    house.groups.forget_places([("u", 0), ("u", 1)])
-    assert (house.state, house.groups.views(), house.journal.last("g")) == ("Dead", [], (None, {}))
-
-
 def test_a_new_coordinator_counts_since_the_group_was_empty() -> None:
-    """Another coordinator counts the retention from the moment at which the group became empty."""
-    house = House(CoordinatorRules(retention=100.0))
-    house.join_and_sync("a")
-    house.leave("a")
-    house.commit(5)
-    house.clock.advance(60.0)
-    house.groups.unload("g")
-    house.groups.load("g")
-    house.clock.advance(39.0)
-    assert house.committed() == 5
-    house.clock.advance(1.0)
-    assert house.committed() is None
-
-
-def test_another_coordinator_knows_what_members_subscribe_to() -> None:
+    """It also knows what the members subscribe to."""
     house = House(CoordinatorRules(retention=100.0))
     house.join_and_sync("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t",))))
     house.commit(5, name="a")
@@ -332,6 +227,14 @@ def test_another_coordinator_knows_what_members_subscribe_to() -> None:
     house.groups.load("g")
     house.clock.advance(100.0)
     assert (house.committed(), house.committed("gone")) == (5, None)
+    house.leave("a")
+    house.clock.advance(60.0)
+    house.groups.unload("g")
+    house.groups.load("g")
+    house.clock.advance(39.0)
+    assert house.committed() == 5
+    house.clock.advance(1.0)
+    assert house.committed() is None
 
 
 def test_what_is_forgotten_leaves_tombstones() -> None:
@@ -364,7 +267,6 @@ def test_another_coordinator_goes_on_with_what_was_written_down() -> None:
 
 
 def test_waiting_requests_learn_that_their_group_moved() -> None:
-    """A member that waits while its group moves is sent to the new coordinator."""
     house = House()
     house.join_and_sync("a")
     house.join("b")

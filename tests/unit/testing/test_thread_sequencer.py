@@ -23,7 +23,6 @@ def test_a_manual_clock_stands_still_until_it_is_advanced() -> None:
 
 
 def test_threads_pass_the_points_in_the_given_order() -> None:
-    """Threads pass the points in the given order, even if a later one arrives first."""
     order: list[str] = []
     with Sequencer("a", "b", "c", timeout=scaled(10)) as sequencer:
 
@@ -58,7 +57,6 @@ def test_a_point_that_nobody_reaches_is_named() -> None:
 
 
 def test_an_ended_session_makes_no_ephemeral_node() -> None:
-    """A session that has ended makes no node, because the node would outlive it."""
     text = lambda value: struct.pack(">i", len(value)) + value  # noqa: E731
     with FakeZooKeeperServer() as server:
         with socket.create_connection(("127.0.0.1", server.port), scaled(10)) as client:

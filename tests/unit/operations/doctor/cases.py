@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.group_snapshots import group_snapshot, partition
+from tests.values import present
 from zkconsumer.model import ConsumerId
 from zkconsumer.operations.doctor import CHECKS, Finding, Level, examine
 from zkconsumer.operations.group_snapshot import (
@@ -62,17 +63,20 @@ def diagnosed(check: str, *snapshots: GroupSnapshot, **more: Any) -> list[Findin
 
 
 def table(check: str, *cases: Any, ids: Sequence[str] | None = None) -> Any:
-    """Return a test of one check. A case has a snapshot or several, the levels of the findings, and maybe a text.
+    """Return a test of one check. A case has a snapshot or several, the levels of the findings, and what is said.
 
-    The first finding has the text.
+    The first finding has these words in its text, node, evidence or remedy. A mapping among the words has more
+    arguments of :func:`examine`.
     """
 
     @pytest.mark.parametrize("case", cases, ids=ids)
     def test(case: tuple[Any, ...]) -> None:
-        snapshots, expected, *text = case
-        found = diagnosed(check, *([snapshots] if isinstance(snapshots, GroupSnapshot) else snapshots))
+        snapshots, expected, *rest = case
+        more = {key: value for options in rest if isinstance(options, Mapping) for key, value in options.items()}
+        found = diagnosed(check, *([snapshots] if isinstance(snapshots, GroupSnapshot) else snapshots), **more)
         assert levels(found) == expected
-        assert not text or text[0] in found[0].text
+        said = f"{found[0].text}\n{found[0].node}\n{found[0].evidence}\n{found[0].remedy}"
+        assert [words for words in rest if isinstance(words, str) and words not in said] == []
 
     return test
 
@@ -86,8 +90,7 @@ def with_owner(snapshot: GroupSnapshot, text: str, thread: str | None = None, **
     """The snapshot with another owner node."""
     tp = partition(text)
     node = snapshot.owners[tp]
-    assert node.stat is not None
-    made = OwnerNode(node.thread if thread is None else thread, replace(node.stat, **stat))
+    made = OwnerNode(node.thread if thread is None else thread, replace(present(node.stat), **stat))
     return replace(snapshot, owners={**snapshot.owners, tp: made})
 
 
@@ -99,9 +102,8 @@ def without_owner(snapshot: GroupSnapshot, *texts: str) -> GroupSnapshot:
 def with_member(snapshot: GroupSnapshot, name: str, problem: str | None = None, **stat: Any) -> GroupSnapshot:
     """The snapshot with another node of a member; ``problem``: its registration cannot be read."""
     node = snapshot.members[ConsumerId(name)]
-    assert node.stat is not None
     made = MemberNode(
-        node.registration if problem is None else None, replace(node.stat, **stat), problem or node.problem
+        node.registration if problem is None else None, replace(present(node.stat), **stat), problem or node.problem
     )
     return replace(snapshot, members={**snapshot.members, ConsumerId(name): made})
 
@@ -111,8 +113,7 @@ def with_offset(
 ) -> GroupSnapshot:
     tp = partition(text)
     node = snapshot.offsets[tp]
-    assert node.stat is not None
-    made = OffsetNode(offset, replace(node.stat, **stat), problem)
+    made = OffsetNode(offset, replace(present(node.stat), **stat), problem)
     return replace(snapshot, offsets={**snapshot.offsets, tp: made})
 
 

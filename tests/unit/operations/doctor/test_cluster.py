@@ -28,6 +28,7 @@ from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokerNode, Gro
 IN_CHROOT = healthy(zookeeper="zk:2181/kafka")
 NO_BROKERS = replace(healthy(brokers={}), topics={}, logs={})
 """A group in a chroot in which no broker ever was. With topics in the chroot, its brokers are away."""
+MIXED = {"/consumers/g/owners/t/0": "digest:alice=cdrwa, world:anyone=r", "/consumers/g/owners/t/2": RIGHTS}
 OPEN = {f"/consumers/g/{name}": RIGHTS for name in NODES}
 
 
@@ -51,16 +52,20 @@ def test_chroot(snapshot: GroupSnapshot, chroots: Any, expected: list[str], reme
     assert remedy in found[0].remedy
 
 
-def test_a_doubled_chroot_is_named() -> None:
-    beside = {"/kafka": ("brokers", "group"), "/kafka/kafka": ("group",)}
-    (found,) = diagnosed("chroot", IN_CHROOT, chroots=beside)
-    assert "/kafka and /kafka/kafka (the chroot is doubled)" in found.text
+BESIDE: dict[str, tuple[str, ...]] = {"/kafka": ("brokers", "group"), "/kafka/kafka": ("group",)}
+ELSEWHERE = {**CONFIG, "zookeeper.connect": "a:2181,b:2181/other/"}
 
 
-def test_a_member_with_another_chroot_is_told() -> None:
-    other = {**CONFIG, "zookeeper.connect": "a:2181,b:2181/other/"}
-    (found,) = diagnosed("chroot", IN_CHROOT, member_config=other, chroots={"/kafka": ("brokers", "group")})
-    assert "name the chroot /other, the group was read in /kafka" in found.text
+test_chroot_of_others = table(
+    "chroot",
+    (IN_CHROOT, ["warn"], "/kafka and /kafka/kafka (the chroot is doubled)", {"chroots": BESIDE}),
+    (
+        IN_CHROOT,
+        ["error"],
+        "name the chroot /other, the group was read in /kafka",
+        {"member_config": ELSEWHERE, "chroots": {"/kafka": ("brokers", "group")}},
+    ),
+)
 
 
 test_acl = table(
@@ -72,6 +77,7 @@ test_acl = table(
         healthy(acls={p: r if p.endswith("ids") else "sasl:a=cdrwa, world:anyone=r" for p, r in OPEN.items()}),
         ["ok"],
     ),
+    (healthy(acls=MIXED), ["warn"], "digest:alice: /consumers/g/owners/t/0", "g_a-0 (digest:alice=cdrwa"),
     (healthy(acls={}), ["unknown"]),
     (with_problem(healthy(), "/consumers/g/owners/t/1", FORBIDDEN_NODE), ["warn"]),
     (healthy(zookeeper=""), ["unknown"]),
@@ -89,58 +95,41 @@ def test_a_forbidden_node_is_told_once_as_a_warning() -> None:
     assert f"setAcl {path} " in told[0].remedy
 
 
-def test_mixed_rights_name_the_member_that_made_the_node() -> None:
-    rights = {"/consumers/g/owners/t/0": "digest:alice=cdrwa, world:anyone=r", "/consumers/g/owners/t/2": RIGHTS}
-    (found,) = diagnosed("acl", healthy(acls=rights))
-    assert "digest:alice: /consumers/g/owners/t/0" in found.evidence
-    assert "g_a-0 (digest:alice=cdrwa" in found.evidence
-
-
 SECURE = {0: BrokerNode("b", 9093, protocols=("SSL",))}
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected", "text"),
-    [
-        (healthy(), ["ok"], ""),
-        (healthy(brokers={}), ["error"], "no broker is registered"),
-        (with_problem(healthy(brokers={}), "/brokers/ids"), ["unknown"], "brokers were not read"),
-        (healthy(brokers={}, zookeeper=""), ["unknown"], "no broker was asked"),
-        (healthy(brokers=SECURE), ["error"], "no PLAINTEXT listener"),
-        (healthy(brokers=SECURE, members={"g_b": {"t": 1}}), ["ok"], ""),
-        (healthy(brokers={0: BrokerNode("b", 9092)}), ["unknown"], "the listeners of brokers 0"),
-        (with_log(healthy(), "t:1", leader=-1, replicas=(0, 7), in_sync=(7,)), ["error", "warn"], "without a leader"),
-        (with_log(healthy(), "t:1", leader=None, in_sync=(0,)), ["error"], "without a leader"),
-        (with_log(healthy(), "t:1", problem="LEADER_NOT_AVAILABLE"), ["error"], "without a leader"),
-        (with_log(healthy(), "t:1", replicas=(0, 7), in_sync=(0,)), ["warn"], "under-replicated"),
-        (with_log(healthy(), "t:1", leader=None, replicas=(), in_sync=()), ["unknown"], "leaders and replicas of t:1"),
-    ],
+test_brokers = table(
+    "brokers",
+    (healthy(), ["ok"]),
+    (healthy(brokers={}), ["error"], "no broker is registered"),
+    (with_problem(healthy(brokers={}), "/brokers/ids"), ["unknown"], "brokers were not read"),
+    (healthy(brokers={}, zookeeper=""), ["unknown"], "no broker was asked"),
+    (healthy(brokers=SECURE), ["error"], "no PLAINTEXT listener"),
+    (healthy(brokers=SECURE, members={"g_b": {"t": 1}}), ["ok"]),
+    (healthy(brokers={0: BrokerNode("b", 9092)}), ["unknown"], "the listeners of brokers 0"),
+    (with_log(healthy(), "t:1", leader=-1, replicas=(0, 7), in_sync=(7,)), ["error", "warn"], "without a leader"),
+    (with_log(healthy(), "t:1", leader=None, in_sync=(0,)), ["error"], "without a leader"),
+    (with_log(healthy(), "t:1", problem="LEADER_NOT_AVAILABLE"), ["error"], "without a leader"),
+    (with_log(healthy(), "t:1", replicas=(0, 7), in_sync=(0,)), ["warn"], "under-replicated"),
+    (with_log(healthy(), "t:1", leader=None, replicas=(), in_sync=()), ["unknown"], "leaders and replicas of t:1"),
 )
-def test_brokers(snapshot: GroupSnapshot, expected: list[str], text: str) -> None:
-    found = diagnosed("brokers", snapshot)
-    assert levels(found) == expected
-    assert text in found[0].text
 
 
 SHORT = (ZooKeeperServer("zk:2181", tick_time=500, sessions={1: ("h:1", 10_000), 2: ("h:2", 6000)}),)
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "config", "expected"),
-    [
-        (healthy(), None, ["ok"]),
-        (healthy(), CONFIG, ["ok"]),
-        (healthy(servers=SHORT), None, ["note"]),
-        (healthy(servers=SHORT), {"zookeeper.session.timeout.ms": "30000"}, ["warn", "note"]),
-        (healthy(servers=SHORT), {"zookeeper.session.timeout.ms": "soon"}, ["note", "unknown"]),
-        (healthy(servers=()), None, ["unknown"]),
-        (healthy(servers=sessions(zk={})), None, ["unknown"]),
-        (healthy(servers=(ZooKeeperServer("zk", min_session_timeout=1, max_session_timeout=9),)), None, ["unknown"]),
-        (healthy(members={}), None, ["ok"]),
-    ],
+test_session_timeout = table(
+    "session-timeout",
+    (healthy(), ["ok"]),
+    (healthy(), ["ok"], {"member_config": CONFIG}),
+    (healthy(servers=SHORT), ["note"]),
+    (healthy(servers=SHORT), ["warn", "note"], {"member_config": {"zookeeper.session.timeout.ms": "30000"}}),
+    (healthy(servers=SHORT), ["note", "unknown"], {"member_config": {"zookeeper.session.timeout.ms": "soon"}}),
+    (healthy(servers=()), ["unknown"]),
+    (healthy(servers=sessions(zk={})), ["unknown"]),
+    (healthy(servers=(ZooKeeperServer("zk", min_session_timeout=1, max_session_timeout=9),)), ["unknown"]),
+    (healthy(members={}), ["ok"]),
 )
-def test_session_timeout(snapshot: GroupSnapshot, config: Any, expected: list[str]) -> None:
-    assert levels(diagnosed("session-timeout", snapshot, member_config=config)) == expected
 
 
 @pytest.mark.parametrize(
@@ -165,45 +154,37 @@ def test_the_patience_that_is_advised_suffices() -> None:
     assert levels(diagnosed("scala-patience", healthy(members={"g_b": {"t": 1}}))) == ["ok"]
 
 
-@pytest.mark.parametrize(
-    ("age_ms", "expected", "text"),
-    [
-        (60_000, "ok", ""),
-        (31_000, "ok", ""),
-        (66_000, "warn", "is 6 s ahead of ZooKeeper's"),
-        (0, "warn", "is 60 s behind ZooKeeper's, or it registered so late"),
-        (120_000, "warn", "is 60 s ahead of ZooKeeper's"),
-    ],
+def registered(before: float) -> GroupSnapshot:
+    """The group whose member ``g_a`` registered so many seconds before the snapshot, by ZooKeeper's clock."""
+    return with_member(healthy(), "g_a", ctime=NOW - int(before * 1000))
+
+
+UNTIMED = {
+    consumer: replace(node, registration=replace(node.registration, timestamp="now"))
+    for consumer, node in healthy().members.items()
+    if node.registration is not None
+}
+
+
+test_member_clock = table(
+    "member-clock",
+    (registered(60), ["ok"]),
+    (registered(31), ["ok"]),
+    (registered(66), ["warn"], "is 6 s ahead of ZooKeeper's"),
+    (registered(0), ["warn"], "is 60 s behind ZooKeeper's, or it registered so late"),
+    (registered(120), ["warn"], "is 60 s ahead of ZooKeeper's"),
+    (replace(healthy(), members=UNTIMED), ["unknown", "unknown"]),
 )
-def test_member_clock(age_ms: int, expected: str, text: str) -> None:
-    (found,) = diagnosed("member-clock", with_member(healthy(), "g_a", ctime=NOW - age_ms))
-    assert levels([found]) == [expected]
-    assert text in found.text
 
 
-def test_a_registration_without_a_time_is_unknown() -> None:
-    nodes = {
-        c: replace(node, registration=replace(node.registration, timestamp="now"))
-        for c, node in healthy().members.items()
-        if node.registration is not None
-    }
-    assert levels(diagnosed("member-clock", replace(healthy(), members=nodes))) == ["unknown", "unknown"]
-
-
-@pytest.mark.parametrize(
-    ("probe", "snapshot", "expected", "text"),
-    [
-        (ClockProbe(NOW, NOW + 20, NOW + 10), healthy(), "ok", ""),
-        (ClockProbe(NOW, NOW + 20, NOW + 8_020), healthy(), "warn", "8 s behind"),
-        (ClockProbe(NOW, NOW + 20, NOW - 8_000), healthy(), "warn", "8 s ahead of"),
-        # a creation that took long tells nothing about the clock
-        (ClockProbe(NOW, NOW + 60_000, NOW + 30_000), healthy(), "ok", ""),
-        (None, healthy(), "unknown", "--write-probe"),
-        (None, with_member(healthy(), "g_a", mtime=NOW + 9_000), "warn", "at least 9 s behind"),
-        (None, healthy(zookeeper="", ids_node=stat()), "ok", ""),
-    ],
+test_our_clock = table(
+    "our-clock",
+    (healthy(), ["ok"], {"probe": ClockProbe(NOW, NOW + 20, NOW + 10)}),
+    (healthy(), ["warn"], {"probe": ClockProbe(NOW, NOW + 20, NOW + 8_020)}, "8 s behind"),
+    (healthy(), ["warn"], {"probe": ClockProbe(NOW, NOW + 20, NOW - 8_000)}, "8 s ahead of"),
+    # a creation that took long tells nothing about the clock
+    (healthy(), ["ok"], {"probe": ClockProbe(NOW, NOW + 60_000, NOW + 30_000)}),
+    (healthy(), ["unknown"], "--write-probe"),
+    (with_member(healthy(), "g_a", mtime=NOW + 9_000), ["warn"], "at least 9 s behind"),
+    (healthy(zookeeper="", ids_node=stat()), ["ok"]),
 )
-def test_our_clock(probe: ClockProbe | None, snapshot: GroupSnapshot, expected: str, text: str) -> None:
-    (found,) = diagnosed("our-clock", snapshot, probe=probe)
-    assert levels([found]) == [expected]
-    assert text in found.text + found.remedy

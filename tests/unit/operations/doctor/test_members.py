@@ -13,6 +13,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember, GroupSnapshot
 
 UNREAD = with_problem(healthy(), "/consumers/g/ids/g_a")
+WITHOUT_STAT = {c: replace(node, stat=None) for c, node in healthy().members.items()}
 TWELVE = {f"t:{n}": (0, 9) for n in range(12)}
 THREE = {"g_a": {"t": 1}, "g_b": {"t": 1}, "g_c": {"t": 1}}
 # By the vectors of round-robin over 12 partitions: releases 1.x sort 0..11, releases 0.x sort 10, 11, 0..9.
@@ -32,14 +33,9 @@ test_unreadable_registration = table(
     "unreadable-registration",
     (healthy(), ["ok"]),
     (with_member(healthy(), "g_a", "no JSON"), ["error"]),
+    (with_member(healthy(), "g_a", "no JSON", ephemeral_owner=0, version=4), ["error"], "delete -v 4 /consumers/g/ids"),
     (UNREAD, ["unknown"]),
 )
-
-
-def test_a_persistent_unreadable_registration_is_deleted() -> None:
-    ill = with_member(healthy(), "g_a", "no JSON", ephemeral_owner=0, version=4)
-    (found,) = diagnosed("unreadable-registration", ill)
-    assert found.remedy.endswith("delete -v 4 /consumers/g/ids/g_a")
 
 
 test_double_registration = table(
@@ -49,40 +45,36 @@ test_double_registration = table(
     (with_member(healthy(), "g_b", ephemeral_owner=0), ["error"]),
     (healthy(extra={"g_a": {**OURS, "pid": "7"}, "g_b": {**OURS, "pid": "7"}}), ["note"]),
     (healthy(extra={"g_a": {**OURS, "pid": "7"}, "g_b": {**OURS, "pid": "8"}}), ["ok"]),
+    (replace(healthy(), members=WITHOUT_STAT), ["unknown", "unknown"]),
 )
 
 
-def test_a_registration_without_a_stat_is_unknown() -> None:
-    nodes = {c: replace(node, stat=None) for c, node in healthy().members.items()}
-    found = diagnosed("double-registration", replace(healthy(), members=nodes))
-    assert set(levels(found)) == {"unknown"}
+ADVERTISED = {**OURS, "strategy": "roundrobin", "scala.compat.version": "0.10"}
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "strategies", "releases"),
-    [
-        (healthy(), ["ok"], ["ok"]),
-        (owning("range", "range"), ["ok"], ["ok"]),
-        (owning("1.x", "1.x"), ["ok"], ["ok"]),
-        (owning("range", "1.x"), ["error"], ["ok"]),
-        (owning("1.x", "0.x"), ["ok"], ["error"]),
-        (owning("1.x", "range"), ["error"], ["ok"]),
-        # a Scala member that owns nothing tells nothing
-        (healthy(owners={"t:2": "g_b-0", "t:3": "g_b-0"}), ["warn"], ["ok"]),
-        (healthy(members={}), ["ok"], ["ok"]),
-    ],
+test_mixed_strategies = table(
+    "mixed-strategies",
+    (healthy(), ["ok"]),
+    (owning("range", "range"), ["ok"]),
+    (owning("1.x", "1.x"), ["ok"]),
+    (owning("range", "1.x"), ["error"], "g_c: roundrobin (1.x) (it owns t:2,5,8,11)"),
+    (owning("1.x", "0.x"), ["ok"]),
+    (owning("1.x", "range"), ["error"]),
+    # a Scala member that owns nothing tells nothing
+    (healthy(owners={"t:2": "g_b-0", "t:3": "g_b-0"}), ["warn"]),
+    (healthy(members={}), ["ok"]),
+    (healthy(extra={"g_b": ADVERTISED}), ["error"], "it advertises that"),
+    (healthy(extra={"g_b": {**OURS, "strategy": "average"}}), ["note"], "average is not in effect"),
 )
-def test_mixed_strategies(snapshot: GroupSnapshot, strategies: list[str], releases: list[str]) -> None:
-    assert levels(diagnosed("mixed-strategies", snapshot)) == strategies
-    assert levels(diagnosed("roundrobin-releases", snapshot)) == releases
 
 
-def test_mixed_strategies_name_the_odd_one_out() -> None:
-    (found,) = diagnosed("mixed-strategies", owning("range", "1.x"))
-    assert "g_c: roundrobin (1.x) (it owns t:2,5,8,11)" in found.evidence
-    advertising = {**OURS, "strategy": "roundrobin", "scala.compat.version": "0.10"}
-    (found,) = diagnosed("mixed-strategies", healthy(extra={"g_b": advertising}))
-    assert "it advertises that" in found.evidence
+test_roundrobin_releases = table(
+    "roundrobin-releases",
+    (healthy(), ["ok"]),
+    (owning("1.x", "1.x"), ["ok"]),
+    (owning("range", "1.x"), ["ok"]),
+    (owning("1.x", "0.x"), ["error"]),
+)
 
 
 def test_a_strategy_of_before_counts_in_an_earlier_snapshot() -> None:
@@ -92,12 +84,6 @@ def test_a_strategy_of_before_counts_in_an_earlier_snapshot() -> None:
     second = replace(second, owners={tp: n for tp, n in second.owners.items() if n.thread == "g_c-0"})
     assert levels(diagnosed("mixed-strategies", second)) != ["error"]
     assert levels(diagnosed("mixed-strategies", first, later(second, 5))) == ["error"]
-
-
-def test_a_strategy_that_not_all_advertise_is_noted() -> None:
-    found = diagnosed("mixed-strategies", healthy(extra={"g_b": {**OURS, "strategy": "average"}}))
-    assert levels(found) == ["note"]
-    assert "average is not in effect" in found[0].text
 
 
 def test_what_a_silent_member_would_claim_is_told() -> None:
@@ -113,12 +99,7 @@ def test_what_a_silent_member_would_claim_is_told() -> None:
         ({"g_a": {"t": 1}, "g_b": {}}, {}, "warn", "g_b subscribes to nothing"),
         ({"g_a": {"t": 1}, "g_b": {}}, {"g_b": OURS}, "warn", "g_b subscribes to nothing"),
         ({"g_a": {"t": 1}, "g_b": {"evnets": 1}}, {"g_b": OURS}, "warn", "topics that do not exist"),
-        (
-            {"g_a": {"t": 1}, "g_b": {"evnets": 1, "t": 1}},
-            {},
-            "note",
-            "g_b subscribes also to evnets, which does not exist",
-        ),
+        ({"g_a": {"t": 1}, "g_b": {"evnets": 1, "t": 1}}, {}, "note", "also to evnets, which does not exist"),
     ],
 )
 def test_idle_members(members: Any, extra: Any, expected: str, text: str) -> None:
@@ -128,12 +109,12 @@ def test_idle_members(members: Any, extra: Any, expected: str, text: str) -> Non
     assert text in found[0].text
 
 
-@pytest.mark.parametrize(
-    ("snapshot", "expected"),
-    [(healthy(), "ok"), (healthy(members={"g_a": {"t": 1}, "g_b": {"t": 9}}), "note"), (healthy(members={}), "ok")],
+test_idle_threads = table(
+    "idle-threads",
+    (healthy(), ["ok"]),
+    (healthy(members={"g_a": {"t": 1}, "g_b": {"t": 9}}), ["note"]),
+    (healthy(members={}), ["ok"]),
 )
-def test_idle_threads(snapshot: GroupSnapshot, expected: str) -> None:
-    assert levels(diagnosed("idle-threads", snapshot)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -153,6 +134,9 @@ def test_membership_size(members: int, expected: list[str]) -> None:
 CALM = replace(healthy(), ids_node=stat(age=7200, cversion=10))
 
 
+OLD = {tp: replace(node, stat=stat(version=5000)) for tp, node in CALM.offsets.items()}
+
+
 test_flapping = table(
     "flapping",
     ([CALM, later(CALM, 600)], ["ok"]),
@@ -161,13 +145,9 @@ test_flapping = table(
     ([CALM, later(CALM, 60, ids_node=stat(age=100, cversion=99))], ["unknown"]),
     ([CALM], ["unknown"]),
     ([healthy(members={})], ["ok"]),
+    # a young member of an old group
+    ([with_member(replace(CALM, offsets=OLD), "g_a", ctime=NOW - 5_000)], ["note", "unknown"]),
 )
-
-
-def test_young_members_of_an_old_group_are_noted() -> None:
-    offsets = {tp: replace(node, stat=stat(version=5000)) for tp, node in CALM.offsets.items()}
-    found = diagnosed("flapping", with_member(replace(CALM, offsets=offsets), "g_a", ctime=NOW - 5_000))
-    assert levels(found) == ["note", "unknown"]
 
 
 BRIDGE = {**OURS, "coordination": "kafka"}

@@ -34,13 +34,23 @@ def test_owners_that_do_not_move_are_an_error_at_one_look() -> None:
     assert "h1" in ours.remedy
 
 
-test_one_look = table(
+SPARK = healthy(extra={"g_b": {"zkconsumer": "1", "reader": "spark"}})
+
+
+test_standing_still = table(
     "standing-still",
     pytest.param((later(waiting(), LIMIT - 6), ["ok"]), id="not yet"),
     pytest.param((later(waiting(), LIMIT - 4), ["error", "error"]), id="at the limit"),
     pytest.param((later(waiting(-3600 + 1), 3600), ["ok"]), id="a message after an idle hour"),
     pytest.param((later(healthy(logs={f"t:{n}": (0, 50) for n in range(4)}), 3600), ["ok"]), id="nothing waits"),
     pytest.param((later(healthy(), 3600), ["unknown"]), id="the time of the message is unknown"),
+    pytest.param(
+        ([healthy(), later(healthy(), 600)], ["warn", "warn"], "transaction markers"), id="maybe transaction markers"
+    ),
+    pytest.param(
+        (later(replace(waiting(), members=SPARK.members), 600), ["error", "warn"]),
+        id="a slow Spark query",
+    ),
 )
 
 
@@ -52,11 +62,8 @@ def test_offsets_in_kafka_are_unknown_at_one_look_not_ok() -> None:
     assert "Kafka, which keeps no time" in found.text
     assert set(found.partitions) == set(stored)
     assert levels(diagnosed("standing-still", look, later(look, 180))) == ["error", "error"]
-
-
-def test_a_fresh_message_with_offsets_in_kafka_is_ok() -> None:
-    stored = {partition(text): KafkaOffset(50) for text in FOUR}
-    assert levels(diagnosed("standing-still", replace(waiting(1), offsets={}, kafka_offsets=stored))) == ["ok"]
+    fresh = replace(waiting(1), offsets={}, kafka_offsets=stored)
+    assert levels(diagnosed("standing-still", fresh)) == ["ok"]
 
 
 def test_offsets_in_kafka_that_move_are_ok_at_two_looks() -> None:
@@ -91,12 +98,6 @@ def test_an_offset_from_before_a_migration_stands_for_nobody() -> None:
     assert "160 messages wait" in found.text
 
 
-def test_what_may_be_transaction_markers_is_a_warning() -> None:
-    found = diagnosed("standing-still", healthy(), later(healthy(), 600))
-    assert levels(found) == ["warn", "warn"]
-    assert "transaction markers" in found[0].text
-
-
 def test_an_owner_before_the_last_transaction_marker_is_ok() -> None:
     """A healthy Scala member of a transactional topic was a warning for ever, for one marker that nobody reads."""
     made = waiting()
@@ -116,18 +117,11 @@ def test_messages_without_a_time_are_an_error_at_two_looks() -> None:
     assert "markers" not in found[0].text
 
 
-def test_a_spark_query_that_stands_still_is_a_warning() -> None:
-    made = later(
-        replace(waiting(), members=healthy(extra={"g_b": {"zkconsumer": "1", "reader": "spark"}}).members), 600
-    )
-    assert levels(diagnosed("standing-still", made)) == ["error", "warn"]
-
-
-def test_messages_of_a_group_without_members_wait() -> None:
-    (found,) = diagnosed("no-member", healthy(members={}, owners={}))
-    assert levels([found]) == ["warn"]
-    assert found.text == "the group has no member, and 200 messages wait"
-    assert levels(diagnosed("no-member", healthy())) == ["ok"]
+test_no_member = table(
+    "no-member",
+    (healthy(members={}, owners={}), ["warn"], "the group has no member, and 200 messages wait"),
+    (healthy(), ["ok"]),
+)
 
 
 def test_a_thread_that_keeps_what_is_not_its_own_is_stuck() -> None:

@@ -11,9 +11,8 @@ from typing import Any
 from tests.group_snapshots import NOW
 from tests.unit.operations.serving.watched import at, watched, without_logs
 from zkconsumer.operations.group_snapshot import Problem
-from zkconsumer.operations.serving.api import group_document, groups_document
+from zkconsumer.operations.serving.api import group_document
 from zkconsumer.operations.serving.group_details import details, judge_watched
-from zkconsumer.operations.serving.watched_group import unread
 
 SAMPLE = Path(__file__).parent / "sample_group.json"
 MINUTE = [at(second, 100 + second, 110 + 2 * second) for second in range(0, 60, 10)]
@@ -80,12 +79,3 @@ def test_nodes_stay_while_only_brokers_answer() -> None:
     assert found["zookeeper_taken"] == NOW + 50_000
     assert found["taken"] == NOW + 60_000
     assert found["partitions"][0]["offset"] == 150
-
-
-def test_a_failed_reading_is_told_with_the_old_values() -> None:
-    away = unread(watched(*MINUTE), "ZooKeeper is not reachable")
-    row = groups_document({"g": (away, judge_watched(away))}, NOW + 90_000)["groups"]
-    assert isinstance(row, list)
-    assert row[0]["failure"] == "ZooKeeper is not reachable"
-    assert row[0]["age"] == 40.0
-    assert row[0]["lag"] == 360

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -115,19 +114,6 @@ def test_a_dead_group_keeps_its_lag() -> None:
     assert value(found, "kafka_consumergroup_lag", topic="t", partition="0") == 4
     assert value(found, "zkconsumer_group_state", state="Empty") == 1
     assert value(found, "zkconsumer_topic_abandoned", topic="t") == 0
-
-
-@pytest.mark.parametrize(
-    ("offset", "log", "lag"),
-    [
-        pytest.param(12, (0, 9), None, id="offset beyond the end has no lag"),
-        pytest.param(2, (5, 9), 4, id="deleted messages are no lag"),
-        pytest.param(5, (5, 9), 4, id="at the start"),
-    ],
-)
-def test_lag_is_clamped_to_the_log(offset: int, log: tuple[int, int], lag: int | None) -> None:
-    found = samples(group_snapshot(offsets={"t:0": offset}, logs={"t:0": log}))
-    assert value(found, "kafka_consumergroup_lag", topic="t", partition="0") == lag
 
 
 def test_what_is_unknown_has_no_sample() -> None:

@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -69,12 +69,22 @@ class Groups:
         """Nothing is open."""
 
 
-@contextmanager
-def serving(groups: Groups, rules: AccessRules | None = None, interval: float = 0.02) -> Iterator[GroupServer]:
-    poller = Poller(groups.open, interval)
+def serves(
+    source: Callable[[], Any], interval: float, rules: AccessRules | None = None, *, files: bool = False
+) -> tuple[GroupServer, Poller]:
+    """Return a server, not yet started; ``files``: the source is files of snapshots, shown as of their time."""
+    poller = Poller(source, interval, histories=files)
     rules = rules or AccessRules(LOOPBACK)
-    routes = Routes(lambda: poller.board, rules, cluster="local", host="here", interval=interval, files=FILES)
-    server = GroupServer(LOOPBACK, routes, poller)
+    names: dict[str, Any] = {"cluster": "local", "host": "here", "files": FILES}
+    routes = Routes(lambda: poller.board, rules, interval=interval, as_taken=files, **names)
+    return GroupServer(LOOPBACK, routes, poller), poller
+
+
+@contextmanager
+def serving(
+    groups: Groups | Callable[[], Any], interval: float = 0.02, rules: AccessRules | None = None, *, files: bool = False
+) -> Iterator[GroupServer]:
+    server, poller = serves(groups.open if isinstance(groups, Groups) else groups, interval, rules, files=files)
     try:
         server.start()
         poller.wait(0, scaled(10))
@@ -187,7 +197,7 @@ def test_any_loopback_name_is_answered(server: GroupServer, host: str) -> None:
 
 
 def test_a_token_is_asked_for_as_bearer_parameter_or_cookie() -> None:
-    with serving(Groups(), AccessRules(LOOPBACK, TOKEN), interval=3600) as server:
+    with serving(Groups(), 3600, AccessRules(LOOPBACK, TOKEN)) as server:
         assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": f"zkconsumer_token={TOKEN}"}):
             status, told, body = ask(server, "/api/groups", headers)
@@ -200,12 +210,6 @@ def test_a_token_is_asked_for_as_bearer_parameter_or_cookie() -> None:
         assert "HttpOnly; SameSite=Strict" in headers["set-cookie"]
         assert TOKEN not in headers["set-cookie"]
         assert ask(server, "/api/groups", {"Cookie": headers["set-cookie"].partition(";")[0]})[0] == 200
-
-
-def test_off_loopback_a_token_is_needed() -> None:
-    with pytest.raises(ConfigException, match="--token-file"):
-        AccessRules(ListenAddress("0.0.0.0", 0))
-    AccessRules(ListenAddress("0.0.0.0", 0), TOKEN)
 
 
 @pytest.mark.parametrize("text", ["8089", "host", "host:99999", "http://host:1", "[::1", "::1:80", "a b:1", ""])
@@ -223,6 +227,10 @@ def test_a_weak_token_is_refused_without_showing_it(text: str) -> None:
 
 
 def test_listen_address_and_token() -> None:
+    """Off loopback a token is needed."""
+    with pytest.raises(ConfigException, match="--token-file"):
+        AccessRules(ListenAddress("0.0.0.0", 0))
+    AccessRules(ListenAddress("0.0.0.0", 0), TOKEN)
     assert listen_address("[::1]:8089") == ListenAddress("::1", 8089)
     assert listen_address("localhost:0").loopback
     assert checked_token(f"{TOKEN}\n", "f") == TOKEN
@@ -283,38 +291,37 @@ def test_half_open_connections_never_starve_the_health(server: GroupServer) -> N
         assert all(b" 200 " in read_all(client).partition(b"\r\n")[0] for client in kept), "younger ones are served"
 
 
-def test_beyond_the_most_answers_clients_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def streaming(server: GroupServer, path: str = "/api/events") -> Iterator[http.client.HTTPResponse]:
+    """An open event stream."""
+    with closing(connection(server)) as client:
+        client.request("GET", path)
+        with client.getresponse() as answer:
+            assert (answer.status, answer.getheader("content-type")) == (200, "text/event-stream")
+            yield answer
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "path", "seconds"),
+    [
+        (bounded_http, "MOST_CONNECTIONS", "/api/groups", bounded_http.RETRY_SECONDS),
+        (http_server, "MOST_LISTENERS", "/api/events", 30),
+    ],
+    ids=["answers", "event streams"],
+)
+def test_beyond_the_limit_clients_are_told_to_come_back(
+    monkeypatch: pytest.MonkeyPatch, module: Any, limit: str, path: str, seconds: int
+) -> None:
     """The health is answered all the same, and a later client finds the free place."""
-    monkeypatch.setattr(bounded_http, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(module, limit, 1)
+    monkeypatch.setattr(http_server, "HEARTBEAT_SECONDS", 0.02)
     with serving(Groups(), interval=3600) as server:
-        client = connection(server)
-        client.request("GET", "/api/events")
-        stream = client.getresponse()
-        assert stream.status == 200
-        status, headers, _ = ask(server, "/api/groups")
-        assert (status, headers["retry-after"]) == (503, str(bounded_http.RETRY_SECONDS))
-        assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
-        client.close()
-        stream.close()
-
-
-def test_of_200_event_streams_others_are_told_to_come_back() -> None:
-    with ExitStack() as stack:
-        server = stack.enter_context(serving(Groups(), interval=3600))
-        heads = []
-        for _ in range(200):
-            client = stack.enter_context(raw(server))
-            client.sendall(b"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            found = b""
-            while b"\r\n\r\n" not in found:
-                part = client.recv(4096)
-                assert part, found
-                found += part
-            heads.append(found)
-        served = [b" 200 " in head.partition(b"\r\n")[0] for head in heads]
-        assert served.count(True) == http_server.MOST_LISTENERS
-        assert all(b"Retry-After: " in head for head, good in zip(heads, served, strict=True) if not good)
-        assert ask(server, "/healthz")[0] == 200
+        with streaming(server) as stream:
+            assert next(line for line in stream if line.startswith(b":")) == b": still here\n"
+            status, headers, _ = ask(server, path)
+            assert (status, headers["retry-after"]) == (503, str(seconds))
+            assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200
+        eventually(lambda: ask(server, "/api/groups")[0] == 200, 5, "an answer")
 
 
 def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
@@ -325,31 +332,13 @@ def events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
 
 
 def test_events_tell_each_reading_and_end_with_the_server() -> None:
-    groups = Groups()
-    with serving(groups) as server:
-        client = connection(server)
-        client.request("GET", "/api/groups/g/events")
-        answer = client.getresponse()
-        assert answer.getheader("content-type") == "text/event-stream"
-        told = events(answer)
-        first, second = next(told), next(told)
-        assert first["group"] == "g"
-        assert second["serial"] > first["serial"]
-    assert all(event["group"] == "g" for event in told)  # ends: the server has closed
-
-
-def test_event_streams_are_bounded_and_send_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "MOST_LISTENERS", 1)
-    monkeypatch.setattr(http_server, "HEARTBEAT_SECONDS", 0.02)
-    with serving(Groups(), interval=3600) as server:
-        client = connection(server)
-        client.request("GET", "/api/events")
-        answer = client.getresponse()
-        assert next(line for line in answer if line.startswith(b":")) == b": still here\n"
-        assert ask(server, "/api/events")[0] == 503
-        client.close()
-        answer.close()
-        eventually(lambda: ask(server, "/api/groups")[0] == 200, 5, "an answer")
+    with ExitStack() as stack:
+        with serving(Groups()) as server:
+            told = events(stack.enter_context(streaming(server, "/api/groups/g/events")))
+            first, second = next(told), next(told)
+            assert first["group"] == "g"
+            assert second["serial"] > first["serial"]
+        assert all(event["group"] == "g" for event in told)  # ends: the server has closed
 
 
 def test_values_stay_while_nothing_can_be_read() -> None:
@@ -412,34 +401,18 @@ def test_one_unreadable_group_hides_no_other(caplog: pytest.LogCaptureFixture) -
 def test_files_are_shown_with_their_history_as_of_their_time(tmp_path: Path) -> None:
     name = str(tmp_path / "g.jsonl")
     write_snapshots(name, [at(second, 100 + second, 110 + 2 * second) for second in (0, 10, 20)])
-    poller = Poller(lambda: closing(FileSource([name])), 0.02, histories=True)
-    routes = Routes(
-        lambda: poller.board,
-        AccessRules(LOOPBACK),
-        cluster="local",
-        host="here",
-        interval=0.02,
-        files=FILES,
-        as_taken=True,
-    )
-    server = GroupServer(LOOPBACK, routes, poller)
-    server.start()
-    try:
-        assert poller.wait(2, scaled(10)).polls > 2
+    with serving(lambda: closing(FileSource([name])), files=True) as server:
+        eventually(lambda: asked(server, "/api/groups")["polls"] > 2, 10, "polls")
         found = asked(server, "/api/groups/g")
         assert found["history"]["times"] == [NOW, NOW + 10_000, NOW + 20_000]
         assert found["now"] == found["taken"] == NOW + 20_000
         assert asked(server, "/v3/kafka/local/consumer/g/status")["status"]["totallag"] == 6 * 30 + 4
-    finally:
-        assert server.close(scaled(20))
 
 
 def test_closing_does_not_wait_for_a_hanging_read() -> None:
     groups = Groups()
     groups.go_on = threading.Event()
-    poller = Poller(groups.open, 3600)
-    routes = Routes(lambda: poller.board, AccessRules(LOOPBACK), cluster="c", host="h", interval=3600, files=FILES)
-    server = GroupServer(LOOPBACK, routes, poller)
+    server, poller = serves(groups.open, 3600)
     server.start()
     assert groups.reading.wait(scaled(10))
     assert not server.close(0.2)
