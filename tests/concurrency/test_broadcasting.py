@@ -11,14 +11,13 @@ from tests.concurrency.group import (
     GROUP,
     TOPIC,
     SteppedMember,
-    make_topic,
     new_server,
     node_at,
     owners,
     settle,
     settled,
 )
-from zkconsumer.errors import MessageModelConflictError, OffsetCommitError
+from zkconsumer.errors import MessageModelConflictError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
@@ -124,14 +123,6 @@ def test_its_nodes_stand_apart_from_the_groups_members(server: FakeZooKeeper) ->
     assert below == {paths.offsets(GROUP), paths.broadcast_members(GROUP), announced}
 
 
-def test_a_new_partition_comes_to_every_member(server: FakeZooKeeper) -> None:
-    members = [broadcasting(server, "a"), broadcasting(server, "b")]
-    settle(members)
-    make_topic(server, 3)
-    settle(members)
-    assert all(TopicPartition(TOPIC, 2) in member.owned for member in members)
-
-
 # ---- one consumer.id twice ----
 
 
@@ -147,32 +138,6 @@ def test_a_second_process_with_its_name_waits_and_never_shares(server: FakeZooKe
     first.stop()
     settle([second])
     assert second.owned[P0].consumed == 12
-
-
-def test_what_its_zombie_commits_is_refused(server: FakeZooKeeper) -> None:
-    first = broadcasting(server, "a")
-    settle([first])
-    first.finish(P0, 5)
-    first.session.expire_unnoticed()
-    second = broadcasting(server, "a")
-    settle([second])
-    second.finish(P0, 1)
-    second.commit()
-    first.session._id = 4711  # it has a session again and does not know yet what that means
-    with pytest.raises(OffsetCommitError):
-        first.commit()
-    assert offset(server, "a", P0) == 11
-
-
-def test_an_expired_session_is_come_back_from(server: FakeZooKeeper) -> None:
-    a = broadcasting(server, "a")
-    settle([a])
-    a.finish(P0, 2)
-    a.commit()
-    a.session.expire()
-    settle([a])
-    assert a.owned[P0].consumed == 12
-    assert shown(server) == {a.consumer}
 
 
 def test_deleted_nodes_are_made_again(server: FakeZooKeeper) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from time import monotonic
 
 import pytest
 
@@ -27,9 +26,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.events import LookAgain, StartsFound
-from zkconsumer.member.owned_partitions import OwnedPartitions
-from zkconsumer.member.zookeeper.state_machine import State
+from zkconsumer.member.events import LookAgain
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -86,18 +83,6 @@ def test_who_takes_what_we_gave_up_in_time_is_not_disturbed(server: FakeZooKeepe
     assert (czxid(server, member), member.rebalancer.state.detail) == (before, "")
 
 
-def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
-    member = settled(server, "a", patience=0.001)
-    join_as_scala(server)
-    settle([member], rounds=400)
-    before = member.coordinator.orphaned.next_look
-    made = czxid(server, member)
-    for _ in range(200):
-        member.step()
-    assert member.coordinator.orphaned.next_look >= before
-    assert czxid(server, member) - made < 20
-
-
 def test_the_reconciliation_finds_a_partition_without_owner(server: FakeZooKeeper) -> None:
     """The member that gave it up is gone, and no watch tells the others."""
     join_as_scala(server)
@@ -108,20 +93,6 @@ def test_the_reconciliation_finds_a_partition_without_owner(server: FakeZooKeepe
     member.schedule.reconcile_at = 0.0
     settle([member], rounds=3)
     assert czxid(server, member) > before
-
-
-def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = settled(server, "a", patience=0.0)
-    join_as_scala(server)
-    member.step()
-
-    monkeypatch.setattr(member.session, "stat", unavailable)
-    monkeypatch.setattr(member.session, "children", unavailable)
-    member.step()
-    member.schedule.reconcile_at = 0.0
-    settle([member])
-    assert set(owners(server)) == {0, 1}
-    assert len(member.owned) == 2
 
 
 def given_up(server: FakeZooKeeper) -> SteppedMember:
@@ -194,15 +165,6 @@ def conflicted(server: FakeZooKeeper, request: pytest.FixtureRequest) -> Stepped
     return member
 
 
-@pytest.mark.parametrize("conflicted", ["overwrite"], indirect=True)
-def test_overwriting_goes_on_and_commits_ours(server: FakeZooKeeper, conflicted: SteppedMember) -> None:
-    position = conflicted.owned[tp(0)]
-    assert (position.consumed, offsets(server)[1]) == (15, 15)
-    conflicted.commit()
-    assert offsets(server)[0] == 15
-    assert conflicted.delivery.flowing[tp(0)] is position
-
-
 @pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
 def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper, conflicted: SteppedMember) -> None:
     error = conflicted.delivery.failed[tp(0)]
@@ -230,55 +192,10 @@ def test_a_stopped_partition_is_released_at_the_foreign_offset(
     assert (offsets(server)[0], owners(server), str(conflicted.rebalancer.state)) == (3, {}, "closed")
 
 
-@pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
-def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, conflict: str) -> None:
-    member = settled(server, "a", conflict=conflict)
-    member.finish(tp(0), 5)
-    server.remove(paths.offset(GROUP, tp(0)))
-    with pytest.raises(Exception, match="t-0"):
-        member.commit()
-    settle([member])
-    if conflict != "raise":
-        member.commit()
-    assert offsets(server).get(0, 15) == 15
-    member.stop()
-    assert offsets(server).get(0) == (None if conflict == "raise" else 15)
-
-
 # ---- newer events ----
 
 
-def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper) -> None:
-    """The round gave up two and was to claim one; whoever should have the rest is gone by the time of the claim."""
-    first, second = settled_group(server, "ba")
-    assert set(first.owned) == {tp(2), tp(3)}
-    second.session.expire_unnoticed()
-    server.put(
-        paths.member(GROUP, f"{GROUP}_c"), SCALA_NODE.replace(b'"t": 1', b'"t": 3'), ephemeral_owner=SCALA_SESSION
-    )
-    after(first.delivery, "revoke", lambda: server.remove(paths.member(GROUP, f"{GROUP}_c")))
-    first.step()
-    assert (set(first.owned), owners(server)) == (set(), {})
-    first.step()
-    assert len(first.owned) == 4
-
-
 # ---- what was done to our nodes, and what faults left behind ----
-
-
-def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -> None:
-    """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
-    first = settled(server, "a")
-    first.session.suspend()
-    first.step()
-    first.session.lease.lapse()
-    first.step()
-    assert first.coordinator.phase is State.CUT_OFF
-    second = settled(server, "b")
-    first.session.resume()
-    settle([first, second])
-    assert set(first.owned) == {tp(0), tp(1)}
-    assert set(second.owned) == {tp(2), tp(3)}
 
 
 def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,27 +218,6 @@ def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatc
     monkeypatch.setattr(member.session, "delete", raced)
     settle([member])
     assert owners(server)[0] == f"{SCALA}-0"
-
-
-def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others gathered with it were lost: that of the connection, say, and the member stayed suspended for ever."""
-    member = settled(server, "a")
-    member.session.suspend()
-    member.step()
-
-    def broken(*_: object) -> None:
-        raise KeyError("a mistake of ours")
-
-    monkeypatch.setattr(OwnedPartitions, "starts_found", broken)
-    member.events.put(StartsFound({}))
-    member.session.resume()
-    with pytest.raises(KeyError):
-        member.step()
-    settle([member])
-    assert member.session.lease.valid
-    assert member.rebalancer.state.phase is Phase.OWNING
 
 
 def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
@@ -395,15 +291,6 @@ def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     assert czxid(server, member) == before
 
 
-def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -> None:
-    """An operator who has an idle partition consumed again saw nothing happen until something new came."""
-    member = settled(server, "a")
-    server.put(paths.offset(GROUP, tp(0)), b"3")
-    member.schedule.reconcile_at = 0.0
-    settle([member])
-    assert member.owned[tp(0)].consumed == 3
-
-
 @pytest.mark.parametrize("dual", [False, True])
 def test_a_rewritten_registration_makes_a_member_follow(server: FakeZooKeeper, *, dual: bool) -> None:
     """A command that resets offsets tells the owner so. It sees by the offset node's version that the owner follows."""
@@ -457,33 +344,6 @@ def reconnect(member: SteppedMember, *, answers: bool) -> None:
         member.session.lease.lapse(member.session.timeout + 1.0)
     member.session.resume()
     member.step()
-
-
-def test_a_session_is_given_up_if_new_connections_stay_silent(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each connection renewed it at the server, so its partitions were nobody else's, and it could consume none."""
-    member = settled(server, "a")
-
-    monkeypatch.setattr(member.session, "touch", lambda: None)
-    for request in ("read", "children", "stat"):
-        monkeypatch.setattr(member.session, request, unavailable)
-    before = member.session.session_id
-    for _ in range(2):
-        reconnect(member, answers=False)
-        assert member.session.session_id == before
-    reconnect(member, answers=False)
-    assert member.session.session_id != before
-    assert not member.owned
-    monkeypatch.undo()
-    member.session.touch()
-    settle([member])
-    # it is not registered, and given partitions, before a connection has held for a while
-    assert member.schedule.due > monotonic() + server.session_timeout / 2
-    member.schedule.due = member.schedule.not_before = 0.0
-    settle([member])
-    assert len(member.owned) == 4
-    assert not member.coordinator.monitor.on_probation
 
 
 def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> None:

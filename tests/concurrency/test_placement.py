@@ -108,36 +108,6 @@ def test_a_restart_moves_nothing(server: FakeZooKeeper, crash: bool) -> None:
         assert not position.revoked, f"{tp} was touched"
 
 
-def test_the_planner_too_may_restart(server: FakeZooKeeper) -> None:
-    a, b, c = group(server, "abc")
-    before = owners(server)
-    a.stop()
-    members = [b, c]
-    settle(members)
-    members.append(placed_member(server, "a"))
-    settle(members)
-    assert owners(server) == before
-    node = node_at(server, PLAN)
-    assert decode_plan(node.data).planner == "g_b"
-
-
-def test_after_the_grace_time_others_take_over(server: FakeZooKeeper, time_passes: Pass) -> None:
-    a, b, c = group(server, "abc")
-    b.stop()
-    settle([a, c])
-    assert len(owners(server)) == 8
-    assert "nobody owned" not in str(a.rebalancer.state), "they wait for their member, on purpose"
-    time_passes(61.0, [a, c])
-    assert counts(server) == {"g_a-0": 6, "g_c-0": 6}
-
-
-def test_members_whose_names_do_not_last_are_not_waited_for(server: FakeZooKeeper) -> None:
-    a, b = group(server, "ab", lasts=False)
-    b.stop()
-    settle([a])
-    assert counts(server) == {"g_a-0": 12}
-
-
 def test_a_member_without_the_strategy_ends_the_plan(server: FakeZooKeeper) -> None:
     members = group(server, "ab")
     scala = SteppedMember(server, "c")
@@ -158,17 +128,6 @@ def test_a_member_that_reads_other_plans_ends_it_too(server: FakeZooKeeper) -> N
     settle([*members, other])
     assert server.node(PLAN) is None
     assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
-
-
-@pytest.mark.parametrize("data", [b"", b"garbage", b'{"version":2}', b"[" * 100_000])
-def test_a_spoilt_plan_is_written_again(server: FakeZooKeeper, data: bytes) -> None:
-    members = group(server, "ab")
-    before = owners(server)
-    server.put(PLAN, data)
-    settle(members)
-    assert owners(server) == before
-    node = node_at(server, PLAN)
-    assert decode_plan(node.data).planner == "g_a"
 
 
 @pytest.mark.parametrize("strategy", ["sticky", "lag-aware"])
@@ -268,16 +227,6 @@ def test_without_a_plan_for_long_all_use_range(
     assert owners(server) == before, "and nothing moves"
 
 
-@pytest.mark.parametrize("right", [("write",), ("read",)])
-def test_a_planner_without_rights_withdraws(server: FakeZooKeeper, right: tuple[str, ...]) -> None:
-    a, b = group(server, "ab")
-    server.refuse(PLAN, *right)
-    make_topic(server, 14)
-    settle([a, b])
-    assert not advertises(server, a)
-    assert len(owners(server)) == 14
-
-
 def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = group(server, "ab")
     write = a.session.write
@@ -296,14 +245,6 @@ def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper, monke
     assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
     node = node_at(server, PLAN)
     assert node.version == 2, "one for each of the members that joined"
-
-
-def test_a_second_member_of_one_instance_is_refused(server: FakeZooKeeper) -> None:
-    a, b = group(server, "ab")
-    second = placed_member(server, "b")
-    settle([a, b, second])
-    assert "another live member has this consumer.id or group.instance.id" in second.rebalancer.state.detail
-    assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
 
 
 def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_passes: Pass) -> None:
@@ -325,26 +266,6 @@ def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_pas
     after = owners(server)
     assert sum(before[n] != after[n] for n in range(12)) == 3
     assert counts(server) == {"g_a-0": 3, "g_b-0": 9}
-
-
-def test_a_registration_deleted_in_a_round_is_no_failure(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Then the group that is read has no members at all, and so no oldest one."""
-    (a,) = group(server, "a")
-    register = a.membership.register
-
-    def deleted(deadline: Deadline) -> bool:
-        done = register(deadline)
-        server.remove(paths.member(GROUP, "g_a"))
-        monkeypatch.undo()
-        return done
-
-    monkeypatch.setattr(a.membership, "register", deleted)
-    a.events.put(LookAgain("a round"))
-    settle([a])
-    assert counts(server) == {"g_a-0": 12}
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_failing_decision_leaves_the_assignment(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
 
 import pytest
 
@@ -23,7 +22,6 @@ from tests.concurrency.group import (
 from tests.concurrency.staging import after, before, unavailable
 from tests.simulated_clock import Simulation
 from tests.timing import eventually, scaled
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, OffsetConflictError
 from zkconsumer.member.connector_state import Phase
@@ -118,19 +116,6 @@ def test_a_lost_watch_is_made_up_for_by_the_next_reconciliation(server: FakeZooK
     assert server.tree(paths.ids(GROUP))[mine] != b"garbage"
 
 
-def test_of_members_that_left_nothing_is_kept(server: FakeZooKeeper) -> None:
-    """A mark that its node had changed, of each member that ever was."""
-    member = SteppedMember(server, "a")
-    for number in range(50):
-        server.put(foreign(number), FOREIGN, ephemeral_owner=5)
-        settle([member], 4)
-        server.remove(foreign(number))
-    settle([member])
-    reconciled(member)
-    assert not member.cache._stale_nodes
-    assert not member.cache.known(foreign(number) for number in range(50))
-
-
 # ---- owner nodes ----
 
 
@@ -152,30 +137,6 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     assert member.rebalancer.state.rebalances <= rebalances + 1
     assert len(member.owned) == 4
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
-@pytest.mark.parametrize("noticed", [False, True])
-def test_an_overwritten_owner_node_leaves_with_its_partition(server: FakeZooKeeper, noticed: bool) -> None:
-    """It was lost and in no list any more, so it stood until our session ended, and the next owner waited."""
-    first = settled(server, "a")
-    server.put(own(3), b"garbage")
-    if noticed:
-        first.finish(tp(3))
-        with pytest.raises(OffsetCommitError):
-            first.commit()
-    second = SteppedMember(server, "b")
-    settle([second, first])
-    assert set(second.owned) == {tp(2), tp(3)}
-
-
-def test_an_owner_node_overwritten_during_a_release_is_released(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = settled(server, "a")
-    before(first.coordinator.rounds.owner_nodes, "release", lambda: server.put(own(3), b"garbage"))
-    second = SteppedMember(server, "b")
-    settle([second, first])
-    assert set(second.owned) == {tp(2), tp(3)}
 
 
 def test_a_release_between_claim_and_watch_is_seen_at_once(
@@ -327,17 +288,6 @@ def test_the_state_says_what_a_member_waits_for_and_since_when(
     assert says() == "closed"
 
 
-def test_a_round_that_fails_is_tried_for_ever(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The original gives up after four times, and stays registered."""
-    member = settled(server, "a")
-    with monkeypatch.context() as patch:
-        patch.setattr(member.session, "read", unavailable)
-        make_topic(server, 6)
-        settle([member], 300)
-    settle([member])
-    assert len(member.owned) == 6
-
-
 def test_a_release_without_a_watch_is_found_at_the_next_look(clock: Simulation, server: FakeZooKeeper) -> None:
     server.put(own(3), b"stranger", ephemeral_owner=5)
     member = settled(server, "a", backoff=1.0, backoff_max=1.0)
@@ -454,27 +404,6 @@ def test_a_second_foreign_write_frees_no_stopped_partition(server: FakeZooKeeper
 
 
 # ---- the end ----
-
-
-def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited for the whole of ``rebalance.drain.timeout.ms``, which may be a minute."""
-    member = settled(server, "a", drain=3600.0)
-    member.owned[tp(3)].held_until = 11
-    slices = 0
-
-    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
-        del limit
-        nonlocal slices
-        slices += 1
-        if slices == 3:
-            member.events.put(StopRequested())
-        assert slices < 100
-
-    monkeypatch.setattr(member.delivery, "wait", waited)
-    server.put(paths.member(GROUP, f"{GROUP}_z"), FOREIGN, ephemeral_owner=5)
-    settle([member])
-    assert member.coordinator.phase is State.CLOSED
-    assert owners(server) == {}
 
 
 def test_a_failing_step_of_leaving_still_ends_the_thread(server: FakeZooKeeper) -> None:

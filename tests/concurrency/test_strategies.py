@@ -150,29 +150,6 @@ def test_a_member_whose_strategy_fails_at_once_joins_and_says_so(
     assert "no room" in str(member.rebalancer.state)
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        {TopicPartition(TOPIC, 9): "g_a-0"},
-        {TopicPartition("other", 0): "g_a-0"},
-        {TopicPartition(TOPIC, 0): "g_a-1"},
-        {TopicPartition(TOPIC, 0): "g_a"},
-        {TopicPartition(TOPIC, 0): "g_nobody-0"},
-        None,
-    ],
-)
-def test_an_impossible_assignment_is_refused_as_a_whole(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, nonsense: Any
-) -> None:
-    made, chosen = failing(monkeypatch)
-    member = settled(server, "a", strategy=made)
-    monkeypatch.setattr(chosen, "assign", lambda *_: nonsense)
-    make_topic(server, 5)
-    settle([member])
-    assert len(member.owned) == 4
-    assert "the strategy range failed" in member.rebalancer.state.detail
-
-
 def test_racks_are_read_for_strategies_that_want_them(server: FakeZooKeeper) -> None:
     """A moved leader counts."""
     lead(server, {0: 1, 1: 2, 2: 1, 3: 2}, {1: "east", 2: "west"})

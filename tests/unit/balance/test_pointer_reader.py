@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.timing import eventually
 from zkconsumer.balance import pointer_reader
 from zkconsumer.balance.due_pointers import due_pointers
-from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, LONGEST_PAUSE, PointerReader
+from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Fate, Pointer, key_mark
@@ -116,13 +116,6 @@ def test_settled_message_may_come_again() -> None:
     assert this.looked() == [7]
 
 
-def test_successors_of_a_key_wait_for_the_first() -> None:
-    this = Fixture(Pointer(3), Pointer(4, due_ms=NOW + 9, key=KEY), Pointer(5, key=KEY), Pointer(6))
-    assert this.looked() == [3, 6]
-    this.ledger.point_at([Pointer(4, Fate.DEAD, 16, key=KEY)])
-    assert this.looked() == [5]
-
-
 def test_so_many_messages_are_in_hand_at_most() -> None:
     this = Fixture(*(Pointer(offset) for offset in range(3, 9)))
     assert this.looked() == [3, 4, 5]
@@ -159,13 +152,6 @@ def test_borrowed_partition_is_left_to_its_owner() -> None:
     this = Fixture(Pointer(3))
     this.home.own = False
     assert this.looked() == []
-
-
-def test_keys_of_pointers_are_looked_at_each_time() -> None:
-    this = Fixture(Pointer(3, due_ms=NOW + 9))
-    this.looked()
-    this.looked()
-    assert this.refreshed == 2
 
 
 def test_refused_message_is_offered_again() -> None:
@@ -258,12 +244,6 @@ def test_thread_hands_out_and_ends() -> None:
     eventually(lambda: [work.offset for work in this.works] == [3, 4], 20, "the second message")
     assert this.reader.close(Deadline(20))
     assert this.log.closed
-
-
-def test_next_look_is_when_the_next_message_is_due() -> None:
-    this = Fixture(Pointer(3, due_ms=NOW + 250))
-    assert this.reader.look() == 0.25
-    assert Fixture(Pointer(3, due_ms=NOW + 10**9)).reader.look() == LONGEST_PAUSE
 
 
 pointers = st.builds(

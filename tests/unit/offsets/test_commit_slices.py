@@ -162,12 +162,6 @@ def test_pointers_that_did_not_change_are_encoded_once(owner: Owner, monkeypatch
     assert len(encoded) == 1
 
 
-def test_the_last_commit_of_a_release_is_made_in_slices(owner: Owner) -> None:
-    owner.reject()
-    owner.release(*owner.owned)
-    assert owner.committed() == [0, 1, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("last", [False, True])
 def test_slices_that_were_not_reached_are_told(
     owner: Owner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, last: bool

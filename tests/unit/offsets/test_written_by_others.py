@@ -64,30 +64,6 @@ def test_a_commit_before_it_is_decided_names_the_reset(group: Group) -> None:
     assert group.store.offsets == {T0: 2}
 
 
-def test_what_is_decided_is_written_again(group: Group) -> None:
-    member = in_kafka(group)
-    position = member.begin(T0, 5)
-    group.store.offsets[T0] = 2
-    member.step()
-    member.committer.overwrite(position, None)
-    member.step()
-    member.step()
-    assert (group.store.offsets, member.moved) == ({T0: 5}, {position: 2})
-
-
-def test_a_reset_to_within_what_is_in_hand_is_overwritten_too(group: Group) -> None:
-    member = in_kafka(group)
-    position = member.begin(T0, 5)
-    position.batch_until = position.held_until = 10
-    group.store.offsets[T0] = 7
-    for _ in range(2):
-        member.step()
-        member.committer.overwrite(position, None)
-    for _ in range(3):
-        member.step()
-    assert group.store.offsets == {T0: 5}
-
-
 def test_nothing_changed_is_nobodys_reset(group: Group) -> None:
     member = in_kafka(group)
     position = member.begin(T0, 5)
@@ -181,16 +157,6 @@ def test_a_look_that_takes_all_the_time_is_no_commit(group: Group) -> None:
     assert group.store.commits == []
     tracker.commit(NONE_HELD, soon(), patient=False)
     assert group.store.commits == [{T0: 8}]
-
-
-def test_a_store_that_does_not_answer_is_not_written_over(group: Group) -> None:
-    member = in_kafka(group)
-    member.begin(T0, 5)
-    group.store.offsets[T0] = 2
-    group.store.trouble = failing(*[BrokerUnavailableError("away")] * 2)
-    member.step()
-    member.step()
-    assert (group.store.offsets, group.store.commits) == ({T0: 2}, [])
 
 
 def test_a_commit_waits_once_for_a_look_that_failed(group: Group) -> None:

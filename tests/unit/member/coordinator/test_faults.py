@@ -83,18 +83,6 @@ def test_a_moved_coordinator_is_found_and_nothing_is_repeated(place: Place, clus
     assert len(set(reader.places)) == len(reader.places) == 40
 
 
-def test_a_coordinator_back_within_the_session_costs_nothing(topic: str, place: Place, cluster: FakeCluster) -> None:
-    connector = place.connector(session_timeout_ms=10_000)
-    reader = Reader(connector.create_message_streams({topic: 1})[topic][0])
-    rebalances, who = connector.state.rebalances, cluster.coordinator(place.group) or 0
-    cluster.stop_broker(who)
-    cluster.start_broker(who)
-    place.produce(topic, 5, 1)
-    reader.wait_for(5)
-    assert connector.state.rebalances == rebalances
-    connector.commit_offsets(timeout=scaled(10))
-
-
 def test_the_trouble_of_a_coordinator_ends_when_it_is_back(place: Place, cluster: FakeCluster) -> None:
     connector = place.connector(session_timeout_ms=30_000, auto_commit_enable=False)
     connector.create_message_streams({place.topic(1): 1})
@@ -162,19 +150,6 @@ def test_a_generation_that_went_on_without_us_is_joined_anew(
     cluster.fail(api, code, times=1)
     stream = place.connector().create_message_streams({topic: 1})[topic][0]
     assert [stream.get(scaled(10)).offset for _ in range(3)] == [0, 1, 2]
-
-
-def test_an_answer_to_a_join_that_is_lost_costs_one_more_join(topic: str, place: Place, cluster: FakeCluster) -> None:
-    place.produce(topic, 3, 1)
-    with cluster.park("SyncGroup") as parked:
-        connector = place.connector()
-        reader: list[Reader] = []
-        thread = Thread(target=lambda: reader.append(Reader(connector.create_message_streams({topic: 1})[topic][0])))
-        thread.start()
-        parked.wait(scaled(10))
-        parked.drop()
-    thread.join(scaled(20))
-    reader[0].wait_for(3)
 
 
 def test_the_older_process_of_one_instance_id_stops_and_says_why(topic: str, place: Place) -> None:
