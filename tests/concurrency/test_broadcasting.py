@@ -195,29 +195,21 @@ def test_a_clustering_member_refuses_broadcasting_members(
     assert set(c.owned) == {P0, P1}
 
 
-def test_of_two_that_come_at_once_the_later_gives_way(server: FakeZooKeeper) -> None:
+@pytest.mark.parametrize("later", ["broadcasting", "clustering"])
+def test_of_two_that_come_at_once_the_later_gives_way(server: FakeZooKeeper, later: str) -> None:
     """Each has looked before the other showed itself."""
     a, c = broadcasting(server, "a"), SteppedMember(server, "c")
-    before_creating(a, paths.broadcast_member(GROUP, a.consumer), lambda: settle([c]))
-    settle([a])
-    assert set(c.owned) == {P0, P1}
-    assert a.membership.refusal is not None
-    assert not shown(server)
-    assert not registered(server, paths.broadcast_group(GROUP, "a"))
-    assert not a.owned
-
-
-def test_the_later_of_two_at_once_gives_way(
-    server: FakeZooKeeper,
-) -> None:
-    """Also if the later one is the clustering member."""
-    a, c = broadcasting(server, "a"), SteppedMember(server, "c")
-    before_creating(c, c.membership.path, lambda: settle([a]))
-    settle([c])
-    assert set(a.owned) == {P0, P1}
-    assert c.membership.refusal is not None
-    assert not registered(server)
-    assert not owners(server)
+    if later == "broadcasting":
+        before_creating(a, paths.broadcast_member(GROUP, a.consumer), lambda: settle([c]))
+    else:
+        before_creating(c, c.membership.path, lambda: settle([a]))
+    first, second = (c, a) if later == "broadcasting" else (a, c)
+    settle([second])
+    assert set(first.owned) == {P0, P1}
+    assert second.membership.refusal is not None
+    assert not second.owned
+    assert bool(shown(server)) is (later == "clustering")
+    assert bool(registered(server)) is bool(owners(server)) is (later == "broadcasting")
 
 
 def test_of_two_that_see_each_other_the_earlier_stays(server: FakeZooKeeper) -> None:

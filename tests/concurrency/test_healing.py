@@ -10,7 +10,6 @@ import pytest
 from tests.concurrency.group import (
     GROUP,
     SteppedMember,
-    make_topic,
     new_server,
     node_at,
     offsets,
@@ -20,12 +19,11 @@ from tests.concurrency.group import (
     settled_group,
     tp,
 )
-from tests.concurrency.staging import after, fail, unavailable
+from tests.concurrency.staging import fail
 from tests.simulated_clock import Simulation
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
-from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -83,18 +81,6 @@ def test_who_takes_what_we_gave_up_in_time_is_not_disturbed(server: FakeZooKeepe
     assert (czxid(server, member), member.rebalancer.state.detail) == (before, "")
 
 
-def test_the_reconciliation_finds_a_partition_without_owner(server: FakeZooKeeper) -> None:
-    """The member that gave it up is gone, and no watch tells the others."""
-    join_as_scala(server)
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member], rounds=2)
-    before = czxid(server, member)
-    assert set(owners(server)) == {0, 1}
-    member.schedule.reconcile_at = 0.0
-    settle([member], rounds=3)
-    assert czxid(server, member) > before
-
-
 def given_up(server: FakeZooKeeper) -> SteppedMember:
     """A member that gave two partitions to a Scala member, which does not take them; not looked at yet."""
     member = settled(server, "a", patience=0.0)
@@ -102,19 +88,6 @@ def given_up(server: FakeZooKeeper) -> SteppedMember:
     member.step()
     assert set(owners(server)) == {0, 1}
     return member
-
-
-@pytest.mark.parametrize("what", ["look", "waking"])
-def test_whoever_gave_up_is_woken_also_after_tries_that_failed(server: FakeZooKeeper, what: str) -> None:
-    """Three looks without an answer were counted as three times that it was woken, which is the most there may be."""
-    member = given_up(server)
-    before = czxid(server, member)
-    target, method = (member.coordinator.orphaned, "look_up_owners") if what == "look" else (member.membership, "renew")
-    failed = fail(target, method, 5)
-    settle([member], rounds=5)
-    assert (len(failed), czxid(server, member)) == (5, before)
-    settle([member], rounds=5)
-    assert czxid(server, member) > before
 
 
 def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper) -> None:
@@ -128,71 +101,31 @@ def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper) -> No
     assert "nobody" not in member.rebalancer.state.detail
 
 
-# ---- members that cannot be read ----
-
-
-def test_threads_of_an_unreadable_member_keep_their_partitions(server: FakeZooKeeper) -> None:
-    member = settled(server, "a")
-    join_as_scala(server)
-    member.step()
-    own_as_scala(server, 2, 3)
-    settle([member])
-    server.put(paths.member(GROUP, SCALA), b'{"version":')
-    server.remove(paths.owner(GROUP, tp(3)))
-    settle([member])
-    # t-3 it does not own any more; t-2 it does, and nobody waits for it
-    assert set(member.owned) == {tp(0), tp(1), tp(3)}
-    state = member.rebalancer.state
-    assert (state.phase, state.wanted, state.blocked) == (Phase.OWNING, 3, {})
-    assert "left to unreadable members: t-2" in state.detail
-    server.remove(paths.owner(GROUP, tp(2)))
-    settle([member])
-    assert len(member.owned) == 4
-
-
 # ---- offsets that somebody else wrote ----
 
 
-@pytest.fixture
-def conflicted(server: FakeZooKeeper, request: pytest.FixtureRequest) -> SteppedMember:
-    member = settled(server, "a", conflict=request.param)
+def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper) -> None:
+    member = settled(server, "a", conflict="raise")
     member.finish(tp(0), 5)
     member.finish(tp(1), 5)
     server.put(paths.offset(GROUP, tp(0)), b"3")
     with pytest.raises(Exception, match="t-0"):
         member.commit()
     settle([member])
-    return member
-
-
-@pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
-def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper, conflicted: SteppedMember) -> None:
-    error = conflicted.delivery.failed[tp(0)]
+    error = member.delivery.failed[tp(0)]
     assert isinstance(error, OffsetConflictError)
     assert (error.partition, error.ours, error.theirs) == (tp(0), 15, 3)
     assert "connector.seek(" in str(error)
-    assert str(conflicted.rebalancer.state).endswith(str(error)), "an operator sees it although nobody asks the stream"
-    assert set(conflicted.delivery.flowing) == {tp(1), tp(2), tp(3)}
-    assert tp(0) in conflicted.owned
-    conflicted.commit()
+    assert str(member.rebalancer.state).endswith(str(error)), "an operator sees it although nobody asks the stream"
+    assert set(member.delivery.flowing) == {tp(1), tp(2), tp(3)}
+    assert tp(0) in member.owned
+    member.commit()
     assert offsets(server)[0] == 3
-    assert conflicted.seek({tp(0): 7}) is not None
-    settle([conflicted])
-    conflicted.commit()
-    assert (offsets(server)[0], conflicted.delivery.flowing[tp(0)].fetched) == (7, 7)
-    assert "somebody else" not in str(conflicted.rebalancer.state)
-
-
-@pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
-def test_a_stopped_partition_is_released_at_the_foreign_offset(
-    server: FakeZooKeeper, conflicted: SteppedMember
-) -> None:
-    """It is released with the offset that somebody else wrote."""
-    conflicted.stop()
-    assert (offsets(server)[0], owners(server), str(conflicted.rebalancer.state)) == (3, {}, "closed")
-
-
-# ---- newer events ----
+    assert member.seek({tp(0): 7}) is not None
+    settle([member])
+    member.commit()
+    assert (offsets(server)[0], member.delivery.flowing[tp(0)].fetched) == (7, 7)
+    assert "somebody else" not in str(member.rebalancer.state)
 
 
 # ---- what was done to our nodes, and what faults left behind ----
@@ -231,21 +164,6 @@ def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooK
     assert member.session.lease.valid
 
 
-@pytest.mark.parametrize("fault", ["the answer is lost", "newer events"])
-def test_what_an_unfinished_round_gave_up_is_looked_after(server: FakeZooKeeper, fault: str) -> None:
-    member = SteppedMember(server, "a")
-    make_topic(server, 2, "other")
-    settle([member])
-    member.subscribe({"t": 1, "other": 1})
-    join_as_scala(server)
-    if fault == "newer events":
-        after(member.delivery, "revoke", lambda: member.events.put(LookAgain("newer")))
-    else:
-        after(member.coordinator.rounds.owner_nodes, "release", unavailable)
-    settle([member])
-    assert {tp(2), tp(3)} == set(member.coordinator.orphaned.handovers.due(1e12))
-
-
 def look_now(member: SteppedMember) -> None:
     for known in member.coordinator.orphaned.handovers._open.values():
         known.look_at = 0.0
@@ -262,20 +180,6 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
     made = [czxid(server, member)]
     for _ in range(10):
         look_now(member)
-        made.append(czxid(server, member))
-    assert len(set(made)) == 1 + 3
-
-
-def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = settled(server, "a")
-    server.put(paths.member(GROUP, SCALA), SCALA_NODE)
-    settle([member])
-
-    made = [czxid(server, member)]
-    for _ in range(10):
-        with monkeypatch.context() as patch:
-            patch.setattr(member.membership, "_after_registering", unavailable)
-            look_now(member)
         made.append(czxid(server, member))
     assert len(set(made)) == 1 + 3
 
@@ -334,26 +238,6 @@ def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypat
 
 
 # ---- connections on which nothing is answered ----
-
-
-def reconnect(member: SteppedMember, *, answers: bool) -> None:
-    if member.session.connected:
-        member.session.suspend()
-        member.step()
-    if not answers:
-        member.session.lease.lapse(member.session.timeout + 1.0)
-    member.session.resume()
-    member.step()
-
-
-def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> None:
-    member = settled(server, "a")
-    before = member.session.session_id
-    for _ in range(6):
-        reconnect(member, answers=False)
-        settle([member])
-    assert member.session.session_id == before
-    assert len(member.owned) == 4
 
 
 def test_a_session_is_given_up_if_its_connection_stays_silent(

@@ -41,21 +41,6 @@ def member(server: FakeZooKeeper) -> SteppedMember:
 # ---- seeking ----
 
 
-def test_a_seek_makes_a_new_position_and_drops_the_old_one(server: FakeZooKeeper, member: SteppedMember) -> None:
-    old = member.owned[tp(0)]
-    member.finish(tp(0), 5)
-    done = member.seek({tp(0): 3})
-    settle([member])
-    assert done.result(0) == frozenset()
-    new = member.owned[tp(0)]
-    assert old.revoked
-    assert (new.fetched, new.consumed, new.committed) == (3, 3, 10)
-    assert member.delivery.flowing[tp(0)] is new
-    old.consumed = 99
-    member.commit()
-    assert offsets(server)[0] == 3
-
-
 def test_a_seek_while_the_start_is_being_stored_wins(server: FakeZooKeeper, member: SteppedMember) -> None:
     member.events.put(StartsResolved({member.owned[tp(1)]: 77}))
     member.seek({tp(1): 6})

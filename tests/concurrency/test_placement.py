@@ -15,7 +15,7 @@ from zkconsumer.assignors.even_load import LOOKS, PAUSE_LOOKS
 from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.load_report import PartitionLoad, encode_loads
 from zkconsumer.core.placement_plan import decode_plan
-from zkconsumer.core.registration import PLAN_KEY, STATIC, Registration
+from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
@@ -139,36 +139,6 @@ def test_a_group_that_no_plan_can_name_uses_range(server: FakeZooKeeper, strateg
     assert server.node(PLAN) is None
     assert len(owners(server)) == 3
     assert not advertises(server, members[0])
-
-
-def test_a_plan_that_reserves_for_millions_of_streams_is_none(server: FakeZooKeeper) -> None:
-    """The planner would list the streams of all reservations, which no memory holds."""
-    members = group(server, "ab")
-    before = owners(server)
-    node = node_at(server, PLAN)
-    document = json.loads(node.data)
-    document["subscriptions"].append({"t": 100_000})
-    document["reserved"] = {f"g_x{n}": len(document["subscriptions"]) - 1 for n in range(20_000)}
-    server.put(PLAN, json.dumps(document).encode())
-    settle(members)
-    assert owners(server) == before
-    again = node_at(server, PLAN)
-    assert decode_plan(again.data) == decode_plan(node.data)
-
-
-def test_a_group_too_large_for_a_plan_uses_range(server: FakeZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
-    member = placed_member(server, "a")
-    for number in range(6):
-        make_topic(server, 1, topic=f"u{number}")
-    path = paths.member(GROUP, "g_z")
-    extra = {"strategy": "sticky", PLAN_KEY: "1"}
-    subscription = {f"u{number}": 100_000 for number in range(6)}
-    server.put(path, node_codecs.encode_registration(Registration(STATIC, subscription, extra=extra)))
-    settle([member])
-    assert server.node(PLAN) is None
-    assert not advertises(server, member)
-    assert "600001 streams of all topics are more than" in caplog.text
-    assert counts(server) == {"g_a-0": 12}
 
 
 def test_the_report_of_the_owner_counts(server: FakeZooKeeper) -> None:

@@ -23,7 +23,7 @@ from tests.concurrency.staging import after, before, unavailable
 from tests.simulated_clock import Simulation
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetCommitError, OffsetConflictError
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.zookeeper import registration
@@ -314,18 +314,6 @@ def test_a_member_whose_node_we_may_not_read_harms_nobody(server: FakeZooKeeper)
     assert "left to unreadable members: t-1" in str(member.rebalancer.state)
 
 
-def test_an_offset_without_read_rights_harms_only_its_partition(server: FakeZooKeeper) -> None:
-    """It is not guessed."""
-    server.refuse(paths.offset(GROUP, tp(2)), "read")
-    member = settled(server, "a")
-    assert set(member.owned) == {tp(0), tp(1), tp(3)}
-    assert "does not let us read it" in str(member.rebalancer.state)
-    assert paths.offset(GROUP, tp(2)) in str(member.rebalancer.state)
-    server.refuse(paths.offset(GROUP, tp(2)))
-    settle([member])
-    assert member.owned[tp(2)].consumed == 10
-
-
 def test_lost_rights_to_an_offset_stop_its_partition_only(server: FakeZooKeeper) -> None:
     """The rights are taken away while the partition is consumed."""
     member = settled(server, "a")
@@ -385,22 +373,6 @@ def test_offsets_whose_directory_was_deleted_are_made_again(server: FakeZooKeepe
     assert offsets(server)[0] == 15
     member.stop()
     assert offsets(server)[0] == 15
-
-
-def test_a_second_foreign_write_frees_no_stopped_partition(server: FakeZooKeeper) -> None:
-    """With ``offset.conflict=raise`` the partition flowed again, from wherever somebody wrote next."""
-    member = settled(server, "a", conflict="raise")
-    member.finish(tp(0), 5)
-    for offset in (3, 4):
-        server.put(paths.offset(GROUP, tp(0)), b"%d" % offset)
-        reconciled(member)
-        assert tp(0) not in member.delivery.flowing
-        error = member.delivery.failed[tp(0)]
-        assert isinstance(error, OffsetConflictError)
-        assert (error.ours, error.theirs) == (15, offset)
-    member.seek({tp(0): 4})
-    settle([member])
-    assert member.delivery.flowing[tp(0)].consumed == 4
 
 
 # ---- the end ----

@@ -91,19 +91,6 @@ def test_our_strategy_needs_the_advertisement_of_the_whole_group(
     assert "the whole group agrees now" in caplog.text
 
 
-def test_a_group_that_refuses_to_be_mixed_keeps_what_it_owns(server: FakeZooKeeper) -> None:
-    refusing = strategy("average-by-circle", assignment_mixed_group="refuse")
-    first = settled(server, "a", strategy=refusing, extra=CIRCLE)
-    before = dict(first.owned)
-    old = settled(server, "b", beside=[first])
-    assert dict(first.owned) == before
-    assert set(owners(server).values()) == {"g_a-0"}
-    assert "refused until they do" in first.rebalancer.state.detail
-    old.stop()
-    settle([first])
-    assert first.rebalancer.state.detail == ""
-
-
 @pytest.mark.parametrize("error", [ValueError("no room"), KeyError("x"), RuntimeError()])
 def test_a_strategy_that_raises_leaves_the_assignment_in_force(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception

@@ -127,16 +127,21 @@ def test_so_many_messages_are_in_hand_at_most() -> None:
     assert this.log.asked == [[3, 4, 5], [6]]
 
 
-@pytest.mark.parametrize("why", ["stopped", "paused"])
+@pytest.mark.parametrize("why", ["stopped", "paused", "revoked"])
 def test_a_partition_that_stands_still_takes_no_room(why: str) -> None:
     """Otherwise the parked messages of the other partitions would wait until it goes on."""
     this, other = Fixture(Pointer(3), Pointer(4), Pointer(5)), Fixture(Pointer(7))
     this.homes.append(other.home)
     assert this.looked() == [3, 4, 5]
+    this.ledger.finish([3])
+    this.reader.settled(this.works[0])
+    this.ledger.point_at([Pointer(6)])
     if why == "stopped":
         this.home.stopped = "nearly everything fails"
-    else:
+    elif why == "paused":
         this.position.halted = True
+    else:
+        this.position.revoked = True
     assert this.looked() == [7]
 
 
@@ -160,15 +165,6 @@ def test_refused_message_is_offered_again() -> None:
     assert this.looked() == []
     del this.add_pointer_work
     assert this.looked() == [3]
-
-
-def test_paused_and_revoked_partitions_wait() -> None:
-    this = Fixture(Pointer(3))
-    this.position.halted = True
-    assert this.looked() == []
-    this.position.halted = False
-    this.position.revoked = True
-    assert this.looked() == []
 
 
 def test_lost_message_stays_as_a_dead_pointer() -> None:

@@ -69,14 +69,6 @@ def test_the_next_owner_does_not_repeat_what_is_noted(server: Fake) -> None:
     assert ledger_of(again).attempts(100) == Attempts(2, 5)
 
 
-def test_nothing_beyond_the_base_writes_no_note(server: Fake) -> None:
-    one, _, ledger = reading(server)
-    ledger.finish(range(100, 105))
-    one.commit()
-    assert server.offset() == 105
-    assert server.zookeeper.node(NOTE) is None
-
-
 def test_a_plain_offset_voids_the_note(server: Fake) -> None:
     """As after a commit with nothing beyond the base, or by a Scala member."""
     one, _, ledger = reading(server)

@@ -173,38 +173,6 @@ def test_a_start_is_stored_before_messages_are_handed_out(topic: str, place: Pla
     assert stream.get(scaled(10)).offset == 5
 
 
-def test_a_removed_member_hands_out_nothing_during_a_drain(place: Place, cluster: FakeCluster) -> None:
-    """Kept partitions flow on while others are drained. A member that is removed meanwhile owns none of them."""
-    topic = place.topic(2)
-    place.produce(topic, 20, 2)
-    given = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout_ms": 30_000}
-    first = place.connector(client_id="thrown-out", rebalance_drain_timeout_ms=30_000, **given)
-    readers = [Reader(s, hold_at=3) for s in first.create_message_streams({topic: 2})[topic]]
-    eventually(lambda: [len(reader.got) for reader in readers] == [4, 4], 10, "both messages in hand")
-    second, took = place.connector(**given), []
-    starting = Thread(target=lambda: took.append(Reader(second.create_message_streams({topic: 1})[topic][0])))
-    starting.start()
-    eventually(lambda: sum(_revoked(reader) for reader in readers) == 1, 10, "the drain")
-    (stays,) = (reader for reader in readers if not _revoked(reader))
-    members = cluster.group(place.group).members
-    (member,) = (name for name, one in members.items() if one.client_id == "thrown-out")
-    cluster.expire_member(place.group, member)
-    starting.join(scaled(20))
-    eventually(lambda: len(second.assignment()) == 2, 10, "both partitions")
-    eventually(lambda: first.state.phase is Phase.SUSPENDED, 10, "the end of the lease")
-    stays.go_on()
-    took[0].wait_for(14)
-    assert len(stays.got) == 4
-    for reader in readers:
-        reader.go_on()
-    eventually(lambda: len(first.assignment()) == 1 and first.state.phase is Phase.OWNING, 20, "the way back")
-
-
-def _revoked(reader: Reader) -> bool:
-    chunk = reader.stream.queue.taken
-    return chunk is not None and chunk.position.revoked
-
-
 def test_who_is_not_known_time_and_again_backs_off(topic: str, place: Place, cluster: FakeCluster) -> None:
     cluster.fail("JoinGroup", 25, times=6)
     connector = place.connector()
