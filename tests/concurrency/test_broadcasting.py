@@ -87,18 +87,6 @@ def test_its_streams_share_its_partitions(server: FakeZooKeeper) -> None:
     assert {tp: position.thread for tp, position in a.owned.items()} == {P0: f"{GROUP}_a-0", P1: f"{GROUP}_a-1"}
 
 
-def test_it_goes_on_at_its_own_offsets_after_a_restart(server: FakeZooKeeper) -> None:
-    a, b = broadcasting(server, "a"), broadcasting(server, "b")
-    settle([a, b])
-    a.finish(P1, 5)
-    a.stop()
-    assert shown(server) == {b.consumer}
-    again = broadcasting(server, "a")
-    settle([again, b])
-    assert again.owned[P1].consumed == 15
-    assert b.owned[P1].consumed == 10
-
-
 def test_another_consumer_id_makes_another_member(server: FakeZooKeeper) -> None:
     """Its offsets are found by its name alone. Those of the former name wait for the next member of that name."""
     a = broadcasting(server, "a")

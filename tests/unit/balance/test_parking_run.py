@@ -129,22 +129,6 @@ def test_next_owner_goes_on_with_parked_messages(world: World) -> None:
     assert world.handled == [(4, 2), *((offset, 1) for offset in range(7, MESSAGES, 3))]
 
 
-def test_a_parked_message_that_retention_deletes_is_told() -> None:
-    """When it is due its pointer becomes a dead letter, with a reason. Its key goes on, and the rest is handled."""
-    with FakeCluster(zookeeper=True) as cluster:
-        cluster.create_topic("t", 1)
-        fill(cluster)
-        world = World(cluster, "g")
-        world.fails = failing(0, times=9)
-        with world.running(Retry(delays=[1.0], jitter=0, park_after=1, attempts=9)):
-            eventually(lambda: world.fates().get(0) is Fate.PARKED, 20, "a parked message")
-            cluster.truncate_before("t", 0, 5)
-            eventually(lambda: world.fates() == {0: Fate.DEAD, 3: Fate.DEAD}, 20, lambda: f"{world.pointers()}")
-            eventually(lambda: world.committed() == MESSAGES, 20, "the end of the log")
-        assert all("no longer in the log" in pointer.reason for pointer in world.pointers().values())
-        assert {offset for offset, _ in world.handled} == {*range(MESSAGES)} - {3}
-
-
 @pytest.mark.tier("standard")
 def test_rejected_message_is_kept_and_can_be_replayed(world: World) -> None:
     world.fails = lambda message: Reject("no such account") if message.offset == 5 else None

@@ -18,7 +18,6 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_schedule import FORGOTTEN_AFTER
 
 
 @pytest.fixture
@@ -195,24 +194,3 @@ def test_a_store_of_the_users_own_is_not_watched(group: Group) -> None:
     member.committer.step()
     member.step()
     assert (member.moved, group.store.fetches) == ({}, fetches)
-
-
-def test_unchanged_offsets_reach_kafka_every_ten_minutes(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also without automatic commits: a broker forgets what is not written again. ZooKeeper's nodes are left alone."""
-    now = 1000.0
-    for module in ("committer", "commit_tracker"):
-        monkeypatch.setattr(f"zkconsumer.offsets.{module}.monotonic", lambda: now)
-    member = Stepped(group.owned(dual=True, expires=True), group)
-    member.committer.schedule.start(now)
-    member.begin(T0, 5)
-    member.commit()
-    written = []
-    for _ in range(60):
-        now += 60.0
-        before = len(group.store.commits)
-        member.step()
-        written += [now] * (len(group.store.commits) - before)
-    assert group.nodes == {0: 5}
-    assert written
-    assert max(b - a for a, b in zip([1000.0, *written], [*written, now], strict=True)) <= 600.0
-    assert len(written) <= 3600 / FORGOTTEN_AFTER + 1
