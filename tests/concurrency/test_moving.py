@@ -22,7 +22,6 @@ from tests.concurrency.group import (
 )
 from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.member.events import StartsResolved
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -39,15 +38,6 @@ def member(server: FakeZooKeeper) -> SteppedMember:
 
 
 # ---- seeking ----
-
-
-def test_a_seek_while_the_start_is_being_stored_wins(server: FakeZooKeeper, member: SteppedMember) -> None:
-    member.events.put(StartsResolved({member.owned[tp(1)]: 77}))
-    member.seek({tp(1): 6})
-    settle([member])
-    assert member.owned[tp(1)].fetched == 6
-    member.commit()
-    assert offsets(server)[1] == 6
 
 
 @pytest.fixture

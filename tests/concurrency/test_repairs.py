@@ -331,21 +331,16 @@ def test_lost_rights_to_an_offset_stop_its_partition_only(server: FakeZooKeeper)
     assert member.owned[tp(2)].consumed == 10
 
 
-def test_a_topic_that_we_may_not_read_harms_only_itself(server: FakeZooKeeper) -> None:
+def test_a_topic_or_owner_that_we_may_not_read_harms_only_itself(server: FakeZooKeeper) -> None:
     make_topic(server, 2, "other")
+    server.put(own(3), b"x", ephemeral_owner=5)
     server.refuse(paths.topic("other"), "read")
+    server.refuse(own(3), "read")
     member = settled(server, "a")
     member.subscribe({"t": 1, "other": 1})
     settle([member])
-    assert len(member.owned) == 4
-    assert paths.topic("other") in str(member.rebalancer.state)
-
-
-def test_an_owner_node_that_we_may_not_read_is_somebodys(server: FakeZooKeeper) -> None:
-    server.put(own(3), b"x", ephemeral_owner=5)
-    server.refuse(own(3), "read")
-    member = settled(server, "a")
     assert set(member.owned) == {tp(0), tp(1), tp(2)}
+    assert paths.topic("other") in str(member.rebalancer.state)
     assert "t-3, held by a node that ZooKeeper does not let us read since" in str(member.rebalancer.state)
 
 

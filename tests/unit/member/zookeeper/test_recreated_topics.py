@@ -63,6 +63,18 @@ def test_what_was_deleted_of_a_topic_made_anew_is_left_out(cluster: FakeCluster)
         assert take(stream, 3) == [(3, "D"), (4, "E"), (5, "F")]
 
 
+def test_the_last_offset_of_a_deleted_topic_is_not_committed(cluster: FakeCluster) -> None:
+    """The topic may have been made anew by then, and the offset would look like one of it."""
+    with reading(cluster, auto_commit_enable=True) as (connector, stream):
+        assert take(stream, 2) == [(2, "c"), (3, "d")]
+        cluster.delete_topic("t")
+        eventually(lambda: connector.state.owned == 0, 10, "the partition to be released")
+        assert stored(cluster) == b"2"
+        cluster.create_topic("t")
+        add(cluster, "ABCDEF")
+        assert take(stream, 6) == list(enumerate("ABCDEF"))
+
+
 def test_the_policy_raises_at_the_claim_until_a_seek(cluster: FakeCluster) -> None:
     cluster.recreate("t")
     add(cluster, "ABCDEF")
