@@ -1,22 +1,28 @@
 """A state machine of a group: members join, leave, die, lose connections and sessions, and operators change nodes.
 
-It checks the promises of a group after each step.
+It checks the promises of a group after each step. In some runs the members follow a plan, which operators spoil.
 """
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, node_at, owners, settle
+from tests.concurrency.placement import PLACED, placed_member
 from zkconsumer.assignors.assignor import Member
+from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.placement_plan import decode_plan
 from zkconsumer.errors import RegistryError, RegistryUnavailableError, ZkConsumerError
-from zkconsumer.member.events import StartsResolved
+from zkconsumer.member.events import LookAgain, StartsResolved
+from zkconsumer.member.zookeeper import load_reports, placement_node
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.testing import FakeZooKeeper
@@ -24,9 +30,11 @@ from zkconsumer.zookeeper import node_codecs, paths
 
 MOST = 4
 START = 100
+PLAN = paths.placement(GROUP)
+OLD_PLANS = 5
 REQUESTS = ("transact", "read", "children", "create", "delete", "ensure")
 picks = st.integers(min_value=0, max_value=1000)
-SETTINGS = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -46,9 +54,18 @@ class GroupMachine(RuleBasedStateMachine):
         self.sought: dict[TopicPartition, int] = {}
         # their owner nodes were deleted by hand, which their owners learn with their next step
         self.robbed: set[TopicPartition] = set()
+        # whether most members have a strategy that follows a plan
+        self.placed = False
+        self.plans: list[bytes] = []
+        self.blind: list[SteppedMember] = []
+        self.offset = 0.0
+        self.patches = pytest.MonkeyPatch()
+        for module in (placement_node, load_reports):
+            self.patches.setattr(module, "monotonic", lambda: monotonic() + self.offset)
 
-    @initialize()
-    def two_members_at_work(self) -> None:
+    @initialize(placed=st.booleans())
+    def two_members_at_work(self, placed: bool) -> None:
+        self.placed = placed
         make_topic(self.server, self.partitions)
         self.join(1)
         self.join(2)
@@ -58,10 +75,26 @@ class GroupMachine(RuleBasedStateMachine):
         return self.members[number % len(self.members)]
 
     @precondition(lambda self: len(self.members) < MOST)
-    @rule(streams=st.integers(1, 3), conflict=st.sampled_from(("adopt", "adopt", "overwrite", "raise")))
-    def join(self, streams: int, conflict: str = "adopt") -> None:
+    @rule(
+        streams=st.integers(1, 3),
+        conflict=st.sampled_from(("adopt", "adopt", "overwrite", "raise")),
+        strategy=st.sampled_from((*PLACED, "none")),
+        lasts=st.booleans(),
+    )
+    def join(self, streams: int, conflict: str = "adopt", strategy: str = "sticky", lasts: bool = True) -> None:
         self.names += 1
-        self.members.append(SteppedMember(self.server, f"m{self.names}", streams=streams, conflict=conflict))
+        name = f"m{self.names}"
+        if self.placed and strategy != "none":
+            self.members.append(placed_member(self.server, name, lasts=lasts, strategy=strategy, streams=streams))
+        else:
+            self.members.append(SteppedMember(self.server, name, streams=streams, conflict=conflict))
+
+    @precondition(lambda self: self.placed and len(self.members) < MOST)
+    @rule(number=st.integers(1, 9))
+    def return_of_a_lasting_member(self, number: int) -> None:
+        name = f"m{number}"
+        if number <= self.names and all(member.consumer != f"{GROUP}_{name}" for member in (*self.members, *self.dead)):
+            self.members.append(placed_member(self.server, name))
 
     @precondition(lambda self: self.members)
     @rule(number=picks, times=st.integers(1, 4))
@@ -217,6 +250,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def live_a_while(self, count: int) -> None:
+        for member in self.blind:  # only the reconciliation tells it what happened
+            member.schedule.reconcile_at = 0.0
+        self.blind.clear()
         settle(self.members, 10)
         # whoever lost an owner node to an operator has noticed by now
         self.robbed.clear()
@@ -320,6 +356,45 @@ class GroupMachine(RuleBasedStateMachine):
         self.partitions += 1
         make_topic(self.server, self.partitions)
 
+    # ---- with a plan
+
+    @precondition(lambda self: self.placed)
+    @rule(seconds=st.sampled_from([1.0, 20.0, 70.0, RETRY_S + 1]))
+    def time_passes(self, seconds: float) -> None:
+        self.offset += seconds
+        for _ in range(2):
+            for member in self.members:
+                member.events.put(LookAgain("time has passed"))
+            settle(self.members, 2)
+
+    @precondition(lambda self: self.placed and self.members)
+    @rule(number=picks)
+    def watches_are_lost(self, number: int) -> None:
+        self._pick(number).session.lose_watches()
+        self.blind.append(self._pick(number))
+
+    @precondition(lambda self: self.server.node(PLAN) is not None)
+    @rule(data=st.sampled_from([b"", b"garbage", b'{"version":2}', b"{}", None]))
+    def operator_spoils_the_plan(self, data: bytes | None) -> None:
+        node = node_at(self.server, PLAN)
+        self.plans = [*self.plans, node.data][-OLD_PLANS:]
+        if data is None:
+            self.server.remove(PLAN)
+        else:
+            self.server.put(PLAN, data)
+
+    @precondition(lambda self: self.plans)
+    @rule(which=picks)
+    def an_old_plan_comes_back(self, which: int) -> None:
+        self.server.put(PLAN, self.plans[which % len(self.plans)])
+
+    @precondition(lambda self: self.placed)
+    @rule(refused=st.sampled_from([("write", "create"), ("read",), ()]))
+    def rights_on_the_plan_change(self, refused: tuple[str, ...]) -> None:
+        self.server.refuse(PLAN, *refused)
+
+    # ---- what must be so
+
     @invariant()
     def commits_move_on_and_not_beyond_what_was_finished(self) -> None:
         below = paths.offset_topic(GROUP, TOPIC)
@@ -341,22 +416,43 @@ class GroupMachine(RuleBasedStateMachine):
             assert started == member.delivery.flowing
 
     def teardown(self) -> None:
-        self._bring_back()
-        if self.members:
-            expected = self._range_of_all()
-            states = [
-                (member.consumer, member.coordinator.phase, str(member.rebalancer.state)) for member in self.members
-            ]
-            assert owners(self.server) == expected, f"at rest everything is owned, as range says: {states}"
+        try:
+            self.server.refuse(PLAN)
+            self._bring_back()
+            for _ in range(3 if self.placed else 0):
+                # the reservations end, and members that withdrew come back
+                self.time_passes(RETRY_S + 1)
+                settle(self.members, 30)
+            if self.members:
+                self._check_rest()
             for member in self.members:
-                assert {tp.partition for tp in member.owned} == {
-                    n for n, thread in expected.items() if thread.startswith(f"{member.consumer}-")
-                }
+                try:
+                    member.stop()
+                except RegistryError:
+                    pass
+        finally:
+            self.patches.undo()
+
+    def _check_rest(self) -> None:
+        """At rest everything is owned, as the plan says, or by range."""
+        advertised = set()
+        for path, data in self.server.tree(paths.ids(GROUP)).items():
+            extra = node_codecs.decode_registration(data, path).extra
+            advertised.add((extra.get("strategy"), extra.get("plan")))
+        states = [(member.consumer, member.coordinator.phase, str(member.rebalancer.state)) for member in self.members]
+        if len(advertised) == 1 and next(iter(advertised))[1] is not None:
+            node = self.server.node(PLAN)
+            assert node is not None, states
+            plan = decode_plan(node.data)
+            assert not plan.reserved, "the grace time is over"
+            expected = {tp.partition: str(thread) for tp, thread in plan.assignment.items()}
+        else:
+            expected = self._range_of_all()
+        assert owners(self.server) == expected, f"at rest everything is owned: {advertised} {states}"
         for member in self.members:
-            try:
-                member.stop()
-            except RegistryError:
-                pass
+            assert {tp.partition for tp in member.owned} == {
+                n for n, thread in expected.items() if thread.startswith(f"{member.consumer}-")
+            }
 
     def _bring_back(self) -> None:
         """All faults are over, and everybody has time to notice."""

@@ -11,14 +11,13 @@ from tests.concurrency.group import (
     GROUP,
     TOPIC,
     SteppedMember,
-    make_topic,
     new_server,
     node_at,
     owners,
     settle,
     settled,
 )
-from zkconsumer.errors import MessageModelConflictError, OffsetCommitError
+from zkconsumer.errors import MessageModelConflictError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
@@ -88,18 +87,6 @@ def test_its_streams_share_its_partitions(server: FakeZooKeeper) -> None:
     assert {tp: position.thread for tp, position in a.owned.items()} == {P0: f"{GROUP}_a-0", P1: f"{GROUP}_a-1"}
 
 
-def test_it_goes_on_at_its_own_offsets_after_a_restart(server: FakeZooKeeper) -> None:
-    a, b = broadcasting(server, "a"), broadcasting(server, "b")
-    settle([a, b])
-    a.finish(P1, 5)
-    a.stop()
-    assert shown(server) == {b.consumer}
-    again = broadcasting(server, "a")
-    settle([again, b])
-    assert again.owned[P1].consumed == 15
-    assert b.owned[P1].consumed == 10
-
-
 def test_another_consumer_id_makes_another_member(server: FakeZooKeeper) -> None:
     """Its offsets are found by its name alone. Those of the former name wait for the next member of that name."""
     a = broadcasting(server, "a")
@@ -124,14 +111,6 @@ def test_its_nodes_stand_apart_from_the_groups_members(server: FakeZooKeeper) ->
     assert below == {paths.offsets(GROUP), paths.broadcast_members(GROUP), announced}
 
 
-def test_a_new_partition_comes_to_every_member(server: FakeZooKeeper) -> None:
-    members = [broadcasting(server, "a"), broadcasting(server, "b")]
-    settle(members)
-    make_topic(server, 3)
-    settle(members)
-    assert all(TopicPartition(TOPIC, 2) in member.owned for member in members)
-
-
 # ---- one consumer.id twice ----
 
 
@@ -147,32 +126,6 @@ def test_a_second_process_with_its_name_waits_and_never_shares(server: FakeZooKe
     first.stop()
     settle([second])
     assert second.owned[P0].consumed == 12
-
-
-def test_what_its_zombie_commits_is_refused(server: FakeZooKeeper) -> None:
-    first = broadcasting(server, "a")
-    settle([first])
-    first.finish(P0, 5)
-    first.session.expire_unnoticed()
-    second = broadcasting(server, "a")
-    settle([second])
-    second.finish(P0, 1)
-    second.commit()
-    first.session._id = 4711  # it has a session again and does not know yet what that means
-    with pytest.raises(OffsetCommitError):
-        first.commit()
-    assert offset(server, "a", P0) == 11
-
-
-def test_an_expired_session_is_come_back_from(server: FakeZooKeeper) -> None:
-    a = broadcasting(server, "a")
-    settle([a])
-    a.finish(P0, 2)
-    a.commit()
-    a.session.expire()
-    settle([a])
-    assert a.owned[P0].consumed == 12
-    assert shown(server) == {a.consumer}
 
 
 def test_deleted_nodes_are_made_again(server: FakeZooKeeper) -> None:
@@ -230,29 +183,21 @@ def test_a_clustering_member_refuses_broadcasting_members(
     assert set(c.owned) == {P0, P1}
 
 
-def test_of_two_that_come_at_once_the_later_gives_way(server: FakeZooKeeper) -> None:
+@pytest.mark.parametrize("later", ["broadcasting", "clustering"])
+def test_of_two_that_come_at_once_the_later_gives_way(server: FakeZooKeeper, later: str) -> None:
     """Each has looked before the other showed itself."""
     a, c = broadcasting(server, "a"), SteppedMember(server, "c")
-    before_creating(a, paths.broadcast_member(GROUP, a.consumer), lambda: settle([c]))
-    settle([a])
-    assert set(c.owned) == {P0, P1}
-    assert a.membership.refusal is not None
-    assert not shown(server)
-    assert not registered(server, paths.broadcast_group(GROUP, "a"))
-    assert not a.owned
-
-
-def test_the_later_of_two_at_once_gives_way(
-    server: FakeZooKeeper,
-) -> None:
-    """Also if the later one is the clustering member."""
-    a, c = broadcasting(server, "a"), SteppedMember(server, "c")
-    before_creating(c, c.membership.path, lambda: settle([a]))
-    settle([c])
-    assert set(a.owned) == {P0, P1}
-    assert c.membership.refusal is not None
-    assert not registered(server)
-    assert not owners(server)
+    if later == "broadcasting":
+        before_creating(a, paths.broadcast_member(GROUP, a.consumer), lambda: settle([c]))
+    else:
+        before_creating(c, c.membership.path, lambda: settle([a]))
+    first, second = (c, a) if later == "broadcasting" else (a, c)
+    settle([second])
+    assert set(first.owned) == {P0, P1}
+    assert second.membership.refusal is not None
+    assert not second.owned
+    assert bool(shown(server)) is (later == "clustering")
+    assert bool(registered(server)) is bool(owners(server)) is (later == "broadcasting")
 
 
 def test_of_two_that_see_each_other_the_earlier_stays(server: FakeZooKeeper) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from time import monotonic
 
 import pytest
 
 from tests.concurrency.group import (
     GROUP,
     SteppedMember,
-    make_topic,
     new_server,
     node_at,
     offsets,
@@ -21,15 +19,12 @@ from tests.concurrency.group import (
     settled_group,
     tp,
 )
-from tests.concurrency.staging import after, fail, unavailable
+from tests.concurrency.staging import fail
 from tests.simulated_clock import Simulation
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
-from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.events import LookAgain, StartsFound
-from zkconsumer.member.owned_partitions import OwnedPartitions
-from zkconsumer.member.zookeeper.state_machine import State
+from zkconsumer.member.events import LookAgain
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -86,44 +81,6 @@ def test_who_takes_what_we_gave_up_in_time_is_not_disturbed(server: FakeZooKeepe
     assert (czxid(server, member), member.rebalancer.state.detail) == (before, "")
 
 
-def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
-    member = settled(server, "a", patience=0.001)
-    join_as_scala(server)
-    settle([member], rounds=400)
-    before = member.coordinator.orphaned.next_look
-    made = czxid(server, member)
-    for _ in range(200):
-        member.step()
-    assert member.coordinator.orphaned.next_look >= before
-    assert czxid(server, member) - made < 20
-
-
-def test_the_reconciliation_finds_a_partition_without_owner(server: FakeZooKeeper) -> None:
-    """The member that gave it up is gone, and no watch tells the others."""
-    join_as_scala(server)
-    member = SteppedMember(server, "a", patience=0.0)
-    settle([member], rounds=2)
-    before = czxid(server, member)
-    assert set(owners(server)) == {0, 1}
-    member.schedule.reconcile_at = 0.0
-    settle([member], rounds=3)
-    assert czxid(server, member) > before
-
-
-def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = settled(server, "a", patience=0.0)
-    join_as_scala(server)
-    member.step()
-
-    monkeypatch.setattr(member.session, "stat", unavailable)
-    monkeypatch.setattr(member.session, "children", unavailable)
-    member.step()
-    member.schedule.reconcile_at = 0.0
-    settle([member])
-    assert set(owners(server)) == {0, 1}
-    assert len(member.owned) == 2
-
-
 def given_up(server: FakeZooKeeper) -> SteppedMember:
     """A member that gave two partitions to a Scala member, which does not take them; not looked at yet."""
     member = settled(server, "a", patience=0.0)
@@ -131,19 +88,6 @@ def given_up(server: FakeZooKeeper) -> SteppedMember:
     member.step()
     assert set(owners(server)) == {0, 1}
     return member
-
-
-@pytest.mark.parametrize("what", ["look", "waking"])
-def test_whoever_gave_up_is_woken_also_after_tries_that_failed(server: FakeZooKeeper, what: str) -> None:
-    """Three looks without an answer were counted as three times that it was woken, which is the most there may be."""
-    member = given_up(server)
-    before = czxid(server, member)
-    target, method = (member.coordinator.orphaned, "look_up_owners") if what == "look" else (member.membership, "renew")
-    failed = fail(target, method, 5)
-    settle([member], rounds=5)
-    assert (len(failed), czxid(server, member)) == (5, before)
-    settle([member], rounds=5)
-    assert czxid(server, member) > before
 
 
 def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper) -> None:
@@ -157,128 +101,34 @@ def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper) -> No
     assert "nobody" not in member.rebalancer.state.detail
 
 
-# ---- members that cannot be read ----
-
-
-def test_threads_of_an_unreadable_member_keep_their_partitions(server: FakeZooKeeper) -> None:
-    member = settled(server, "a")
-    join_as_scala(server)
-    member.step()
-    own_as_scala(server, 2, 3)
-    settle([member])
-    server.put(paths.member(GROUP, SCALA), b'{"version":')
-    server.remove(paths.owner(GROUP, tp(3)))
-    settle([member])
-    # t-3 it does not own any more; t-2 it does, and nobody waits for it
-    assert set(member.owned) == {tp(0), tp(1), tp(3)}
-    state = member.rebalancer.state
-    assert (state.phase, state.wanted, state.blocked) == (Phase.OWNING, 3, {})
-    assert "left to unreadable members: t-2" in state.detail
-    server.remove(paths.owner(GROUP, tp(2)))
-    settle([member])
-    assert len(member.owned) == 4
-
-
 # ---- offsets that somebody else wrote ----
 
 
-@pytest.fixture
-def conflicted(server: FakeZooKeeper, request: pytest.FixtureRequest) -> SteppedMember:
-    member = settled(server, "a", conflict=request.param)
+def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper) -> None:
+    member = settled(server, "a", conflict="raise")
     member.finish(tp(0), 5)
     member.finish(tp(1), 5)
     server.put(paths.offset(GROUP, tp(0)), b"3")
     with pytest.raises(Exception, match="t-0"):
         member.commit()
     settle([member])
-    return member
-
-
-@pytest.mark.parametrize("conflicted", ["overwrite"], indirect=True)
-def test_overwriting_goes_on_and_commits_ours(server: FakeZooKeeper, conflicted: SteppedMember) -> None:
-    position = conflicted.owned[tp(0)]
-    assert (position.consumed, offsets(server)[1]) == (15, 15)
-    conflicted.commit()
-    assert offsets(server)[0] == 15
-    assert conflicted.delivery.flowing[tp(0)] is position
-
-
-@pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
-def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper, conflicted: SteppedMember) -> None:
-    error = conflicted.delivery.failed[tp(0)]
+    error = member.delivery.failed[tp(0)]
     assert isinstance(error, OffsetConflictError)
     assert (error.partition, error.ours, error.theirs) == (tp(0), 15, 3)
     assert "connector.seek(" in str(error)
-    assert str(conflicted.rebalancer.state).endswith(str(error)), "an operator sees it although nobody asks the stream"
-    assert set(conflicted.delivery.flowing) == {tp(1), tp(2), tp(3)}
-    assert tp(0) in conflicted.owned
-    conflicted.commit()
+    assert str(member.rebalancer.state).endswith(str(error)), "an operator sees it although nobody asks the stream"
+    assert set(member.delivery.flowing) == {tp(1), tp(2), tp(3)}
+    assert tp(0) in member.owned
+    member.commit()
     assert offsets(server)[0] == 3
-    assert conflicted.seek({tp(0): 7}) is not None
-    settle([conflicted])
-    conflicted.commit()
-    assert (offsets(server)[0], conflicted.delivery.flowing[tp(0)].fetched) == (7, 7)
-    assert "somebody else" not in str(conflicted.rebalancer.state)
-
-
-@pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
-def test_a_stopped_partition_is_released_at_the_foreign_offset(
-    server: FakeZooKeeper, conflicted: SteppedMember
-) -> None:
-    """It is released with the offset that somebody else wrote."""
-    conflicted.stop()
-    assert (offsets(server)[0], owners(server), str(conflicted.rebalancer.state)) == (3, {}, "closed")
-
-
-@pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
-def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, conflict: str) -> None:
-    member = settled(server, "a", conflict=conflict)
-    member.finish(tp(0), 5)
-    server.remove(paths.offset(GROUP, tp(0)))
-    with pytest.raises(Exception, match="t-0"):
-        member.commit()
+    assert member.seek({tp(0): 7}) is not None
     settle([member])
-    if conflict != "raise":
-        member.commit()
-    assert offsets(server).get(0, 15) == 15
-    member.stop()
-    assert offsets(server).get(0) == (None if conflict == "raise" else 15)
-
-
-# ---- newer events ----
-
-
-def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper) -> None:
-    """The round gave up two and was to claim one; whoever should have the rest is gone by the time of the claim."""
-    first, second = settled_group(server, "ba")
-    assert set(first.owned) == {tp(2), tp(3)}
-    second.session.expire_unnoticed()
-    server.put(
-        paths.member(GROUP, f"{GROUP}_c"), SCALA_NODE.replace(b'"t": 1', b'"t": 3'), ephemeral_owner=SCALA_SESSION
-    )
-    after(first.delivery, "revoke", lambda: server.remove(paths.member(GROUP, f"{GROUP}_c")))
-    first.step()
-    assert (set(first.owned), owners(server)) == (set(), {})
-    first.step()
-    assert len(first.owned) == 4
+    member.commit()
+    assert (offsets(server)[0], member.delivery.flowing[tp(0)].fetched) == (7, 7)
+    assert "somebody else" not in str(member.rebalancer.state)
 
 
 # ---- what was done to our nodes, and what faults left behind ----
-
-
-def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -> None:
-    """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
-    first = settled(server, "a")
-    first.session.suspend()
-    first.step()
-    first.session.lease.lapse()
-    first.step()
-    assert first.coordinator.phase is State.CUT_OFF
-    second = settled(server, "b")
-    first.session.resume()
-    settle([first, second])
-    assert set(first.owned) == {tp(0), tp(1)}
-    assert set(second.owned) == {tp(2), tp(3)}
 
 
 def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,27 +153,6 @@ def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatc
     assert owners(server)[0] == f"{SCALA}-0"
 
 
-def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others gathered with it were lost: that of the connection, say, and the member stayed suspended for ever."""
-    member = settled(server, "a")
-    member.session.suspend()
-    member.step()
-
-    def broken(*_: object) -> None:
-        raise KeyError("a mistake of ours")
-
-    monkeypatch.setattr(OwnedPartitions, "starts_found", broken)
-    member.events.put(StartsFound({}))
-    member.session.resume()
-    with pytest.raises(KeyError):
-        member.step()
-    settle([member])
-    assert member.session.lease.valid
-    assert member.rebalancer.state.phase is Phase.OWNING
-
-
 def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
     member = settled(server, "a")
     member.session.suspend()
@@ -333,21 +162,6 @@ def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooK
     member.schedule.reconcile_at = 0.0
     settle([member])
     assert member.session.lease.valid
-
-
-@pytest.mark.parametrize("fault", ["the answer is lost", "newer events"])
-def test_what_an_unfinished_round_gave_up_is_looked_after(server: FakeZooKeeper, fault: str) -> None:
-    member = SteppedMember(server, "a")
-    make_topic(server, 2, "other")
-    settle([member])
-    member.subscribe({"t": 1, "other": 1})
-    join_as_scala(server)
-    if fault == "newer events":
-        after(member.delivery, "revoke", lambda: member.events.put(LookAgain("newer")))
-    else:
-        after(member.coordinator.rounds.owner_nodes, "release", unavailable)
-    settle([member])
-    assert {tp(2), tp(3)} == set(member.coordinator.orphaned.handovers.due(1e12))
 
 
 def look_now(member: SteppedMember) -> None:
@@ -370,20 +184,6 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
     assert len(set(made)) == 1 + 3
 
 
-def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = settled(server, "a")
-    server.put(paths.member(GROUP, SCALA), SCALA_NODE)
-    settle([member])
-
-    made = [czxid(server, member)]
-    for _ in range(10):
-        with monkeypatch.context() as patch:
-            patch.setattr(member.membership, "_after_registering", unavailable)
-            look_now(member)
-        made.append(czxid(server, member))
-    assert len(set(made)) == 1 + 3
-
-
 def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     """They watch owner nodes and never stop trying; here one waits for an offset that cannot be read."""
     member = settled(server, "a")
@@ -393,15 +193,6 @@ def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     look_now(member)
     assert set(owners(server)) == {0, 1, 2}
     assert czxid(server, member) == before
-
-
-def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -> None:
-    """An operator who has an idle partition consumed again saw nothing happen until something new came."""
-    member = settled(server, "a")
-    server.put(paths.offset(GROUP, tp(0)), b"3")
-    member.schedule.reconcile_at = 0.0
-    settle([member])
-    assert member.owned[tp(0)].consumed == 3
 
 
 @pytest.mark.parametrize("dual", [False, True])
@@ -447,53 +238,6 @@ def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypat
 
 
 # ---- connections on which nothing is answered ----
-
-
-def reconnect(member: SteppedMember, *, answers: bool) -> None:
-    if member.session.connected:
-        member.session.suspend()
-        member.step()
-    if not answers:
-        member.session.lease.lapse(member.session.timeout + 1.0)
-    member.session.resume()
-    member.step()
-
-
-def test_a_session_is_given_up_if_new_connections_stay_silent(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each connection renewed it at the server, so its partitions were nobody else's, and it could consume none."""
-    member = settled(server, "a")
-
-    monkeypatch.setattr(member.session, "touch", lambda: None)
-    for request in ("read", "children", "stat"):
-        monkeypatch.setattr(member.session, request, unavailable)
-    before = member.session.session_id
-    for _ in range(2):
-        reconnect(member, answers=False)
-        assert member.session.session_id == before
-    reconnect(member, answers=False)
-    assert member.session.session_id != before
-    assert not member.owned
-    monkeypatch.undo()
-    member.session.touch()
-    settle([member])
-    # it is not registered, and given partitions, before a connection has held for a while
-    assert member.schedule.due > monotonic() + server.session_timeout / 2
-    member.schedule.due = member.schedule.not_before = 0.0
-    settle([member])
-    assert len(member.owned) == 4
-    assert not member.coordinator.monitor.on_probation
-
-
-def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> None:
-    member = settled(server, "a")
-    before = member.session.session_id
-    for _ in range(6):
-        reconnect(member, answers=False)
-        settle([member])
-    assert member.session.session_id == before
-    assert len(member.owned) == 4
 
 
 def test_a_session_is_given_up_if_its_connection_stays_silent(

@@ -176,17 +176,6 @@ def test_what_is_lost_is_told_apart_from_what_is_released(
     assert listener.told[1] == ("lost", {TOPIC: frozenset(range(4))})
 
 
-def test_shutting_down_releases(server: FakeZooKeeper, member: SteppedMember, listener: Recorder) -> None:
-    server.put(paths.offset(GROUP, tp(0)), b"1")
-    settle([member])
-    member.finish(tp(0), 2)
-    listener.deeds["releasing"] = lambda _: member.commit()
-    member.stop()
-    assert listener.told[-1] == ("releasing", {TOPIC: frozenset(range(4))})
-    assert offsets(server)[0] == 3
-    assert owners(server) == {}
-
-
 def test_a_listener_that_blocks_does_not_hold_up_the_end(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,19 +14,15 @@ from tests.concurrency.group import (
     make_topic,
     new_server,
     offsets,
-    owners,
     settle,
     settled,
-    settled_group,
     tp,
 )
-from tests.timing import scaled
-from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.errors import NotPermittedError, OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import ConsumerId
-from zkconsumer.testing import FakeCluster, FakeZooKeeper
+from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
 OTHER = "other"
@@ -63,17 +59,6 @@ def test_a_refused_directory_costs_its_topic_alone(
     settle([member], 40)
     assert len(member.owned) == 4
     assert member.rebalancer.state.phase is Phase.OWNING
-
-
-def test_left_partitions_are_claimed_beside_a_refused_topic(server: FakeZooKeeper) -> None:
-    first, second = settled_group(server, "ab")
-    server.refuse(paths.owner_topic(GROUP, OTHER), "create")
-    first.subscribe({"t": 1, OTHER: 1})
-    settle([first, second])
-    second.stop()
-    settle([first])
-    assert set(owners(server).values()) == {f"{first.consumer}-0"}
-    assert len(first.owned) == 2
 
 
 def test_where_every_topic_is_refused_whoever_joins_is_told(server: FakeZooKeeper) -> None:
@@ -195,26 +180,3 @@ def test_a_member_by_filter_that_may_not_list_topics_says_so(server: FakeZooKeep
     settle([member])
     with pytest.raises(NotPermittedError, match=paths.TOPICS):
         member.rebalancer.first_round.result(0)
-
-
-def test_streams_flow_beside_a_refused_topic() -> None:
-    """On kazoo: ``create_message_streams`` raised, for the sake of one topic of two."""
-    closed = paths.owner_topic(GROUP, OTHER)
-    with FakeCluster(brokers=1, zookeeper=True) as cluster:
-        cluster.create_topic("t", partitions=1)
-        cluster.create_topic(OTHER, partitions=1)
-        cluster.append("t", 0, [b"a"])
-        cluster.zookeeper.refuse(closed, "create")
-        with ZookeeperConsumerConnector(
-            {
-                "zookeeper.connect": cluster.zookeeper_connect,
-                "group.id": GROUP,
-                "auto.offset.reset": "smallest",
-            }
-        ) as connector:
-            streams = connector.create_message_streams({"t": 1, OTHER: 1})
-            message = streams["t"][0].get(timeout=scaled(10))
-            assert message is not None
-            assert message.value == b"a"
-            assert "owning 1 of 2 partitions; waiting for other-0, held by" in str(connector.state)
-            assert closed in str(connector.state)

@@ -22,8 +22,6 @@ from tests.concurrency.group import (
 )
 from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConnectorClosedException
-from zkconsumer.member.events import StartsResolved
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -40,69 +38,6 @@ def member(server: FakeZooKeeper) -> SteppedMember:
 
 
 # ---- seeking ----
-
-
-def test_a_seek_makes_a_new_position_and_drops_the_old_one(server: FakeZooKeeper, member: SteppedMember) -> None:
-    old = member.owned[tp(0)]
-    member.finish(tp(0), 5)
-    done = member.seek({tp(0): 3})
-    settle([member])
-    assert done.result(0) == frozenset()
-    new = member.owned[tp(0)]
-    assert old.revoked
-    assert (new.fetched, new.consumed, new.committed) == (3, 3, 10)
-    assert member.delivery.flowing[tp(0)] is new
-    old.consumed = 99
-    member.commit()
-    assert offsets(server)[0] == 3
-
-
-def test_a_seek_to_the_committed_place_commits_nothing(server: FakeZooKeeper, member: SteppedMember) -> None:
-    member.finish(tp(0), 5)
-    member.seek({tp(0): 10})
-    settle([member])
-    server.operations.clear()
-    member.commit()
-    assert server.operations == {}
-
-
-def test_a_seek_before_the_start_is_known_is_stored_first(server: FakeZooKeeper, member: SteppedMember) -> None:
-    old = member.owned[tp(1)]
-    assert old.fetched is None
-    member.seek({tp(1): 6})
-    settle([member])
-    assert offsets(server)[1] == 6
-    assert (member.owned[tp(1)].fetched, member.delivery.flowing[tp(1)]) == (6, member.owned[tp(1)])
-    member.events.put(StartsResolved({old: 77}))
-    settle([member])
-    assert member.owned[tp(1)].fetched == 6, "the broker's answer was for the former position"
-
-
-def test_a_seek_while_the_start_is_being_stored_wins(server: FakeZooKeeper, member: SteppedMember) -> None:
-    member.events.put(StartsResolved({member.owned[tp(1)]: 77}))
-    member.seek({tp(1): 6})
-    settle([member])
-    assert member.owned[tp(1)].fetched == 6
-    member.commit()
-    assert offsets(server)[1] == 6
-
-
-def test_two_seeks_leave_the_last_one(server: FakeZooKeeper, member: SteppedMember) -> None:
-    for offset in (6, 7):
-        member.seek({tp(0): offset, tp(1): offset})
-        member.step()
-    settle([member])
-    assert [member.owned[tp(n)].fetched for n in (0, 1)] == [7, 7]
-    assert member.delivery.flowing == dict(member.owned)
-    member.commit()
-    assert offsets(server) == {0: 7, 1: 7}
-
-
-def test_a_seek_of_what_is_not_ours_says_so(server: FakeZooKeeper, member: SteppedMember) -> None:
-    done = member.seek({tp(0): 1, tp(7): 1})
-    settle([member])
-    assert {position.tp for position in done.result(0)} == {tp(7)}
-    assert member.owned[tp(0)].fetched == 1
 
 
 @pytest.fixture
@@ -200,25 +135,6 @@ def test_a_pause_outlives_a_seek_but_not_the_ownership(server: FakeZooKeeper, me
     assert not member.owned[tp(0)].paused
 
 
-def test_a_seek_does_not_survive_the_end(server: FakeZooKeeper, member: SteppedMember) -> None:
-    before = member.owned
-    member.stop()
-    assert not member.owned
-    done = member.seek({tp(0): 1}, before)
-    assert not done.done(), "nobody answers any more; who asks has a deadline"
-
-
-def test_requests_that_come_with_the_end_are_refused(server: FakeZooKeeper, member: SteppedMember) -> None:
-    member.session.suspend()
-    settle([member])
-    change = member.subscribe({TOPIC: 1, "other": 1})
-    settle([member])
-    assert not change.done(), "not before ZooKeeper is back"
-    member.stop()
-    with pytest.raises(ConnectorClosedException):
-        change.result(0)
-
-
 # ---- other topics ----
 
 
@@ -261,20 +177,6 @@ def test_an_unsubscribed_topic_is_committed_released_and_ended(server: FakeZooKe
     assert owners(server) == {}
     assert not member.owned
     assert server.node(member_path()) is not None, "a member that owns nothing"
-
-
-def test_a_message_of_the_unsubscribing_thread_is_finished(server: FakeZooKeeper, member: SteppedMember) -> None:
-    member.owned[tp(0)].held_until = 1 << 40
-    member.subscribe({}, leaving=[TOPIC], held={member.owned[tp(0)]: range(10, 11)})
-    settle([member])
-    assert offsets(server) == {0: 11}
-
-
-def test_the_message_of_another_thread_does_not(server: FakeZooKeeper, member: SteppedMember) -> None:
-    member.owned[tp(0)].held_until = 1 << 40
-    member.subscribe({}, leaving=[TOPIC])
-    settle([member])
-    assert offsets(server) == {0: 10}
 
 
 def test_a_change_of_topics_outlives_a_lost_answer_and_an_expiry(server: FakeZooKeeper, member: SteppedMember) -> None:

@@ -15,7 +15,7 @@ from zkconsumer.assignors.even_load import LOOKS, PAUSE_LOOKS
 from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.load_report import PartitionLoad, encode_loads
 from zkconsumer.core.placement_plan import decode_plan
-from zkconsumer.core.registration import PLAN_KEY, STATIC, Registration
+from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
@@ -108,36 +108,6 @@ def test_a_restart_moves_nothing(server: FakeZooKeeper, crash: bool) -> None:
         assert not position.revoked, f"{tp} was touched"
 
 
-def test_the_planner_too_may_restart(server: FakeZooKeeper) -> None:
-    a, b, c = group(server, "abc")
-    before = owners(server)
-    a.stop()
-    members = [b, c]
-    settle(members)
-    members.append(placed_member(server, "a"))
-    settle(members)
-    assert owners(server) == before
-    node = node_at(server, PLAN)
-    assert decode_plan(node.data).planner == "g_b"
-
-
-def test_after_the_grace_time_others_take_over(server: FakeZooKeeper, time_passes: Pass) -> None:
-    a, b, c = group(server, "abc")
-    b.stop()
-    settle([a, c])
-    assert len(owners(server)) == 8
-    assert "nobody owned" not in str(a.rebalancer.state), "they wait for their member, on purpose"
-    time_passes(61.0, [a, c])
-    assert counts(server) == {"g_a-0": 6, "g_c-0": 6}
-
-
-def test_members_whose_names_do_not_last_are_not_waited_for(server: FakeZooKeeper) -> None:
-    a, b = group(server, "ab", lasts=False)
-    b.stop()
-    settle([a])
-    assert counts(server) == {"g_a-0": 12}
-
-
 def test_a_member_without_the_strategy_ends_the_plan(server: FakeZooKeeper) -> None:
     members = group(server, "ab")
     scala = SteppedMember(server, "c")
@@ -160,17 +130,6 @@ def test_a_member_that_reads_other_plans_ends_it_too(server: FakeZooKeeper) -> N
     assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
 
 
-@pytest.mark.parametrize("data", [b"", b"garbage", b'{"version":2}', b"[" * 100_000])
-def test_a_spoilt_plan_is_written_again(server: FakeZooKeeper, data: bytes) -> None:
-    members = group(server, "ab")
-    before = owners(server)
-    server.put(PLAN, data)
-    settle(members)
-    assert owners(server) == before
-    node = node_at(server, PLAN)
-    assert decode_plan(node.data).planner == "g_a"
-
-
 @pytest.mark.parametrize("strategy", ["sticky", "lag-aware"])
 def test_a_group_that_no_plan_can_name_uses_range(server: FakeZooKeeper, strategy: str) -> None:
     """The original takes "-1" for a partition. A plan with it could not be read, and was written for ever."""
@@ -180,36 +139,6 @@ def test_a_group_that_no_plan_can_name_uses_range(server: FakeZooKeeper, strateg
     assert server.node(PLAN) is None
     assert len(owners(server)) == 3
     assert not advertises(server, members[0])
-
-
-def test_a_plan_that_reserves_for_millions_of_streams_is_none(server: FakeZooKeeper) -> None:
-    """The planner would list the streams of all reservations, which no memory holds."""
-    members = group(server, "ab")
-    before = owners(server)
-    node = node_at(server, PLAN)
-    document = json.loads(node.data)
-    document["subscriptions"].append({"t": 100_000})
-    document["reserved"] = {f"g_x{n}": len(document["subscriptions"]) - 1 for n in range(20_000)}
-    server.put(PLAN, json.dumps(document).encode())
-    settle(members)
-    assert owners(server) == before
-    again = node_at(server, PLAN)
-    assert decode_plan(again.data) == decode_plan(node.data)
-
-
-def test_a_group_too_large_for_a_plan_uses_range(server: FakeZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
-    member = placed_member(server, "a")
-    for number in range(6):
-        make_topic(server, 1, topic=f"u{number}")
-    path = paths.member(GROUP, "g_z")
-    extra = {"strategy": "sticky", PLAN_KEY: "1"}
-    subscription = {f"u{number}": 100_000 for number in range(6)}
-    server.put(path, node_codecs.encode_registration(Registration(STATIC, subscription, extra=extra)))
-    settle([member])
-    assert server.node(PLAN) is None
-    assert not advertises(server, member)
-    assert "600001 streams of all topics are more than" in caplog.text
-    assert counts(server) == {"g_a-0": 12}
 
 
 def test_the_report_of_the_owner_counts(server: FakeZooKeeper) -> None:
@@ -268,16 +197,6 @@ def test_without_a_plan_for_long_all_use_range(
     assert owners(server) == before, "and nothing moves"
 
 
-@pytest.mark.parametrize("right", [("write",), ("read",)])
-def test_a_planner_without_rights_withdraws(server: FakeZooKeeper, right: tuple[str, ...]) -> None:
-    a, b = group(server, "ab")
-    server.refuse(PLAN, *right)
-    make_topic(server, 14)
-    settle([a, b])
-    assert not advertises(server, a)
-    assert len(owners(server)) == 14
-
-
 def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = group(server, "ab")
     write = a.session.write
@@ -296,14 +215,6 @@ def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper, monke
     assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
     node = node_at(server, PLAN)
     assert node.version == 2, "one for each of the members that joined"
-
-
-def test_a_second_member_of_one_instance_is_refused(server: FakeZooKeeper) -> None:
-    a, b = group(server, "ab")
-    second = placed_member(server, "b")
-    settle([a, b, second])
-    assert "another live member has this consumer.id or group.instance.id" in second.rebalancer.state.detail
-    assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
 
 
 def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_passes: Pass) -> None:
@@ -325,26 +236,6 @@ def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_pas
     after = owners(server)
     assert sum(before[n] != after[n] for n in range(12)) == 3
     assert counts(server) == {"g_a-0": 3, "g_b-0": 9}
-
-
-def test_a_registration_deleted_in_a_round_is_no_failure(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Then the group that is read has no members at all, and so no oldest one."""
-    (a,) = group(server, "a")
-    register = a.membership.register
-
-    def deleted(deadline: Deadline) -> bool:
-        done = register(deadline)
-        server.remove(paths.member(GROUP, "g_a"))
-        monkeypatch.undo()
-        return done
-
-    monkeypatch.setattr(a.membership, "register", deleted)
-    a.events.put(LookAgain("a round"))
-    settle([a])
-    assert counts(server) == {"g_a-0": 12}
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_failing_decision_leaves_the_assignment(

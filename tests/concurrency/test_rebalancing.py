@@ -18,15 +18,13 @@ from tests.concurrency.group import (
     settled,
     settled_group,
     tp,
-    try_again,
 )
 from tests.concurrency.staging import unavailable
 from tests.timing import scaled
-from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.events import StartsResolved, StopRequested
+from zkconsumer.member.events import StartsResolved
 from zkconsumer.offsets.commit_schedule import GivenOffset
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -98,102 +96,6 @@ def test_starts_committed_elsewhere_meanwhile_are_read_again(
     assert reads[0] == 4, "all in one request"
     assert [n for n in range(4) if member.owned[tp(n)].paused] == [1]
     assert not any("release" in event for event, _ in member.delivery.log)
-
-
-def test_a_start_that_may_not_be_written_is_reported_and_retried(
-    server: FakeZooKeeper,
-) -> None:
-    """It keeps no other start waiting."""
-    server.refuse(paths.offset(GROUP, tp(2)), "create", "write")
-    member = settled(server, "a")
-    position = member.owned[tp(2)]
-    member.events.put(StartsResolved(dict.fromkeys(member.owned.values(), 42)))
-    settle([member], 30)
-    assert offsets(server) == {0: 42, 1: 42, 3: 42}
-    assert "t-2 cannot be stored: ZooKeeper refused" in member.committer.trouble
-    assert member.owned[tp(2)] is position, "it waits, and is not begun anew again and again"
-    server.refuse(paths.offset(GROUP, tp(2)))
-    try_again(member)
-    settle([member])
-    assert position.consumed == 42
-    assert member.committer.trouble == ""
-
-
-@pytest.mark.parametrize("denied", [True, False])
-def test_a_waiting_start_is_not_stored_over_the_users_commit(
-    server: FakeZooKeeper, denied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    member = settled(server, "a")
-    with monkeypatch.context() as patch:
-        if denied:
-            server.refuse(paths.offset(GROUP, tp(0)), "create", "write")
-        else:
-            patch.setattr(member.session, "transact", unavailable)
-        member.events.put(StartsResolved({member.owned[tp(0)]: 42}))
-        settle([member])
-    assert member.owned[tp(0)].consumed is None
-    server.refuse(paths.offset(GROUP, tp(0)))
-    member.committer.commit_given({tp(0): GivenOffset.as_of_call(member.owned.get(tp(0)), 17)}, Deadline(scaled(1.0)))
-    try_again(member)
-    settle([member])
-    assert offsets(server) == {0: 17}
-    assert member.owned[tp(0)].consumed == 17
-
-
-def test_a_start_resolved_for_a_former_ownership_is_ignored(server: FakeZooKeeper) -> None:
-    member = settled(server, "a")
-    old = member.owned[tp(0)]
-    member.session.expire()
-    settle([member])
-    member.events.put(StartsResolved({old: 77}))
-    settle([member])
-    assert offsets(server) == {}
-    assert member.owned[tp(0)] is not old
-
-
-def test_a_shutdown_waits_for_messages_in_hand(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All streams end at once, then each reader has until LEAVING seconds before the deadline to finish."""
-    server.put(paths.offset(GROUP, tp(0)), b"5")
-    member = settled(server, "a")
-    position = member.owned[tp(0)]
-    position.held_until = 1 << 40
-    slices = 0
-
-    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
-        del limit
-        nonlocal slices
-        slices += 1
-        if slices == 5:
-            assert member.delivery.ended
-            position.consumed, position.held_until = 6, NOTHING_HELD
-
-    monkeypatch.setattr(member.delivery, "wait", waited)
-    member.events.put(StopRequested(deadline=Deadline(scaled(20))))
-    member.step()
-    assert offsets(server)[0] == 6
-
-
-def test_a_second_request_to_stop_ends_the_drain(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first still holds otherwise: what is finished is committed, in the time that it gave."""
-    server.put(paths.offset(GROUP, tp(1)), b"0")
-    member = settled(server, "a")
-    member.finish(tp(1), 3)
-    member.owned[tp(0)].held_until = 1 << 40
-    slices = 0
-
-    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
-        del limit
-        nonlocal slices
-        slices += 1
-        if slices == 5:
-            member.events.put(StopRequested(hurried=True))
-        assert slices < 100
-
-    monkeypatch.setattr(member.delivery, "wait", waited)
-    member.events.put(StopRequested(deadline=Deadline(3600.0)))
-    member.step()
-    assert offsets(server)[1] == 3
-    assert member.rebalancer.state.phase is Phase.CLOSED
 
 
 def test_a_blip_of_the_connection_changes_nothing(server: FakeZooKeeper) -> None:

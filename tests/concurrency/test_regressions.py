@@ -6,7 +6,6 @@ them all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from time import monotonic
 
 import pytest
@@ -23,11 +22,10 @@ from tests.concurrency.group import (
     tp,
 )
 from tests.concurrency.staging import after, fail
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.events import NodeChanged, StartsResolved, StartsStored, StopRequested
+from zkconsumer.member.events import NodeChanged, StartsResolved, StopRequested
 from zkconsumer.member.zookeeper.round_schedule import NEVER
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
@@ -177,40 +175,6 @@ def test_a_due_reconciliation_does_not_spin_while_it_cannot_run(server: FakeZooK
     settle([member])
     due = min(member.schedule.reconcile_at, member.schedule.due if member.session.connected else NEVER)
     assert due > monotonic() + 100.0
-
-
-def test_a_start_that_cannot_be_read_twice_is_read_in_the_end(server: FakeZooKeeper) -> None:
-    """The second failure came while a round was concluded, where the state table allows no demand for another round.
-    The round counted as failed, with an error of ours in the log.
-    """
-    member = settled(server, "a")
-    position = member.owned[tp(0)]
-    nodes = member.coordinator.rounds.owner_nodes
-    failed = fail(nodes, "reread", 2)
-    member.events.put(StartsStored({position: 3}, frozenset({position})))
-    server.put(paths.offset(GROUP, tp(0)), b"9")
-    settle([member])
-    assert len(failed) == 2
-    assert member.owned[tp(0)].consumed == 9
-
-
-def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With ``rebalance.drain.timeout.ms`` above some three seconds, one message that took its time at the shutdown
-    kept the group's thread until the session was closed under it, and nothing of any partition was committed.
-    """
-    member = settled(server, "a", drain=3600.0)
-    waited: list[float] = []
-
-    def noting(_: Sequence[PartitionPosition], limit: Deadline) -> None:
-        waited.append(limit.remaining() or 0.0)
-
-    monkeypatch.setattr(member.delivery, "wait", noting)
-    member.events.put(StopRequested())
-    member.step()
-    assert waited
-    assert max(waited) < 2.0
 
 
 def test_an_endless_expression_costs_its_time_limit_once(

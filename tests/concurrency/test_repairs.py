@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
 
 import pytest
 
@@ -23,9 +22,8 @@ from tests.concurrency.group import (
 from tests.concurrency.staging import after, before, unavailable
 from tests.simulated_clock import Simulation
 from tests.timing import eventually, scaled
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetCommitError, OffsetConflictError
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.zookeeper import registration
@@ -118,19 +116,6 @@ def test_a_lost_watch_is_made_up_for_by_the_next_reconciliation(server: FakeZooK
     assert server.tree(paths.ids(GROUP))[mine] != b"garbage"
 
 
-def test_of_members_that_left_nothing_is_kept(server: FakeZooKeeper) -> None:
-    """A mark that its node had changed, of each member that ever was."""
-    member = SteppedMember(server, "a")
-    for number in range(50):
-        server.put(foreign(number), FOREIGN, ephemeral_owner=5)
-        settle([member], 4)
-        server.remove(foreign(number))
-    settle([member])
-    reconciled(member)
-    assert not member.cache._stale_nodes
-    assert not member.cache.known(foreign(number) for number in range(50))
-
-
 # ---- owner nodes ----
 
 
@@ -152,30 +137,6 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     assert member.rebalancer.state.rebalances <= rebalances + 1
     assert len(member.owned) == 4
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
-@pytest.mark.parametrize("noticed", [False, True])
-def test_an_overwritten_owner_node_leaves_with_its_partition(server: FakeZooKeeper, noticed: bool) -> None:
-    """It was lost and in no list any more, so it stood until our session ended, and the next owner waited."""
-    first = settled(server, "a")
-    server.put(own(3), b"garbage")
-    if noticed:
-        first.finish(tp(3))
-        with pytest.raises(OffsetCommitError):
-            first.commit()
-    second = SteppedMember(server, "b")
-    settle([second, first])
-    assert set(second.owned) == {tp(2), tp(3)}
-
-
-def test_an_owner_node_overwritten_during_a_release_is_released(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = settled(server, "a")
-    before(first.coordinator.rounds.owner_nodes, "release", lambda: server.put(own(3), b"garbage"))
-    second = SteppedMember(server, "b")
-    settle([second, first])
-    assert set(second.owned) == {tp(2), tp(3)}
 
 
 def test_a_release_between_claim_and_watch_is_seen_at_once(
@@ -327,17 +288,6 @@ def test_the_state_says_what_a_member_waits_for_and_since_when(
     assert says() == "closed"
 
 
-def test_a_round_that_fails_is_tried_for_ever(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The original gives up after four times, and stays registered."""
-    member = settled(server, "a")
-    with monkeypatch.context() as patch:
-        patch.setattr(member.session, "read", unavailable)
-        make_topic(server, 6)
-        settle([member], 300)
-    settle([member])
-    assert len(member.owned) == 6
-
-
 def test_a_release_without_a_watch_is_found_at_the_next_look(clock: Simulation, server: FakeZooKeeper) -> None:
     server.put(own(3), b"stranger", ephemeral_owner=5)
     member = settled(server, "a", backoff=1.0, backoff_max=1.0)
@@ -364,18 +314,6 @@ def test_a_member_whose_node_we_may_not_read_harms_nobody(server: FakeZooKeeper)
     assert "left to unreadable members: t-1" in str(member.rebalancer.state)
 
 
-def test_an_offset_without_read_rights_harms_only_its_partition(server: FakeZooKeeper) -> None:
-    """It is not guessed."""
-    server.refuse(paths.offset(GROUP, tp(2)), "read")
-    member = settled(server, "a")
-    assert set(member.owned) == {tp(0), tp(1), tp(3)}
-    assert "does not let us read it" in str(member.rebalancer.state)
-    assert paths.offset(GROUP, tp(2)) in str(member.rebalancer.state)
-    server.refuse(paths.offset(GROUP, tp(2)))
-    settle([member])
-    assert member.owned[tp(2)].consumed == 10
-
-
 def test_lost_rights_to_an_offset_stop_its_partition_only(server: FakeZooKeeper) -> None:
     """The rights are taken away while the partition is consumed."""
     member = settled(server, "a")
@@ -393,21 +331,16 @@ def test_lost_rights_to_an_offset_stop_its_partition_only(server: FakeZooKeeper)
     assert member.owned[tp(2)].consumed == 10
 
 
-def test_a_topic_that_we_may_not_read_harms_only_itself(server: FakeZooKeeper) -> None:
+def test_a_topic_or_owner_that_we_may_not_read_harms_only_itself(server: FakeZooKeeper) -> None:
     make_topic(server, 2, "other")
+    server.put(own(3), b"x", ephemeral_owner=5)
     server.refuse(paths.topic("other"), "read")
+    server.refuse(own(3), "read")
     member = settled(server, "a")
     member.subscribe({"t": 1, "other": 1})
     settle([member])
-    assert len(member.owned) == 4
-    assert paths.topic("other") in str(member.rebalancer.state)
-
-
-def test_an_owner_node_that_we_may_not_read_is_somebodys(server: FakeZooKeeper) -> None:
-    server.put(own(3), b"x", ephemeral_owner=5)
-    server.refuse(own(3), "read")
-    member = settled(server, "a")
     assert set(member.owned) == {tp(0), tp(1), tp(2)}
+    assert paths.topic("other") in str(member.rebalancer.state)
     assert "t-3, held by a node that ZooKeeper does not let us read since" in str(member.rebalancer.state)
 
 
@@ -437,44 +370,7 @@ def test_offsets_whose_directory_was_deleted_are_made_again(server: FakeZooKeepe
     assert offsets(server)[0] == 15
 
 
-def test_a_second_foreign_write_frees_no_stopped_partition(server: FakeZooKeeper) -> None:
-    """With ``offset.conflict=raise`` the partition flowed again, from wherever somebody wrote next."""
-    member = settled(server, "a", conflict="raise")
-    member.finish(tp(0), 5)
-    for offset in (3, 4):
-        server.put(paths.offset(GROUP, tp(0)), b"%d" % offset)
-        reconciled(member)
-        assert tp(0) not in member.delivery.flowing
-        error = member.delivery.failed[tp(0)]
-        assert isinstance(error, OffsetConflictError)
-        assert (error.ours, error.theirs) == (15, offset)
-    member.seek({tp(0): 4})
-    settle([member])
-    assert member.delivery.flowing[tp(0)].consumed == 4
-
-
 # ---- the end ----
-
-
-def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited for the whole of ``rebalance.drain.timeout.ms``, which may be a minute."""
-    member = settled(server, "a", drain=3600.0)
-    member.owned[tp(3)].held_until = 11
-    slices = 0
-
-    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
-        del limit
-        nonlocal slices
-        slices += 1
-        if slices == 3:
-            member.events.put(StopRequested())
-        assert slices < 100
-
-    monkeypatch.setattr(member.delivery, "wait", waited)
-    server.put(paths.member(GROUP, f"{GROUP}_z"), FOREIGN, ephemeral_owner=5)
-    settle([member])
-    assert member.coordinator.phase is State.CLOSED
-    assert owners(server) == {}
 
 
 def test_a_failing_step_of_leaving_still_ends_the_thread(server: FakeZooKeeper) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from tests.concurrency.group import TOPIC, SteppedMember, new_server, offsets, settle, settled
 from tests.unit.offsets.fakes import MemoryStore
-from zkconsumer.errors import OffsetCommitError, OffsetConflictError
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 
@@ -38,27 +37,6 @@ def reset(server: FakeZooKeeper, store: MemoryStore, conflict: str = "adopt", *,
     store.offsets[HERE] = THEIRS
     member.committer.check()
     return member
-
-
-def test_a_reset_is_adopted_once(server: FakeZooKeeper, store: MemoryStore) -> None:
-    member = reset(server, store)
-    settle([member])
-    position = member.owned[HERE]
-    assert (position.consumed, position.fetched, position.committed) == (THEIRS, THEIRS, THEIRS)
-    assert member.delivery.flowing[HERE] is position
-    member.committer.check()
-    settle([member])
-    assert member.owned[HERE] is position, "it is known from now on"
-    member.finish(HERE)
-    member.commit()
-    assert store.offsets == {HERE: THEIRS + 1, OTHER: START}
-
-
-def test_a_pause_outlives_a_reset(server: FakeZooKeeper, store: MemoryStore) -> None:
-    member = reset(server, store)
-    member.owned[HERE].paused = member.owned[HERE].halted = True
-    settle([member])
-    assert (member.owned[HERE].paused, member.owned[HERE].consumed) == (True, THEIRS)
 
 
 def test_dual_nodes_follow_a_reset(server: FakeZooKeeper, store: MemoryStore) -> None:
@@ -97,17 +75,6 @@ def test_whoever_leaves_before_it_is_decided_leaves_it_alone(
     assert store.offsets == {HERE: THEIRS, OTHER: START + 1}
 
 
-def test_an_explicit_commit_before_it_is_decided_says_so(server: FakeZooKeeper, store: MemoryStore) -> None:
-    member = reset(server, store, "overwrite")
-    member.finish(OTHER)
-    with pytest.raises(OffsetCommitError, match=f"somebody else wrote offset {THEIRS}"):
-        member.commit()
-    assert store.offsets == {HERE: THEIRS, OTHER: START + 1}
-    settle([member])
-    member.commit()
-    assert store.offsets == {HERE: OURS, OTHER: START + 1}
-
-
 def test_a_second_reset_is_a_second_conflict(server: FakeZooKeeper, store: MemoryStore) -> None:
     """It comes while the first one waits to be dealt with."""
     member = reset(server, store)
@@ -118,20 +85,3 @@ def test_a_second_reset_is_a_second_conflict(server: FakeZooKeeper, store: Memor
     member.committer.check()
     settle([member])
     assert (member.owned[HERE].consumed, store.offsets[HERE]) == (THEIRS + 5, THEIRS + 5)
-
-
-def test_a_stopped_partition_follows_what_is_written_once_more(server: FakeZooKeeper, store: MemoryStore) -> None:
-    member = reset(server, store, "raise")
-    settle([member])
-    store.offsets[HERE] = THEIRS + 5
-    member.committer.check()
-    settle([member])
-    error = member.delivery.failed[HERE]
-    assert isinstance(error, OffsetConflictError)
-    assert (error.ours, error.theirs) == (OURS, THEIRS + 5)
-    assert str(member.rebalancer.state).count("somebody else") == 1
-    member.seek({HERE: 44})
-    settle([member])
-    member.commit()
-    assert (store.offsets[HERE], member.delivery.flowing[HERE].consumed) == (44, 44)
-    assert "somebody else" not in str(member.rebalancer.state)

@@ -19,8 +19,7 @@ from tests.concurrency.group import (
     try_again,
 )
 from tests.unit.offsets.fakes import MemoryStore, failing
-from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
-from zkconsumer.member.events import StartsResolved
+from zkconsumer.errors import CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -35,24 +34,6 @@ def never() -> MemoryStore:
     store = MemoryStore()
     store.trouble = failing(*[CoordinatorUnavailableError("loading")] * 1000)
     return store
-
-
-def test_the_start_is_what_the_store_says(server: FakeZooKeeper) -> None:
-    store = MemoryStore()
-    store.offsets = {tp(0): 7, tp(1): 9}
-    server.put(paths.offset(GROUP, tp(0)), b"100")  # of the time before the move: it is not asked any more
-    member = settled(server, "a", store=store)
-    assert {t.partition: p.fetched for t, p in member.delivery.flowing.items()} == {0: 7, 1: 9}
-
-
-def test_with_dual_commit_it_is_the_larger_of_both(server: FakeZooKeeper) -> None:
-    store = MemoryStore()
-    store.offsets = {tp(0): 7, tp(1): 9}
-    server.put(paths.offset(GROUP, tp(0)), b"100")
-    member = settled(server, "a", store=store, dual=True)
-    assert {t.partition: p.fetched for t, p in member.delivery.flowing.items()} == {0: 100, 1: 9}
-    member.commit()
-    assert (store.offsets, offsets(server)) == ({tp(0): 100, tp(1): 9}, {0: 100, 1: 9})
 
 
 @pytest.mark.parametrize("found_by_a_commit", [True, False])
@@ -105,45 +86,6 @@ def test_a_silent_store_holds_up_the_start_and_nothing_else(server: FakeZooKeepe
     assert {t.partition: p.fetched for t, p in second.delivery.flowing.items()} == {1: 9}
 
 
-def test_an_answer_for_a_former_ownership_starts_nothing(server: FakeZooKeeper) -> None:
-    store = never()
-    member = settled(server, "a", store=store)
-    old = member.owned[tp(0)]
-    store.trouble = lambda: None
-    try_again(member)  # the answer is on its way
-    member.session.expire()
-    member.step()
-    settle([member])
-    assert old not in member.delivery.flowing.values()
-    assert member.delivery.flowing == member.owned
-
-
-def test_a_start_that_was_reset_is_in_the_store_before_it_counts(server: FakeZooKeeper) -> None:
-    store = MemoryStore()
-    member = settled(server, "a", store=store)
-    position = member.owned[tp(0)]
-    assert position.fetched is None
-    store.trouble = failing(BrokerUnavailableError("away"))
-    member.events.put(StartsResolved({position: 77}))
-    settle([member])
-    assert position.fetched is None
-    assert store.offsets == {}
-    try_again(member)
-    settle([member])
-    assert position.fetched == 77
-    assert store.offsets == {tp(0): 77}
-
-
-def test_without_a_right_to_write_the_other_store_has_the_start(server: FakeZooKeeper) -> None:
-    server.refuse(paths.offset(GROUP, tp(0)), "create", "write")
-    store = MemoryStore()
-    member = settled(server, "a", store=store, dual=True)
-    member.events.put(StartsResolved({member.owned[tp(0)]: 77}))
-    settle([member], 30)
-    assert store.offsets == {tp(0): 77}
-    assert member.owned[tp(0)].fetched == 77
-
-
 def test_an_unreadable_node_does_no_harm_if_it_is_not_used(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -154,13 +96,3 @@ def test_an_unreadable_node_does_no_harm_if_it_is_not_used(
     both.stop()
     alone = settled(server, "b", store=MemoryStore())
     assert set(alone.owned) == {tp(0), tp(1)}
-
-
-def test_a_leaving_member_commits_to_the_store(server: FakeZooKeeper) -> None:
-    store = MemoryStore()
-    store.offsets = {tp(0): 7, tp(1): 9}
-    member = settled(server, "a", store=store, dual=True)
-    member.finish(tp(0), 3)
-    member.stop()
-    assert (store.offsets, offsets(server)) == ({tp(0): 10, tp(1): 9}, {0: 10, 1: 9})
-    assert owners(server) == {}

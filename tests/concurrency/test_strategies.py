@@ -91,19 +91,6 @@ def test_our_strategy_needs_the_advertisement_of_the_whole_group(
     assert "the whole group agrees now" in caplog.text
 
 
-def test_a_group_that_refuses_to_be_mixed_keeps_what_it_owns(server: FakeZooKeeper) -> None:
-    refusing = strategy("average-by-circle", assignment_mixed_group="refuse")
-    first = settled(server, "a", strategy=refusing, extra=CIRCLE)
-    before = dict(first.owned)
-    old = settled(server, "b", beside=[first])
-    assert dict(first.owned) == before
-    assert set(owners(server).values()) == {"g_a-0"}
-    assert "refused until they do" in first.rebalancer.state.detail
-    old.stop()
-    settle([first])
-    assert first.rebalancer.state.detail == ""
-
-
 @pytest.mark.parametrize("error", [ValueError("no room"), KeyError("x"), RuntimeError()])
 def test_a_strategy_that_raises_leaves_the_assignment_in_force(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
@@ -148,29 +135,6 @@ def test_a_member_whose_strategy_fails_at_once_joins_and_says_so(
     assert member.rebalancer.first_round.done()
     assert server.node(paths.member(GROUP, "g_a")) is not None
     assert "no room" in str(member.rebalancer.state)
-
-
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        {TopicPartition(TOPIC, 9): "g_a-0"},
-        {TopicPartition("other", 0): "g_a-0"},
-        {TopicPartition(TOPIC, 0): "g_a-1"},
-        {TopicPartition(TOPIC, 0): "g_a"},
-        {TopicPartition(TOPIC, 0): "g_nobody-0"},
-        None,
-    ],
-)
-def test_an_impossible_assignment_is_refused_as_a_whole(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, nonsense: Any
-) -> None:
-    made, chosen = failing(monkeypatch)
-    member = settled(server, "a", strategy=made)
-    monkeypatch.setattr(chosen, "assign", lambda *_: nonsense)
-    make_topic(server, 5)
-    settle([member])
-    assert len(member.owned) == 4
-    assert "the strategy range failed" in member.rebalancer.state.detail
 
 
 def test_racks_are_read_for_strategies_that_want_them(server: FakeZooKeeper) -> None:

@@ -1,4 +1,4 @@
-"""Late releases, from another session or a second time, delete no owner node of other members.
+"""Late releases and commits, from another session or a second time, touch no node of other members.
 
 Owner nodes of two members of ours look the same. A partition that was never started has no offset node, so no version
 tells them apart either.
@@ -8,10 +8,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, new_server, node_at, owners, settle, settled
+from tests.concurrency.group import (
+    GROUP,
+    TOPIC,
+    SteppedMember,
+    new_server,
+    node_at,
+    owners,
+    settle,
+    settled,
+    settled_group,
+)
 from tests.concurrency.staging import after, before, unavailable
 from zkconsumer.core.partition_position import NONE_HELD
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -94,3 +105,27 @@ def test_a_last_commit_after_its_deadline_releases_nothing(server: FakeZooKeeper
     assert known.keys() == set(member.owned)
     assert None not in known.values()
     assert len(owners(server)) == 4
+
+
+def test_a_commit_of_a_former_sessions_claim_is_refused() -> None:
+    """An operator deleted offset nodes, so that their versions began anew. The versions that a member knew from its
+    former session then fitted the node of its successor, and ZooKeeper took its commit.
+    """
+    server = new_server(1)
+    tp = TopicPartition(TOPIC, 0)
+    server.put(paths.offset(GROUP, tp), b"5")
+    late, heir = settled_group(server, "ab")
+    assert set(late.owned) == {tp}
+    late.finish(tp, 100)
+    late.session.freeze()
+    settle([heir])
+    assert set(heir.owned) == {tp}
+    late.session.suspend()
+    late.session.resume()  # with a new session; its group's thread has not heard of it yet
+    server.remove(paths.offset(GROUP, tp))
+    for _ in range(3):  # the version that it had when the late one claimed it
+        server.put(paths.offset(GROUP, tp), b"7")
+    node = server.node(paths.offset(GROUP, tp))
+    with pytest.raises(OffsetCommitError, match="owner node is gone"):
+        late.commit()
+    assert server.node(paths.offset(GROUP, tp)) == node

@@ -70,15 +70,21 @@ def test_each_result_and_exception_of_a_coroutine_is_told() -> None:
     assert isinstance(error_of(found[5]), HandlerFailedError)
 
 
-def test_each_message_of_a_batch_has_its_own_outcome() -> None:
-    async def handler(messages: list[Any]) -> list[object]:
-        return [ValueError("bad") if message.offset % 2 else Later(1.0) for message in messages]
+def test_messages_of_a_batch_have_one_outcome_or_one_each() -> None:
+    sizes = []
 
-    source = finished(new_works([b"v"] * 6), handler, batch=3)
-    found = source.last()
+    async def handler(messages: list[Any]) -> list[object] | None:
+        sizes.append(len(messages))
+        if messages[0].offset == 3:
+            raise ValueError
+        return [ValueError("bad"), Later(1.0), None] if messages[0].offset == 6 else None
 
-    assert [found[n] for n in (0, 2, 4)] == [Later(1.0)] * 3
-    assert all(isinstance(error_of(found[n]), ValueError) for n in (1, 3, 5))
+    source = finished(new_works([b"v"] * 9), handler, batch=3)
+    assert sizes == [3, 3, 3]
+    found = list(source.last().values())
+    assert [isinstance(outcome, Failed) for outcome in found] == [False] * 3 + [True] * 4 + [False] * 2
+    assert found[:3] == [DONE] * 3
+    assert found[7:] == [Later(1.0), DONE]
 
 
 def test_so_many_coroutines_as_concurrency_run_at_once() -> None:
@@ -115,19 +121,6 @@ def test_works_of_a_lane_come_one_after_the_other() -> None:
         eventually(source.done, 10, "all outcomes")
     assert source.outcomes[2][0] is NOT_STARTED
     assert source.last() == dict.fromkeys(range(4), DONE)
-
-
-def test_a_batch_has_one_outcome() -> None:
-    sizes = []
-
-    async def handler(messages: list[Any]) -> None:
-        sizes.append(len(messages))
-        if messages[0].offset == 3:
-            raise ValueError
-
-    source = finished(new_works([b"v"] * 8), handler, batch=3)
-    assert sizes == [3, 3, 2]
-    assert [isinstance(outcome, Failed) for outcome in source.last().values()] == [False] * 3 + [True] * 3 + [False] * 2
 
 
 def test_a_coroutine_beyond_the_timeout_is_cancelled() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock, Thread
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +18,7 @@ from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Outcome
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.work import Work
@@ -205,23 +204,6 @@ def test_nothing_begins_without_the_lease_or_when_revoked() -> None:
     assert not world.engine.may_start(work)
 
 
-def test_nothing_begins_with_the_lease_of_the_next_session() -> None:
-    """A worker had looked at its partition, which left with the session, and then saw the lease of the next one."""
-    world = World()
-    (work,) = world.take(1)
-
-    class ReconnectedLease:
-        valid = True
-
-        @property
-        def until(self) -> float:
-            world.position.revoked = True
-            return monotonic() + 3600.0
-
-    engine = Engine(cast(Any, ReconnectedLease()), EngineRules())
-    assert not engine.may_start(work)
-
-
 def test_the_rate_cap_holds_at_hand_out() -> None:
     world = World()
     engine = Engine(RateLimitedLease(world.lease, 20), EngineRules())
@@ -240,14 +222,6 @@ def test_an_interrupt_of_a_handler_ends_everything(error: BaseException) -> None
     assert world.engine.ended
     assert world.take() == []
     assert world.position.consumed == 0
-
-
-def test_later_counts_as_no_attempt() -> None:
-    world = World(1)
-    (work,) = world.take()
-    world.settle([work], Later(0))
-    (work,) = world.take()
-    assert work.message.attempt == 1
 
 
 def test_slots_leave_when_nothing_of_them_is_in_hand() -> None:

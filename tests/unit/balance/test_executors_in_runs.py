@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +14,9 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.balance import handlers
 from tests.unit.clusters import Join, cluster_with, committed, connectors_with
-from zkconsumer import ConsumerTimeoutException, StringDecoder, ZookeeperConsumerConnector
+from zkconsumer import ConsumerTimeoutException, StringDecoder
 from zkconsumer.balance.outcomes import PENDING
 from zkconsumer.balance.retry import Retry
-from zkconsumer.errors import OffsetCommitError
 from zkconsumer.testing import FakeCluster
 
 EACH = 40
@@ -77,52 +75,6 @@ def test_coroutines_handle_and_commit_every_message(cluster: FakeCluster, join: 
     assert committed(cluster) == [EACH] * 2
 
 
-class Run(threading.Thread):
-    """A run in a thread of its own, and all errors of it and of the shutdown."""
-
-    def __init__(self, connector: ZookeeperConsumerConnector, handler: Any, **keywords: Any) -> None:
-        super().__init__()
-        self._connector = connector
-        self._call = partial(connector.run, handler, "events", **keywords)
-        self.failures: list[BaseException] = []
-        self.start()
-
-    def run(self) -> None:
-        self._try(self._call)
-
-    def _try(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            self.failures.append(error)
-
-    def shut_down(self) -> None:
-        """Shut down, and wait for the end of the run."""
-        self._try(partial(self._connector.shutdown, scaled(2)))
-        self.join(scaled(20))
-        assert not self.is_alive()
-
-
-def test_a_shutdown_cancels_coroutines_that_do_not_return(cluster: FakeCluster, join: Join) -> None:
-    cluster.append("events", 0, [b"a", b"b"])
-    begun, cancelled = threading.Event(), threading.Event()
-
-    async def handler(message: Any) -> None:
-        if (message.partition, message.offset) == (0, 1):
-            begun.set()
-            try:
-                await asyncio.sleep(600)
-            finally:
-                cancelled.set()
-
-    run = Run(join(**{"consumer.timeout.ms": -1}), handler, concurrency=4, executor="asyncio")
-    assert begun.wait(scaled(20))
-    run.shut_down()
-    assert cancelled.is_set()
-    assert committed(cluster)[0] == 1
-    assert all(isinstance(error, OffsetCommitError) for error in run.failures), run.failures
-
-
 def test_a_handler_that_does_not_fit_joins_no_group(cluster: FakeCluster, join: Join) -> None:
     async def coroutine(message: Any) -> None: ...
 
@@ -144,19 +96,10 @@ def test_a_handler_that_does_not_fit_joins_no_group(cluster: FakeCluster, join: 
 
 
 @pytest.mark.tier("standard")
-def test_a_hanging_process_is_ended_by_a_shutdown(cluster: FakeCluster, join: Join, tmp_path: Path) -> None:
-    mark = tmp_path / "begun"
-    cluster.append("events", 0, [b"fine", b"mark %s" % str(mark).encode()])
-    run = Run(join(**{"consumer.timeout.ms": -1}), handlers.by_value, concurrency=2, executor="processes")
-    eventually(mark.exists, 20, "the handler's begin")
-    run.shut_down()
-    assert committed(cluster)[0] == 1
-    assert all(isinstance(error, OffsetCommitError) for error in run.failures), run.failures
-
-
-@pytest.mark.tier("standard")
 def test_a_shutdown_while_processes_start_is_no_error(cluster: FakeCluster, join: Join) -> None:
-    run = Run(join(**{"consumer.timeout.ms": -1}), handlers.by_value, concurrency=1, executor="processes")
-    eventually(lambda: any("-process-0" in other.name for other in threading.enumerate()), 20, "a worker's thread")
-    run.shut_down()
-    assert run.failures == []
+    connector = join(**{"consumer.timeout.ms": -1})
+    with ThreadPoolExecutor(1, "run") as pool:
+        run = pool.submit(connector.run, handlers.by_value, "events", concurrency=1, executor="processes")
+        eventually(lambda: any("-process-0" in other.name for other in threading.enumerate()), 20, "a worker's thread")
+        connector.shutdown(scaled(2))
+        run.result(scaled(20))

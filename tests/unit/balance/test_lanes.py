@@ -1,4 +1,4 @@
-"""Lanes: the order of messages that wait, against a naive model."""
+"""Lanes: the order of messages that wait."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from zkconsumer.balance.lanes import Lanes, Order, order_named
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.model import TopicPartition
-
-KEYS = [None, b"a", b"b", b"c"]
 
 
 def home(partition: int = 0) -> Any:
@@ -151,74 +147,3 @@ def test_slots_that_leave_take_their_messages_along() -> None:
 def test_unknown_orders_are_refused() -> None:
     with pytest.raises(ValueError, match="order must be one of"):
         order_named("keys")
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), st.lists(st.sampled_from(KEYS), min_size=1, max_size=6)),
-        st.tuples(st.just("take"), st.integers(1, 5)),
-        st.tuples(st.just("finish"), st.integers(0, 9)),
-        st.tuples(st.just("fail"), st.integers(0, 9)),
-        st.tuples(st.just("later"), st.integers(1, 3)),
-    ),
-    max_size=40,
-)
-
-
-class Workers:
-    """Workers that take lanes, finish them and fail; a message is noted when it is done."""
-
-    def __init__(self, order: Order) -> None:
-        self.fed = Fed(order)
-        self.order = order
-        self.now = 0.0
-        self.hands: list[list[ReadWork]] = []
-        self.done: dict[bytes | None, list[int]] = {}
-
-    def lane(self, work: ReadWork) -> bytes | None:
-        return b"" if self.order is Order.PARTITION else work.key
-
-    def add(self, keys: list[bytes | None]) -> None:
-        self.fed.add(keys)
-
-    def later(self, seconds: float) -> None:
-        self.now += seconds
-
-    def take(self, most: int) -> bool:
-        works = self.fed.lanes.take(most, self.now)
-        busy = {self.lane(work) for hand in self.hands for work in hand} - {None}
-        assert not busy & {self.lane(work) for work in works}
-        self.hands += [[work] for work in works if self.lane(work) is None]
-        for lane in dict.fromkeys(lane for work in works if (lane := self.lane(work)) is not None):
-            self.hands.append([work for work in works if self.lane(work) == lane])
-        return bool(works)
-
-    def finish(self, number: int) -> None:
-        if self.hands:
-            hand = self.hands.pop(number % len(self.hands))
-            for work in hand:
-                self.done.setdefault(self.lane(work), []).append(work.offset)
-            self.fed.lanes.returned(hand)
-
-    def fail(self, number: int) -> None:
-        """The first fails, and the others are not begun."""
-        if self.hands:
-            hand = self.hands.pop(number % len(self.hands))
-            for work in hand:
-                again = work.again()
-                again.not_before = self.now + 1 if work is hand[0] else 0.0
-                self.fed.lanes.put_back(again)
-            self.fed.lanes.returned(hand)
-
-
-@given(STEPS, st.sampled_from([Order.KEY, Order.PARTITION]))
-def test_every_message_comes_once_and_each_lane_in_order(steps: list[tuple[str, Any]], order: Order) -> None:
-    """One worker has a lane at a time, and what fails goes before what follows it."""
-    workers = Workers(order)
-    for step, value in steps:
-        getattr(workers, step)(value)
-    workers.later(1000)
-    while workers.hands or workers.take(100):
-        workers.finish(0)
-    assert sorted(offset for offsets in workers.done.values() for offset in offsets) == list(range(workers.fed.offset))
-    assert all(key is None or offsets == sorted(offsets) for key, offsets in workers.done.items())

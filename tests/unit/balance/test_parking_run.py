@@ -107,18 +107,6 @@ def failing(offset: int, times: int) -> Callable[[Any], None]:
     return handler
 
 
-def test_parked_message_comes_again_before_its_key_goes_on(world: World) -> None:
-    world.fails = failing(4, 3)
-    with world.running(SOON):
-        eventually(lambda: world.committed() == MESSAGES and not world.pointers(), 10, "all messages")
-    assert [attempt for offset, attempt in world.handled if offset == 4] == [1, 2, 3, 4]
-    done = [offset for offset, attempt in world.handled if offset != 4 or attempt == 4]
-    assert sorted(done) == list(range(MESSAGES))
-    for key in range(3):
-        of_key = [offset for offset in done if offset % 3 == key]
-        assert of_key == sorted(of_key)
-
-
 def test_base_passes_parked_messages_and_their_key(world: World) -> None:
     world.fails = failing(4, 1)
     with world.running(Retry(delays=[3600], jitter=0)):
@@ -139,47 +127,6 @@ def test_next_owner_goes_on_with_parked_messages(world: World) -> None:
         assert world.dead("replay", "--all", "--parked", "--execute") == 0
         eventually(lambda: not world.pointers(), 10, "the parked messages to be finished")
     assert world.handled == [(4, 2), *((offset, 1) for offset in range(7, MESSAGES, 3))]
-
-
-def test_a_parked_message_that_retention_deletes_is_told() -> None:
-    """When it is due its pointer becomes a dead letter, with a reason. Its key goes on, and the rest is handled."""
-    with FakeCluster(zookeeper=True) as cluster:
-        cluster.create_topic("t", 1)
-        fill(cluster)
-        world = World(cluster, "g")
-        world.fails = failing(0, times=9)
-        with world.running(Retry(delays=[1.0], jitter=0, park_after=1, attempts=9)):
-            eventually(lambda: world.fates().get(0) is Fate.PARKED, 20, "a parked message")
-            cluster.truncate_before("t", 0, 5)
-            eventually(lambda: world.fates() == {0: Fate.DEAD, 3: Fate.DEAD}, 20, lambda: f"{world.pointers()}")
-            eventually(lambda: world.committed() == MESSAGES, 20, "the end of the log")
-        assert all("no longer in the log" in pointer.reason for pointer in world.pointers().values())
-        assert {offset for offset, _ in world.handled} == {*range(MESSAGES)} - {3}
-
-
-def test_exhausted_message_frees_its_key(world: World) -> None:
-    world.fails = failing(4, 99)
-    with world.running(SOON):
-        eventually(lambda: world.fates() == {4: Fate.DEAD} and len(world.handled) >= MESSAGES + 3, 10, "its end")
-    assert world.pointers()[4].attempts == 4
-    assert {offset for offset, _ in world.handled} == set(range(MESSAGES))
-
-
-def test_dead_letter_goes_to_a_function_before_the_base_moves(world: World) -> None:
-    bases: list[tuple[int, int]] = []
-    answers = [OSError("disk full")]
-
-    def write(message: Any, failure: Any) -> None:
-        bases.append((message.offset, world.committed()))
-        if answers:
-            raise answers.pop()
-
-    world.fails = lambda message: Reject("no") if message.offset == 5 else None
-    with world.running(SOON, dead_letter=write):
-        eventually(lambda: world.committed() == MESSAGES, 10, "the base")
-    assert [offset for offset, _ in bases] == [5, 5]
-    assert all(base <= 5 for _, base in bases)
-    assert world.pointers() == {}
 
 
 @pytest.mark.tier("standard")

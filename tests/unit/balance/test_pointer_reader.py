@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.timing import eventually
 from zkconsumer.balance import pointer_reader
 from zkconsumer.balance.due_pointers import due_pointers
-from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, LONGEST_PAUSE, PointerReader
+from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Fate, Pointer, key_mark
@@ -116,13 +116,6 @@ def test_settled_message_may_come_again() -> None:
     assert this.looked() == [7]
 
 
-def test_successors_of_a_key_wait_for_the_first() -> None:
-    this = Fixture(Pointer(3), Pointer(4, due_ms=NOW + 9, key=KEY), Pointer(5, key=KEY), Pointer(6))
-    assert this.looked() == [3, 6]
-    this.ledger.point_at([Pointer(4, Fate.DEAD, 16, key=KEY)])
-    assert this.looked() == [5]
-
-
 def test_so_many_messages_are_in_hand_at_most() -> None:
     this = Fixture(*(Pointer(offset) for offset in range(3, 9)))
     assert this.looked() == [3, 4, 5]
@@ -134,16 +127,21 @@ def test_so_many_messages_are_in_hand_at_most() -> None:
     assert this.log.asked == [[3, 4, 5], [6]]
 
 
-@pytest.mark.parametrize("why", ["stopped", "paused"])
+@pytest.mark.parametrize("why", ["stopped", "paused", "revoked"])
 def test_a_partition_that_stands_still_takes_no_room(why: str) -> None:
     """Otherwise the parked messages of the other partitions would wait until it goes on."""
     this, other = Fixture(Pointer(3), Pointer(4), Pointer(5)), Fixture(Pointer(7))
     this.homes.append(other.home)
     assert this.looked() == [3, 4, 5]
+    this.ledger.finish([3])
+    this.reader.settled(this.works[0])
+    this.ledger.point_at([Pointer(6)])
     if why == "stopped":
         this.home.stopped = "nearly everything fails"
-    else:
+    elif why == "paused":
         this.position.halted = True
+    else:
+        this.position.revoked = True
     assert this.looked() == [7]
 
 
@@ -161,28 +159,12 @@ def test_borrowed_partition_is_left_to_its_owner() -> None:
     assert this.looked() == []
 
 
-def test_keys_of_pointers_are_looked_at_each_time() -> None:
-    this = Fixture(Pointer(3, due_ms=NOW + 9))
-    this.looked()
-    this.looked()
-    assert this.refreshed == 2
-
-
 def test_refused_message_is_offered_again() -> None:
     this = Fixture(Pointer(3))
     this.add_pointer_work = lambda work: False  # type: ignore[method-assign]
     assert this.looked() == []
     del this.add_pointer_work
     assert this.looked() == [3]
-
-
-def test_paused_and_revoked_partitions_wait() -> None:
-    this = Fixture(Pointer(3))
-    this.position.halted = True
-    assert this.looked() == []
-    this.position.halted = False
-    this.position.revoked = True
-    assert this.looked() == []
 
 
 def test_lost_message_stays_as_a_dead_pointer() -> None:
@@ -258,12 +240,6 @@ def test_thread_hands_out_and_ends() -> None:
     eventually(lambda: [work.offset for work in this.works] == [3, 4], 20, "the second message")
     assert this.reader.close(Deadline(20))
     assert this.log.closed
-
-
-def test_next_look_is_when_the_next_message_is_due() -> None:
-    this = Fixture(Pointer(3, due_ms=NOW + 250))
-    assert this.reader.look() == 0.25
-    assert Fixture(Pointer(3, due_ms=NOW + 10**9)).reader.look() == LONGEST_PAUSE
 
 
 pointers = st.builds(

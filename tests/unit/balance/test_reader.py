@@ -94,15 +94,6 @@ def world() -> World:
     return World()
 
 
-def test_chunks_become_works_in_order(world: World) -> None:
-    world.deliver(0, 3)
-    world.deliver(3, 2)
-    works = world.take()
-    assert [work.offset for work in works] == [0, 1, 2, 3, 4]
-    world.finish(works)
-    assert world.position.consumed == 5
-
-
 def test_a_gap_is_read_again(world: World) -> None:
     world.deliver(0, 2)
     world.deliver(5, 2)

@@ -66,18 +66,6 @@ def test_a_killed_writer_loses_no_line_but_the_torn_one(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_two_handlers_of_one_process_may_have_one_message(tmp_path: Path) -> None:
-    """Which is wrong, and so it must be readable."""
-    recorder = Recorder(tmp_path, "a")
-    numbers = [recorder.begin(place(0), KEY) for _ in range(2)]
-    for number in numbers:
-        recorder.end(number, "failed")
-    found = read_records(tmp_path)
-    assert [one.outcome for one in found.handlings] == ["failed", "failed"]
-    assert len(overlaps(found).wrong) == 1
-    recorder.close()
-
-
 def test_lost_is_what_was_never_done_and_is_not_dead() -> None:
     found = records(handled(0, 1, 2), handled(1, 3, 4, outcome="failed"), handled(2, 5))
     assert lost(found, map(place, range(5)), dead=[place(3)]) == [place(1), place(2), place(4)]
@@ -152,11 +140,6 @@ def test_two_handlers_of_one_key(
 ) -> None:
     found = overlaps(records(first, second, **more))
     assert (len(found.wrong), len(found.zombies)) == (wrong, zombies)
-
-
-def test_a_long_handler_overlaps_with_each_later_one() -> None:
-    found = records(handled(0, 1, 9), handled(1, 2, 3), handled(2, 4, 5))
-    assert len(overlaps(found).wrong) == 2
 
 
 def test_one_handler_at_a_time_of_a_partition() -> None:

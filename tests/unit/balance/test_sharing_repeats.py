@@ -17,7 +17,7 @@ from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition, ReadLimits
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
+from zkconsumer.balance.outcomes import DONE, Failed, Outcome
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.lender import SeenLoan
@@ -174,23 +174,6 @@ class World:
         self.engine.settle([(work, outcome) for work in works])
 
 
-def test_no_worker_begins_a_message_of_an_ended_loan() -> None:
-    """A worker had looked at everything but the loan when its session ended. Then the next loan was the current one."""
-    world = World()
-    world.lend(1, 20)
-    work, *_ = world.take()
-    stay: OpenPartition = work.home
-    assert stay.may_start(work)
-    world.session.lose_connection()
-    world.session.connect(30)
-    assert not stay.may_start(work)
-    world.lend(2, 30, start=4)
-    assert not stay.may_start(work)
-    work, *_ = world.take(4)
-    assert work.home is not stay
-    assert world.engine.may_start(work)
-
-
 @pytest.mark.parametrize("away_at", range(1, 7))
 def test_a_lost_connection_ends_no_loan(away_at: int) -> None:
     """ZooKeeper's client knows no id while the connection is away, which was taken for another session's.
@@ -226,47 +209,6 @@ def test_a_look_of_two_connections_decides_nothing() -> None:
     world.store.looked = lambda: None
     world.sharing.step()
     assert [position.consumed for position, _ in world.fetched] == [0, 4]
-
-
-@pytest.mark.parametrize("away_at", range(1, 7))
-def test_a_lost_connection_stops_no_owner(away_at: int) -> None:
-    """The stay of an owner began in no session, and nobody handled the partition as long as the member owned it."""
-    world = World()
-    position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
-    world.store.sight = GroupSight({"b": 20}, {}, {TP: Owner("b", 20, True)})
-    world.session.away_at = away_at
-    assert world.sharing.ledger_of(position) is None
-    for _ in range(3):
-        with suppress(RegistryError):
-            world.sharing.step()
-    assert world.sharing.ledger_of(position) is not None
-
-
-@pytest.mark.parametrize("outcome", [DONE, NOT_STARTED])
-@pytest.mark.parametrize("moment", ["closed", "open again", "read again"])
-def test_slots_that_stay_repeat_nothing(monkeypatch: pytest.MonkeyPatch, moment: str, outcome: Outcome) -> None:
-    """The borrower went away before its slots were free: what was in hand of them counted no more, and came again."""
-    monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
-    world = World()
-    position = world.own_partition()
-    works = world.take()
-    home: OpenPartition = works[0].home
-    assert [work.offset for work in works] == [0, 1, 2, 3]
-    again: list[Any] = []
-    for now, others in (("closed", "c"), ("open again", "")):
-        world.group(others)
-        for _ in range(2):
-            world.sharing.step()
-        assert bool(home.leaving) is bool(others)
-        if now == moment:
-            world.finish(works, outcome)
-    again += world.take()
-    if moment == "read again":
-        world.finish(works, outcome)
-        again += world.engine.take(1000, AT_ONCE)
-    assert sorted(work.offset for work in again) == ([] if outcome is DONE else [0, 1, 2, 3])
-    world.finish(again)
-    assert position.consumed == 4
 
 
 def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPatch) -> None:

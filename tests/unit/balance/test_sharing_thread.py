@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.balance.loan_fakes import TP, Store
-from tests.values import present
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.borrowed_partition import BorrowedPartition
 from zkconsumer.balance.sharing.lender import SeenLoan
@@ -23,7 +22,7 @@ from zkconsumer.core.key_slots import ALL_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.errors import RegistryError
-from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.model import ConsumerId, ThreadId
 
 
 class Obeying(BorrowedPartition):
@@ -188,51 +187,6 @@ def test_a_second_run_has_the_loans_of_the_first(monkeypatch: pytest.MonkeyPatch
         second.step()
     assert isinstance(position.ledger, SharedLedger)
     assert (second.lent, position.ledger.slots, reader.read_from) == ({TP: {}}, ALL_SLOTS, [0])
-
-
-class Borrowing(Obeying):
-    """Has finished everything before offset 9 since its last report."""
-
-    def end_as_owner(self) -> None:
-        first = self.word is None
-        super().end_as_owner()
-        assert self.word is not None
-        if first:
-            self.word = replace(self.word, note=FinishedNote(9))
-
-    def end(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("stuck", [False, True])
-@pytest.mark.parametrize(("stay", "finished"), [("s", True), ("other", False)])
-def test_a_borrower_that_becomes_owner_repeats_nothing(
-    monkeypatch: pytest.MonkeyPatch, stay: str, finished: bool, stuck: bool
-) -> None:
-    """It knows more than its last report says, of the same stay, also if the reader ends that loan too late."""
-    monkeypatch.setattr(sharing_thread, "BorrowedPartition", Borrowing)
-    position = PartitionPosition(TP, ThreadId("b-0"), 5)
-    position.known_note = FinishedNote(5)
-    reader = Reader()
-    made, store, _ = sharing(reader, position)
-    position.tp = TopicPartition("t", 1)  # not ours yet
-    store.sight = seen(1, 20)
-    made.step()
-    position.tp = TP
-    loan = store.sight.mine[TP]
-    assert loan.loan is not None
-    loan = replace(loan, loan=replace(loan.loan, stay=stay))
-    store.sight = replace(store.sight, owners={TP: Owner("b", 20, True)}, loans={TP: {"b": loan}})
-    made.ledger_of(position)
-    if stuck:
-        reader.stuck = True
-        with pytest.raises(RegistryError):
-            made.step()
-        reader.stuck = False
-        reader.go_on()
-    made.step()
-    ledger = present(made.ledger_of(position))
-    assert [ledger.wants(offset, slot) for offset, slot in ((7, 1), (7, 2), (9, 1))] == [not finished, True, True]
 
 
 @pytest.mark.parametrize(("at", "unfinished", "refused"), [(4, 0, 2), (5, 1, 2), (5, 0, ALL_SLOTS)])

@@ -1,4 +1,4 @@
-"""A ledger against plain sets: whatever ends, dies or is lent, no message is passed that nobody handled."""
+"""A ledger against plain sets: whatever ends or dies, no message is passed that nobody handled."""
 
 from __future__ import annotations
 
@@ -29,88 +29,73 @@ def ledger(start: int, note: FinishedNote | None = None, **more: object) -> Mess
     return MessageLedger(position, start, note, **more)  # type: ignore[arg-type]
 
 
-class Side:
-    """A member that reads the log by a ledger: the owner, or a borrower of some slots."""
-
-    def __init__(self, made: MessageLedger, start: int) -> None:
-        self.ledger = made
-        self.at = start
-        self.in_hand: set[int] = set()
-        self.done: set[int] = set()
-        """What this side knows to be handled since it began, so that it must not come again."""
-
-    def read(self, count: int) -> None:
-        end = min(END, self.at + count)
-        wanted = [o for o in LOG if self.at <= o < end and self.ledger.wants(o, slot_of(o))]
-        assert not self.in_hand.intersection(wanted), "it is in hand"
-        assert not self.done.intersection(wanted), "it is handled"
-        self.ledger.read(wanted, end)
-        self.in_hand.update(wanted)
-        self.at = max(self.at, end)
-
-    def pick(self, number: int) -> int | None:
-        return sorted(self.in_hand)[number % len(self.in_hand)] if self.in_hand else None
-
-    def finish(self, offset: int) -> None:
-        self.in_hand.discard(offset)
-        self.done.add(offset)
-        self.ledger.finish([offset, offset, 1000])
-
-
-class World:
-    """One partition: what is stored of it, its owner, and a borrower; ``handled`` is the truth."""
+class Owner:
+    """The owner of one partition, and what is stored of it; ``handled`` is the truth."""
 
     def __init__(self) -> None:
         self.handled: set[int] = set()
         self.base = 0
         self.note: FinishedNote | None = None
         self.pointers: dict[int, Pointer] = {}
-        self.borrower: Side | None = None
-        self.lent = 0
-        self.pointed: set[int] = set()
-        """Messages that ever had a pointer: a borrower may repeat them."""
-        self.owner = Side(ledger(0), 0)
         self.written: tuple[MessageLedger, CommitPoint] | None = None
         """The last commit, if its answer has not come yet."""
+        self.restart(0)
 
     # ---- steps, each with a number to choose by
 
+    def restart(self, _: int) -> None:
+        """Another member owns the partition."""
+        self.ledger = ledger(self.base, self.note, pointers=self.pointers)
+        self.at = self.base
+        self.in_hand: set[int] = set()
+        self.done: set[int] = set()
+        """What this owner knows to be handled, so that it must not come again."""
+
+    def overwritten(self, number: int) -> None:
+        """Somebody writes an earlier offset."""
+        self.base, self.note = min(self.base, number % END), None
+        self.restart(0)
+
     def read(self, number: int) -> None:
-        self.owner.read(number % 9 + 1)
+        end = min(END, self.at + number % 9 + 1)
+        wanted = [o for o in LOG if self.at <= o < end and self.ledger.wants(o, slot_of(o))]
+        assert not (self.in_hand | self.done).intersection(wanted), "it is in hand, or handled"
+        self.ledger.read(wanted, end)
+        self.in_hand.update(wanted)
+        self.at = max(self.at, end)
+
+    def pick(self, number: int) -> list[int]:
+        return sorted(self.in_hand)[number % len(self.in_hand) :][:1] if self.in_hand else []
 
     def finish(self, number: int) -> None:
-        offset = self.owner.pick(number)
-        if offset is not None:
-            self.handled.add(offset)
-            self.owner.finish(offset)
+        for offset in self.pick(number):
+            self._finish(offset)
+
+    def _finish(self, offset: int) -> None:
+        self.handled.add(offset)
+        self.done.add(offset)
+        self.in_hand.discard(offset)
+        self.ledger.finish([offset, offset, 1000])
 
     def fail(self, number: int) -> None:
-        offset = self.owner.pick(number)
-        if offset is not None:
-            self.owner.ledger.failed(offset, Attempts(number % 3 + 1, 5))
+        for offset in self.pick(number):
+            self.ledger.failed(offset, Attempts(number % 3 + 1, 5))
 
     def park(self, number: int) -> None:
-        offset = self.owner.pick(number)
-        if offset is not None:
-            self.owner.in_hand.remove(offset)
-            self.pointed.add(offset)
+        for offset in self.pick(number):
+            self.in_hand.remove(offset)
             fate = Fate.DEAD if number % 5 == 0 else Fate.PARKED
-            assert self.owner.ledger.point_at([Pointer(offset, fate, attempts=3)])
+            assert self.ledger.point_at([Pointer(offset, fate, attempts=3)])
 
     def finish_parked(self, number: int) -> None:
-        parked = sorted(self.owner.ledger.pointers)
-        if parked:
-            offset = parked[number % len(parked)]
-            if offset not in self.owner.in_hand:
-                self.handled.add(offset)
-                self.owner.finish(offset)
+        for offset in sorted(self.ledger.pointers.keys() - self.in_hand)[number % 3 :][:1]:
+            self._finish(offset)
 
     def replay(self, number: int) -> None:
         """A tool changes a stored pointer."""
-        if self.pointers:
-            offset = sorted(self.pointers)[number % len(self.pointers)]
+        for offset in sorted(self.pointers)[number % 3 :][:1]:
             self.pointers[offset] = Pointer(offset, Fate.PARKED, due_ms=number)
-            self.owner.ledger.pointers_read(self.pointers)
+            self.ledger.pointers_read(self.pointers)
 
     def commit(self, number: int) -> None:
         """Store a point; each third time its answer is lost, and each fifth time pointers cannot be stored.
@@ -118,7 +103,7 @@ class World:
         Each second answer comes after further steps.
         """
         self.answer(0)
-        point = self.owner.ledger.point(pointers=number % 5 != 0)
+        point = self.ledger.point(pointers=number % 5 != 0)
         assert point.offset == point.note.base
         assert number % 5 != 0 or not point.changes
         if number % 7 == 0:
@@ -128,10 +113,10 @@ class World:
         self.pointers = applied(self.pointers, point.changes)
         self.check()
         if number % 3:
-            self.written = self.owner.ledger, point
+            self.written = self.ledger, point
             if number % 2:
                 self.answer(0)
-                assert not point.changes or not self.owner.ledger.point().changes
+                assert not point.changes or not self.ledger.point().changes
 
     def answer(self, _: int) -> None:
         """The answer to the last commit comes, to the ledger that made it."""
@@ -140,66 +125,6 @@ class World:
             self.written = None
             made.stored(point)
             assert made.point().offset >= point.offset, "the next commit takes the offset back"
-
-    def restart(self, _: int) -> None:
-        """Another member owns the partition, and takes the slots on loan back from what is noted of them."""
-        self.borrower, self.lent = None, 0
-        made = ledger(self.base, self.note, pointers=self.pointers)
-        self.owner = Side(made, self.base)
-
-    def overwritten(self, number: int) -> None:
-        """Somebody writes an earlier offset."""
-        self.base, self.note = min(self.base, number % END), None
-        self.restart(0)
-
-    def lend(self, number: int) -> None:
-        if self.borrower is not None:
-            return
-        slots = number % 14 + 1
-        for offset in self.owner.ledger.pointers:  # such slots are not lent, or the borrower repeats their messages
-            slots &= ~(1 << slot_of(offset))
-        if not slots:
-            return
-        offsets = [o for o in self.owner.in_hand if slots >> slot_of(o) & 1]
-        given = self.owner.ledger.lend("b", slots, offsets)
-        self.owner.in_hand.difference_update(offsets)
-        note = decode_note(encode_note(given))
-        assert note == given
-        self.borrower = Side(ledger(given.base, note, slots=slots), given.base)
-        self.borrower.done |= self.owner.done - self.pointed
-        self.lent = slots
-
-    def borrow(self, number: int) -> None:
-        if self.borrower is not None:
-            self.borrower.read(number % 9 + 1)
-            offset = self.borrower.pick(number)
-            if offset is not None:
-                assert self.lent >> slot_of(offset) & 1
-                assert offset not in self.owner.in_hand
-                self.handled.add(offset)
-                self.borrower.finish(offset)
-
-    def report(self, _: int) -> None:
-        if self.borrower is not None:
-            self.owner.done |= self.borrower.done - self.pointed
-            self.owner.ledger.report("b", self.borrower.ledger.point().note)
-
-    def take_back(self, number: int) -> None:
-        """All slots, or some; a borrower that is gone has reported nothing of late."""
-        if self.borrower is None:
-            return
-        slots = self.lent if number % 2 else self.lent & number
-        if not slots:
-            return
-        keeps = self.lent & ~slots
-        if keeps:
-            self.report(0)
-            note, done = self.borrower.ledger.point().note, self.borrower.done
-            self.borrower = Side(ledger(note.base, note, slots=keeps), note.base)
-            self.borrower.done = done
-        self.owner.at = self.owner.ledger.take_back("b", slots, keeps=keeps)
-        self.lent = keeps
-        self.borrower = self.borrower if keeps else None
 
     # ---- what must be so
 
@@ -213,54 +138,51 @@ class World:
     def end(self) -> None:
         """A last owner finishes all."""
         self.restart(0)
-        self.owner.read(END)
-        for offset in list(self.owner.in_hand):
-            self.finish(offset)
-        self.handled |= self.owner.ledger.pointers.keys()
+        while self.at < END:
+            self.read(8)
+        for offset in list(self.in_hand):
+            self._finish(offset)
+        self.handled |= self.ledger.pointers.keys()
         assert self.handled.issuperset(LOG)
-        assert self.owner.ledger.base == END
+        assert self.ledger.base == END
 
 
-STEPS: list[Callable[[World, int], None]] = [
-    *(4 * [World.read]),
-    *(6 * [World.finish]),
-    *(3 * [World.commit]),
-    World.answer,
-    World.fail,
-    World.park,
-    World.finish_parked,
-    World.replay,
-    World.restart,
-    World.overwritten,
-    *(3 * [World.lend]),
-    *(4 * [World.borrow]),
-    *(2 * [World.report]),
-    *(3 * [World.take_back]),
+STEPS: list[Callable[[Owner, int], None]] = [
+    *(4 * [Owner.read]),
+    *(6 * [Owner.finish]),
+    *(3 * [Owner.commit]),
+    Owner.answer,
+    Owner.fail,
+    Owner.park,
+    Owner.finish_parked,
+    Owner.replay,
+    Owner.restart,
+    Owner.overwritten,
 ]
 
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 500)), min_size=25, max_size=80))
-def test_nothing_is_lost_in_any_order(steps: list[tuple[Callable[[World, int], None], int]]) -> None:
-    world = World()
+def test_nothing_is_lost_in_any_order(steps: list[tuple[Callable[[Owner, int], None], int]]) -> None:
+    owner = Owner()
     for step, number in steps:
-        step(world, number)
-    world.end()
+        step(owner, number)
+    owner.end()
 
 
 @settings(max_examples=30)
 @given(st.integers(0, END), st.sets(st.integers(0, END - 1)), st.sets(st.integers(0, END - 1), max_size=4))
 def test_the_next_owner_repeats_nothing_that_is_noted(to: int, done: set[int], parked: set[int]) -> None:
-    world = World()
-    world.owner.read(to)
-    left = world.owner.in_hand - done
-    world.owner.ledger.finish(done)
-    world.owner.ledger.point_at([Pointer(offset) for offset in parked & left])
-    world.handled |= done
-    world.commit(1)
-    world.restart(0)
-    world.owner.read(END)
-    assert world.owner.in_hand == left.difference(parked).union(o for o in LOG if o >= to)
+    read = {o for o in LOG if o < to}
+    first = ledger(0)
+    first.read(sorted(read), to)
+    first.finish(done)
+    first.point_at([Pointer(offset) for offset in parked & read - done])
+    point = first.point()
+    assert point.changes.keys() == parked & read - done
+    second = ledger(point.offset, point.note, pointers=applied({}, point.changes))
+    again = {o for o in LOG if o >= point.offset and second.wants(o, slot_of(o))}
+    assert again == read.difference(done, parked).union(o for o in LOG if o >= to)
 
 
 def test_a_base_during_reading_again_is_not_guessed() -> None:

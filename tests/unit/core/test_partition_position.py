@@ -16,16 +16,6 @@ def position(
     return made
 
 
-@pytest.mark.parametrize("start", [None, 0, 10])
-def test_a_new_position_starts_at_the_committed_offset(start: int | None) -> None:
-    """Nothing is fetched, consumed or committed beyond the start, and None means that the start is unknown."""
-    made = position(start)
-    assert (made.consumed, made.fetched, made.committed) == (start, start, start)
-    assert (made.topic, made.partition, made.thread) == ("events", 3, "g_a-0")
-    assert (made.fetch_from, made.successor, made.epochs) == (None, None, ())
-    assert not any((made.held, made.revoked, made.paused, made.halted, made.from_start))
-
-
 @pytest.mark.parametrize(
     ("consumed", "held_until", "held"),
     [
@@ -91,13 +81,6 @@ def test_the_lag_is_unknown_or_never_negative(consumed: int | None, log_end: int
     assert position(consumed, log_end=log_end).lag == lag
 
 
-def test_a_position_begins_at_a_stored_reset_offset() -> None:
-    """The offset of ``auto.offset.reset`` is already stored, so that no commit is due."""
-    made = position(None)
-    made.begin(7)
-    assert (made.consumed, made.fetched, made.committed) == (7, 7, 7)
-
-
 @pytest.mark.parametrize("committed", [None, 3, 7])
 def test_a_position_starts_at_another_offset_than_committed(committed: int | None) -> None:
     """The committed offset stays, so that the next commit writes the new one where the two differ."""
@@ -113,15 +96,3 @@ def test_a_revoked_position_is_halted_for_ever() -> None:
     assert made.revoked
     assert made.halted
     assert "revoked" in repr(made)
-
-
-def test_a_paused_position_is_not_revoked() -> None:
-    made = position()
-    made.paused = made.halted = True
-    assert not made.revoked
-
-
-def test_the_text_of_a_position_names_its_offsets() -> None:
-    made = position(10)
-    made.fetched = 12
-    assert repr(made) == "<events-3 consumed=10 fetched=12 committed=10>"

@@ -28,28 +28,6 @@ def test_who_stands_at_one_place_for_the_whole_limit_is_stalled() -> None:
     assert not watch.stalled
 
 
-def test_who_moves_or_asks_is_not() -> None:
-    watch = PollWatchdog(10.0)
-    watch.look({KEY: place(5)}, 100.0)
-    watch.look({KEY: place(6)}, 109.0)
-    assert not watch.look({KEY: place(6)}, 111.0)
-    watch.look({}, 112.0)  # it asked, or there was nothing to read
-    assert not watch.look({KEY: place(6)}, 121.0)
-    assert watch.look({KEY: place(6)}, 131.0)
-
-
-def test_only_time_with_hand_out_counts() -> None:
-    """The time before a pause of the hand-out still counts after it."""
-    watch = PollWatchdog(10.0)
-    watch.look({KEY: place(5, in_hand=False)}, 100.0)
-    watch.hold(104.0)
-    watch.hold(110.0)
-    watch.go_on(120.0)
-    watch.go_on(121.0)
-    assert not watch.look({KEY: place(5, in_hand=False)}, 125.9)
-    assert watch.look({KEY: place(5, in_hand=False)}, 126.0)
-
-
 def test_nobody_has_to_come_back_for_nothing() -> None:
     watch = PollWatchdog(10.0)
     watch.look({KEY: place(5)}, 100.0)

@@ -35,24 +35,6 @@ def bridge(cluster: FakeCluster, name: str, **properties: Any) -> ZookeeperConsu
     )
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_all_leave_the_brokers_group_for_a_foreign_member(static: bool) -> None:
-    with FakeCluster(zookeeper=True, max_session_timeout=scaled(60)) as cluster:
-        cluster.create_topic("t", 3)
-        instances = [{"group_instance_id": name} if static else {} for name in "ab"]
-        with bridge(cluster, "a", **instances[0]) as a, bridge(cluster, "b", **instances[1]) as b:
-            for one in (a, b):
-                one.create_message_streams({"t": 1})
-            for _ in range(2):
-                eventually(lambda: len(cluster.group("g").members) == 2, 30, "both to be in the brokers' group")
-                eventually(lambda: cluster.group("g").state == "Stable", 30, "their assignment")
-                eventually(lambda: a.state.owned + b.state.owned == 3, 30, "all to be owned")
-                cluster.zookeeper.put("/consumers/g/ids/g_old", OLD, ephemeral_owner=7)
-                eventually(lambda: not cluster.group("g").members, 30, "nobody to be in the brokers' group")
-                eventually(lambda: a.state.owned + b.state.owned == 2, 30, "the old member's part to be free")
-                cluster.zookeeper.remove("/consumers/g/ids/g_old")
-
-
 def test_the_last_commit_waits_for_members_that_leave_after_us() -> None:
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t", 1)

@@ -102,14 +102,6 @@ def test_a_wait_in_a_handler_serves_the_events_behind_it(events: SimpleQueue[Any
     assert coordinator.log == ["give up", ("stop heard", True), "timers"]
 
 
-def test_a_step_deals_with_all_events_and_then_with_timers(events: SimpleQueue[Any]) -> None:
-    coordinator = Counting()
-    for event in (1, 2):
-        events.put(event)
-    GroupThread("g", Inbox(events), coordinator).step()
-    assert coordinator.log == [1, 2, "timers"]
-
-
 def test_an_error_in_one_event_loses_no_other(events: SimpleQueue[Any]) -> None:
     coordinator = Counting()
     thread = GroupThread("g", Inbox(events), coordinator)

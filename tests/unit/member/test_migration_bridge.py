@@ -191,31 +191,6 @@ def test_a_view_without_us_changes_nothing_on_the_brokers_side(world: World) -> 
     assert world.asked() == []
 
 
-def test_a_taken_partition_is_waited_for_until_it_is_released(world: World) -> None:
-    world.plan()
-    world.bridge.given({T0: 0, T1: 0})
-    world.plan()
-    world.bridge.concluded()
-    world.wished.take({T0: 0, T1: 0})
-    done = threading.Event()
-
-    def give_up() -> None:
-        world.wished.give_up([T0])
-        done.set()
-
-    waiting = threading.Thread(target=give_up, daemon=True)
-    waiting.start()
-    eventually(lambda: world.wished.streams == {T1: 0}, 10, "the wish to be smaller")
-    world.looks()
-    world.bridge.concluded()  # of a round that had planned before
-    assert not done.wait(0.05)
-    assert world.plan() == {T1: MINE}
-    assert not done.wait(0.05)
-    world.bridge.concluded()
-    assert done.wait(scaled(10))
-    waiting.join(scaled(10))
-
-
 @pytest.mark.parametrize("ending", ["close", "leave"])
 def test_nobody_waits_for_a_release_that_will_not_be(world: World, ending: str) -> None:
     world.plan()

@@ -15,12 +15,12 @@ from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Fate, Pointer, encode_pointers
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
-from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.ack_nodes import NOTE_BYTES
-from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES, Outcome
+from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES
 from zkconsumer.zookeeper.requests import Transaction
 
 NOTE, POINTERS, OFFSET = paths.ack(GROUP, TP), paths.pointers(GROUP, TP), paths.offset(GROUP, TP)
@@ -67,34 +67,6 @@ def test_the_next_owner_does_not_repeat_what_is_noted(server: Fake) -> None:
     assert server.note() is not None, "the claim wrote it again"
     assert read(again, range(100, 110)) == [100, 103, 104, 106, 107, 108, 109]
     assert ledger_of(again).attempts(100) == Attempts(2, 5)
-
-
-def test_the_last_commit_of_a_release_carries_the_note(server: Fake) -> None:
-    one, position, ledger = reading(server)
-    ledger.finish([100, 105])
-    one.release(position)
-    assert server.offset() == 101
-    (again,) = Member(server).claim()
-    assert 105 not in read(again, range(101, 110))
-
-
-def test_an_unchanged_release_keeps_the_note(server: Fake) -> None:
-    one, position, ledger = reading(server)
-    ledger.finish([105])
-    one.commit()
-    writes = server.zookeeper.operations["transaction"]
-    one.commit()
-    assert server.zookeeper.operations["transaction"] == writes, "nothing is new"
-    one.release(position)
-    assert server.note() is not None
-
-
-def test_nothing_beyond_the_base_writes_no_note(server: Fake) -> None:
-    one, _, ledger = reading(server)
-    ledger.finish(range(100, 105))
-    one.commit()
-    assert server.offset() == 105
-    assert server.zookeeper.node(NOTE) is None
 
 
 def test_a_plain_offset_voids_the_note(server: Fake) -> None:
@@ -161,33 +133,6 @@ def test_a_parked_message_is_passed_with_its_pointer(server: Fake) -> None:
     assert (server.offset(), ledger.dirty) == (102, False)
 
 
-def test_a_lost_answer_neither_loses_nor_doubles(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, position, ledger = reading(server)
-    ledger.finish([102])
-    ledger.point_at([Pointer(100, attempts=3)])
-    real = one.session.transact
-
-    def lost(*args: Any) -> Any:
-        answer = real(*args)
-        if not any(answer):
-            raise RegistryUnavailableError("it was done, and the answer is lost")
-        return answer
-
-    with monkeypatch.context() as patch:
-        patch.setattr(one.session, "transact", lost)
-        for _ in range(2):  # the second one finds the nodes moved, by us
-            with pytest.raises(RegistryUnavailableError):
-                one.commit()
-    assert (position.consumed, ledger.dirty) == (100, True)
-    assert server.offset() == 101
-    ledger.finish([105])
-    one.commit()
-    assert (server.offset(), position.consumed, ledger.dirty) == (101, 101, False)
-    assert server.note() == FinishedNote(101, (Finished(101, 106, (101, 103, 104)),))
-    assert list(server.pointers()) == [100]
-    assert not one.refused
-
-
 def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Fake) -> None:
     (one, _, ledger), other = reading(server), Member(server)
     ledger.point_at([Pointer(100), Pointer(103, Fate.DEAD)])
@@ -247,22 +192,6 @@ def test_a_note_that_may_not_be_written_is_left_out(server: Fake) -> None:
     one.commit()
     assert (server.offset(), server.note()) == (101, None)
     assert not one.refused
-
-
-def test_a_zombie_writes_no_note_and_no_pointer(server: Fake) -> None:
-    one, _, ledger = reading(server)
-    ledger.finish([105])
-    one.commit()
-    server.zookeeper.remove(paths.owner(GROUP, TP))
-    (theirs,) = Member(server).claim()
-    read(theirs, range(100, 110))
-    noted = server.note()
-    ledger.finish([106])
-    ledger.point_at([Pointer(100)])
-    with pytest.raises(OffsetCommitError):
-        one.commit()
-    assert one.refused == {TP: Outcome.OFFSET_MOVED}
-    assert (server.note(), server.pointers()) == (noted, {})
 
 
 # ---- what others write to pointers, and what happens to their node
@@ -412,15 +341,6 @@ def test_pointers_are_stored_before_an_offset_elsewhere() -> None:
     with pytest.raises(OffsetCommitError):
         one.commit()
     assert (kafka.offsets[TP], server.pointers(), position.consumed) == (100, {}, 100)
-
-
-def test_a_note_of_another_offset_is_not_used() -> None:
-    server, kafka = Fake(offset=None), NotesElsewhere()
-    kafka.offsets[TP], kafka.notes[TP] = 90, FinishedNote(100, (Finished(100, 110),))
-    one = Member(server, store=kafka)
-    (position,) = one.claim()
-    start(one, position)
-    assert position.known_note is None
 
 
 # ---- many at once

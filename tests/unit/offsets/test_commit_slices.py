@@ -128,20 +128,6 @@ def test_a_slice_that_is_refused_does_not_stop_the_others(owner: Owner, monkeypa
     assert len(owner.committed()) >= len(PARTITIONS) - 2
 
 
-def test_no_slice_begins_after_the_time(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner.reject()
-    deadline = Deadline(5.0)
-    transact = owner.session.transact
-
-    def last(build: Callable[[Any], None], limit: Deadline) -> Any:
-        deadline.expire()
-        return transact(build, limit)
-
-    monkeypatch.setattr(owner.session, "transact", last)
-    owner.tracker.commit(NONE_HELD, deadline, patient=False)
-    assert 0 < len(owner.committed()) < len(PARTITIONS)
-
-
 def test_pointers_that_did_not_change_are_encoded_once(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[int] = []
     encode = message_pointers.encode_pointers
@@ -160,12 +146,6 @@ def test_pointers_that_did_not_change_are_encoded_once(owner: Owner, monkeypatch
     owner.commit_by_timer()
     assert owner.committed() == [0]
     assert len(encoded) == 1
-
-
-def test_the_last_commit_of_a_release_is_made_in_slices(owner: Owner) -> None:
-    owner.reject()
-    owner.release(*owner.owned)
-    assert owner.committed() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -25,18 +25,12 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset, Outcome
+from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 
 
 @pytest.fixture
 def group() -> Group:
     return Group()
-
-
-def test_in_zookeeper_mode_starts_need_no_asking(group: Group) -> None:
-    member = Stepped(zookeeper_only(group), group)
-    position = member.own(T0, 5)
-    assert member.start(position) == {position: 5}
 
 
 def test_starts_are_asked_for_all_together(group: Group) -> None:
@@ -120,18 +114,6 @@ def test_a_reset_start_is_stored_in_both_before_any_hand_out(group: Group) -> No
     member.committer.step()
     assert told == [{position: True}]
     assert (group.store.offsets, group.nodes) == ({T0: 42}, {0: 42})
-
-
-def test_a_reset_start_does_not_overwrite_a_commit_of_the_user(group: Group) -> None:
-    member = Stepped(group.owned(), group)
-    position = member.own(T0)
-    member.start(position)
-    member.commit_given({T0: 17})
-    told: list[Mapping[PartitionPosition, bool]] = []
-    member.committer.store_starts({position: 42}, told.append)
-    member.committer.step()
-    assert told == [{position: False}]  # the group's thread reads it again, and finds 17
-    assert group.store.offsets == {T0: 17}
 
 
 def test_starts_are_stored_together_and_each_is_told_once(group: Group) -> None:
@@ -251,13 +233,6 @@ def test_unchanged_offsets_are_written_again_only_if_wanted(group: Group) -> Non
     assert node.version >= 3
 
 
-def test_a_start_that_was_only_read_is_refreshed_too(group: Group) -> None:
-    member = Stepped(zookeeper_only(group), group, refresh=0.0)
-    member.own(T0, 5)
-    member.step()
-    assert present(group.server.node(paths.offset("g", T0))).version >= 2
-
-
 def test_a_partition_without_an_offset_is_not_written(group: Group) -> None:
     store = MemoryStore()
     offsets = DualStore(group.zookeeper, group.zookeeper, store, expires=True)
@@ -267,14 +242,6 @@ def test_a_partition_without_an_offset_is_not_written(group: Group) -> None:
         member.step()
     member.commit()
     assert (store.offsets, group.nodes) == ({}, {})
-
-
-def test_known_offsets_of_nothing(group: Group) -> None:
-    assert group.zookeeper.known(T0) is None
-    group.zookeeper.track(T0, ABSENT)
-    assert group.zookeeper.known(T0) is None
-    group.zookeeper.track(T0, KnownOffset(-1, 0))
-    assert group.zookeeper.known(T0) == -1
 
 
 def test_a_store_that_answers_nonsense_does_not_end_the_thread(group: Group) -> None:

@@ -19,7 +19,7 @@ from zkconsumer.core.dual_store_start import MergedStart
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
 from zkconsumer.kafka import error_codes
-from zkconsumer.model import ConsumerId
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import CommitRefusedError, StoreMember
 from zkconsumer.zookeeper import paths
@@ -33,29 +33,24 @@ def group() -> Iterator[Group]:
     made.session.close(soon())
 
 
-def test_without_another_store_offsets_are_in_zookeeper_only(group: Group) -> None:
-    group.claim(T0, 5)
-    offsets = zookeeper_only(group)
-    assert not offsets.asks
-    assert offsets.commit({T0: 6}, {}, soon(), patient=True) == {}
-    assert group.nodes == {0: 6}
-    assert offsets.starts([T0], soon()) == {T0: MergedStart(6, True)}
-
-
-def test_another_store_alone_leaves_zookeeper_alone(group: Group) -> None:
-    group.claim(T0, 5)
-    offsets = group.owned()
-    group.store.offsets = {T0: 3}
-    assert offsets.starts([T0], soon()) == {T0: MergedStart(3, True)}
-    assert offsets.commit({T0: 8}, {}, soon(), patient=True) == {}
-    assert (group.store.offsets, group.nodes) == ({T0: 8}, {0: 5})
-
-
-def test_a_dual_commit_writes_both(group: Group) -> None:
+@pytest.mark.parametrize(
+    ("kind", "start", "elsewhere", "nodes"),
+    [
+        ("zookeeper", MergedStart(5, True), {T0: 3}, {0: 8, 1: 2}),
+        ("other", MergedStart(3, True), {T0: 8, T1: 2}, {0: 5}),
+        ("dual", MergedStart(5, False), {T0: 8, T1: 2}, {0: 8, 1: 2}),
+    ],
+)
+def test_offsets_are_kept_where_the_member_keeps_them(
+    group: Group, kind: str, start: MergedStart, elsewhere: dict[TopicPartition, int], nodes: dict[int, int]
+) -> None:
     group.claim(T0, 5)
     group.claim(T1)
-    assert group.owned(dual=True).commit({T0: 8, T1: 2}, {}, soon(), patient=True) == {}
-    assert (group.store.offsets, group.nodes) == ({T0: 8, T1: 2}, {0: 8, 1: 2})
+    group.store.offsets = {T0: 3}
+    offsets = zookeeper_only(group) if kind == "zookeeper" else group.owned(dual=kind == "dual")
+    assert offsets.starts([T0], soon()) == {T0: start}
+    assert offsets.commit({T0: 8, T1: 2}, {}, soon(), patient=True) == {}
+    assert (group.store.offsets, group.nodes) == (elsewhere, nodes)
 
 
 def test_only_what_the_other_store_took_is_written_to_zookeeper(group: Group) -> None:
@@ -140,7 +135,7 @@ def test_unchanged_offsets_go_only_to_a_store_that_forgets_them(group: Group) ->
 def test_a_failed_commit_is_repeated_up_to_the_limit(group: Group) -> None:
     group.claim(T0, 5)
     error = error_codes.error(error_codes.NOT_COORDINATOR, "commit")
-    group.store.trouble = failing(*[error] * 3)
+    group.store.trouble = failing(error, KeyError("oops"), OSError("of the user's store"))
     assert group.owned(max_retries=3).commit({T0: 8}, {}, soon(), patient=True) == {}
     assert len(group.store.commits) == 4
     group.store.trouble = failing(*[error] * 4)
@@ -194,12 +189,6 @@ def test_closing_ends_the_wait_between_tries(group: Group) -> None:
     assert monotonic() - began < scaled(30)
     closer.join()
     assert group.store.closed
-
-
-def test_any_error_of_a_users_store_fails_the_commit_only(group: Group) -> None:
-    group.claim(T0, 5)
-    group.store.trouble = failing(KeyError("oops"), OSError("disk full"))
-    assert group.owned().commit({T0: 8}, {}, soon(), patient=True) == {}
 
 
 def test_while_zookeeper_is_away_nothing_is_written(group: Group) -> None:

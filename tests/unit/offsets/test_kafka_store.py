@@ -153,12 +153,6 @@ def test_a_coordinator_that_moved_is_dropped_and_found_anew() -> None:
         assert store.commit({T0: 8}, IN_TIME) == {}
 
 
-def test_other_errors_of_a_commit_keep_the_coordinator() -> None:
-    with store_of(says(names(1), takes({0: 0, 1: error_codes.OFFSET_METADATA_TOO_LARGE}), takes({1: 0}))) as store:
-        assert list(store.commit({T0: 8, T1: 9}, IN_TIME)) == [T1]
-        assert store.commit({T1: 9}, IN_TIME) == {}
-
-
 @pytest.mark.parametrize("code", [error_codes.NOT_COORDINATOR, error_codes.COORDINATOR_NOT_AVAILABLE])
 def test_an_error_of_the_whole_fetch_is_looked_at(code: int) -> None:
     """The original since 0.10.2 does not: the answer has no partitions then, and the rebalance dies of that."""
@@ -284,9 +278,3 @@ def test_old_brokers_are_not_asked_for_versions(generation: int, version: int) -
     with store_of(script, generation=generation) as store:
         assert store.fetch([T0], IN_TIME) == {T0: 7}
         assert store.commit({T0: 8}, IN_TIME) == {}
-
-
-def test_a_broker_that_has_dropped_what_we_speak_is_named() -> None:
-    dropped = pytest.raises(CoordinatorUnavailableError, match="OffsetCommit 9 to 10")
-    with store_of(says(ranges={**NEW, 8: (9, 10)})) as store, dropped:
-        store.commit({T0: 8}, IN_TIME)

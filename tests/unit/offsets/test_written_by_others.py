@@ -18,7 +18,6 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_schedule import FORGOTTEN_AFTER
 
 
 @pytest.fixture
@@ -62,30 +61,6 @@ def test_a_commit_before_it_is_decided_names_the_reset(group: Group) -> None:
     with pytest.raises(OffsetCommitError, match="t-0 at 7 .somebody else wrote offset 2"):
         member.commit_given({T0: 7})
     assert group.store.offsets == {T0: 2}
-
-
-def test_what_is_decided_is_written_again(group: Group) -> None:
-    member = in_kafka(group)
-    position = member.begin(T0, 5)
-    group.store.offsets[T0] = 2
-    member.step()
-    member.committer.overwrite(position, None)
-    member.step()
-    member.step()
-    assert (group.store.offsets, member.moved) == ({T0: 5}, {position: 2})
-
-
-def test_a_reset_to_within_what_is_in_hand_is_overwritten_too(group: Group) -> None:
-    member = in_kafka(group)
-    position = member.begin(T0, 5)
-    position.batch_until = position.held_until = 10
-    group.store.offsets[T0] = 7
-    for _ in range(2):
-        member.step()
-        member.committer.overwrite(position, None)
-    for _ in range(3):
-        member.step()
-    assert group.store.offsets == {T0: 5}
 
 
 def test_nothing_changed_is_nobodys_reset(group: Group) -> None:
@@ -183,16 +158,6 @@ def test_a_look_that_takes_all_the_time_is_no_commit(group: Group) -> None:
     assert group.store.commits == [{T0: 8}]
 
 
-def test_a_store_that_does_not_answer_is_not_written_over(group: Group) -> None:
-    member = in_kafka(group)
-    member.begin(T0, 5)
-    group.store.offsets[T0] = 2
-    group.store.trouble = failing(*[BrokerUnavailableError("away")] * 2)
-    member.step()
-    member.step()
-    assert (group.store.offsets, group.store.commits) == ({T0: 2}, [])
-
-
 def test_a_commit_waits_once_for_a_look_that_failed(group: Group) -> None:
     """A connection that breaks at the look is made anew for the commit, which wrote over a reset unseen."""
     member = in_kafka(group)
@@ -229,24 +194,3 @@ def test_a_store_of_the_users_own_is_not_watched(group: Group) -> None:
     member.committer.step()
     member.step()
     assert (member.moved, group.store.fetches) == ({}, fetches)
-
-
-def test_unchanged_offsets_reach_kafka_every_ten_minutes(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also without automatic commits: a broker forgets what is not written again. ZooKeeper's nodes are left alone."""
-    now = 1000.0
-    for module in ("committer", "commit_tracker"):
-        monkeypatch.setattr(f"zkconsumer.offsets.{module}.monotonic", lambda: now)
-    member = Stepped(group.owned(dual=True, expires=True), group)
-    member.committer.schedule.start(now)
-    member.begin(T0, 5)
-    member.commit()
-    written = []
-    for _ in range(60):
-        now += 60.0
-        before = len(group.store.commits)
-        member.step()
-        written += [now] * (len(group.store.commits) - before)
-    assert group.nodes == {0: 5}
-    assert written
-    assert max(b - a for a, b in zip([1000.0, *written], [*written, now], strict=True)) <= 600.0
-    assert len(written) <= 3600 / FORGOTTEN_AFTER + 1

@@ -83,18 +83,6 @@ def test_a_moved_coordinator_is_found_and_nothing_is_repeated(place: Place, clus
     assert len(set(reader.places)) == len(reader.places) == 40
 
 
-def test_a_coordinator_back_within_the_session_costs_nothing(topic: str, place: Place, cluster: FakeCluster) -> None:
-    connector = place.connector(session_timeout_ms=10_000)
-    reader = Reader(connector.create_message_streams({topic: 1})[topic][0])
-    rebalances, who = connector.state.rebalances, cluster.coordinator(place.group) or 0
-    cluster.stop_broker(who)
-    cluster.start_broker(who)
-    place.produce(topic, 5, 1)
-    reader.wait_for(5)
-    assert connector.state.rebalances == rebalances
-    connector.commit_offsets(timeout=scaled(10))
-
-
 def test_the_trouble_of_a_coordinator_ends_when_it_is_back(place: Place, cluster: FakeCluster) -> None:
     connector = place.connector(session_timeout_ms=30_000, auto_commit_enable=False)
     connector.create_message_streams({place.topic(1): 1})
@@ -164,19 +152,6 @@ def test_a_generation_that_went_on_without_us_is_joined_anew(
     assert [stream.get(scaled(10)).offset for _ in range(3)] == [0, 1, 2]
 
 
-def test_an_answer_to_a_join_that_is_lost_costs_one_more_join(topic: str, place: Place, cluster: FakeCluster) -> None:
-    place.produce(topic, 3, 1)
-    with cluster.park("SyncGroup") as parked:
-        connector = place.connector()
-        reader: list[Reader] = []
-        thread = Thread(target=lambda: reader.append(Reader(connector.create_message_streams({topic: 1})[topic][0])))
-        thread.start()
-        parked.wait(scaled(10))
-        parked.drop()
-    thread.join(scaled(20))
-    reader[0].wait_for(3)
-
-
 def test_the_older_process_of_one_instance_id_stops_and_says_why(topic: str, place: Place) -> None:
     first = place.connector(group_instance_id="i")
     stream = first.create_message_streams({topic: 1})[topic][0]
@@ -196,38 +171,6 @@ def test_a_start_is_stored_before_messages_are_handed_out(topic: str, place: Pla
     eventually(lambda: cluster.committed(place.group) == {(topic, 0): 5}, 10, "the start")
     place.produce(topic, 1, 1)
     assert stream.get(scaled(10)).offset == 5
-
-
-def test_a_removed_member_hands_out_nothing_during_a_drain(place: Place, cluster: FakeCluster) -> None:
-    """Kept partitions flow on while others are drained. A member that is removed meanwhile owns none of them."""
-    topic = place.topic(2)
-    place.produce(topic, 20, 2)
-    given = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout_ms": 30_000}
-    first = place.connector(client_id="thrown-out", rebalance_drain_timeout_ms=30_000, **given)
-    readers = [Reader(s, hold_at=3) for s in first.create_message_streams({topic: 2})[topic]]
-    eventually(lambda: [len(reader.got) for reader in readers] == [4, 4], 10, "both messages in hand")
-    second, took = place.connector(**given), []
-    starting = Thread(target=lambda: took.append(Reader(second.create_message_streams({topic: 1})[topic][0])))
-    starting.start()
-    eventually(lambda: sum(_revoked(reader) for reader in readers) == 1, 10, "the drain")
-    (stays,) = (reader for reader in readers if not _revoked(reader))
-    members = cluster.group(place.group).members
-    (member,) = (name for name, one in members.items() if one.client_id == "thrown-out")
-    cluster.expire_member(place.group, member)
-    starting.join(scaled(20))
-    eventually(lambda: len(second.assignment()) == 2, 10, "both partitions")
-    eventually(lambda: first.state.phase is Phase.SUSPENDED, 10, "the end of the lease")
-    stays.go_on()
-    took[0].wait_for(14)
-    assert len(stays.got) == 4
-    for reader in readers:
-        reader.go_on()
-    eventually(lambda: len(first.assignment()) == 1 and first.state.phase is Phase.OWNING, 20, "the way back")
-
-
-def _revoked(reader: Reader) -> bool:
-    chunk = reader.stream.queue.taken
-    return chunk is not None and chunk.position.revoked
 
 
 def test_who_is_not_known_time_and_again_backs_off(topic: str, place: Place, cluster: FakeCluster) -> None:

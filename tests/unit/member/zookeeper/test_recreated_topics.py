@@ -63,20 +63,6 @@ def test_what_was_deleted_of_a_topic_made_anew_is_left_out(cluster: FakeCluster)
         assert take(stream, 3) == [(3, "D"), (4, "E"), (5, "F")]
 
 
-@pytest.mark.parametrize("grown", ["A", "ABCDEF"])
-def test_a_topic_made_anew_under_its_owner_begins_at_its_start(cluster: FakeCluster, grown: str) -> None:
-    """The new log begins with the same epoch, so no broker can tell."""
-    with reading(cluster) as (connector, stream):
-        assert take(stream, 2) == [(2, "c"), (3, "d")]
-        with away(cluster):
-            cluster.recreate("t")
-            add(cluster, grown)
-            eventually(lambda: stored(cluster) == b"0", 10, "its start to be stored")
-        assert take(stream, len(grown)) == list(enumerate(grown))
-        connector.commit_offsets()
-        assert stored(cluster) == b"%d" % len(grown)
-
-
 def test_the_last_offset_of_a_deleted_topic_is_not_committed(cluster: FakeCluster) -> None:
     """The topic may have been made anew by then, and the offset would look like one of it."""
     with reading(cluster, auto_commit_enable=True) as (connector, stream):

@@ -29,12 +29,6 @@ def test_every_pair_is_decided_or_cannot_come_together() -> None:
     }
 
 
-@pytest.mark.parametrize("pair", sorted(TABLE.impossible, key=str), ids=str)
-def test_what_cannot_be_is_an_error(pair: tuple[State, Trigger]) -> None:
-    with pytest.raises(LookupError, match=f"{pair[1].name} cannot happen while {pair[0].name}"):
-        TABLE.next(*pair)
-
-
 def test_a_round_is_performed_in_one_state_and_ends_it() -> None:
     for (state, _), (to, effects) in TABLE.rows.items():
         assert (Effect.PERFORM_ROUND in effects) == (to is State.REBALANCING)
