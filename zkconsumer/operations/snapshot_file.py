@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot
@@ -191,7 +192,7 @@ def _partition(value: Any, where: str) -> TopicPartition:
     topic, colon, number = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     unsigned = number.removeprefix("-")  # as the original, topic nodes may have negative numbers
     digits = unsigned.isascii() and unsigned.isdecimal() and len(unsigned) < 11
-    if colon and topic and digits and int(number) in _INT32:
+    if colon and name_problem(topic) is None and digits and int(number) in _INT32:
         return TopicPartition(topic, int(number))
     raise _wrong(where, "a partition as topic:number", value)
 
