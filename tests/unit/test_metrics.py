@@ -33,10 +33,6 @@ class Clock:
         return self.now
 
 
-def test_a_name_reads_like_jmx() -> None:
-    assert str(NAME) == "kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=c,topic=t"
-
-
 def test_a_meter_counts_and_averages() -> None:
     clock = Clock()
     meter = Meter(clock)
