@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec
 
 import pytest
 
 from tests.unit import clusters
 from tests.unit.clusters import cluster_with
+from tests.unit.streams.bench import run
 from zkconsumer import AsyncZookeeperConsumerConnector
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams.async_stream import AsyncStream
 from zkconsumer.testing import FakeCluster
 
+P = ParamSpec("P")
 WITHIN = 30.0
 PARTITIONS, EACH = 2, 20
 FIRST, SECOND = TopicPartition("events", 0), TopicPartition("events", 1)
@@ -36,6 +39,16 @@ def make(cluster: FakeCluster) -> Make:
         return AsyncZookeeperConsumerConnector(base | properties)
 
     return made
+
+
+def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Decorate a test that is a coroutine: it runs on an event loop of its own."""
+
+    @wraps(test)
+    def on_its_loop(*arguments: P.args, **options: P.kwargs) -> None:
+        run(test(*arguments, **options))
+
+    return on_its_loop
 
 
 def committed(cluster: FakeCluster) -> list[int]:

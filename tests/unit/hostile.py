@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from zlib import crc32
 
 import cramjam  # type: ignore[import-untyped,unused-ignore]
 import google_crc32c
@@ -22,7 +21,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
-from zkconsumer.kafka.compression import GZIP, LZ4, SNAPPY, ZSTD
+from zkconsumer.kafka.compression import SNAPPY, ZSTD
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, StreamQueue
@@ -31,7 +30,6 @@ from zkconsumer.streams.byte_budget import QueueBudget
 MB = 1 << 20
 LIMIT = 64 * MB
 WHERE = TopicPartition("t", 3)
-_LIBRARIES = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
 
 
 def memory(kind: str) -> float:
@@ -49,20 +47,23 @@ def varint(number: int) -> bytes:
     return bytes((*out, rest))
 
 
-def compressed(codec: int, pieces: Iterator[bytes]) -> bytes:
-    """One frame of all pieces, which are never in memory together."""
-    if codec == SNAPPY:
-        blocks = bytearray(struct.pack(">8sii", b"\x82SNAPPY\0", 1, 1))
-        for piece in pieces:
-            block = bytes(cramjam.snappy.compress_raw(piece))
-            blocks += struct.pack(">i", len(block)) + block
-        return bytes(blocks)
-    compressor = _LIBRARIES[codec].Compressor()
+def compressed(pieces: Iterable[bytes]) -> bytes:
+    """One zstd frame of all pieces, which are never in memory together."""
+    compressor = cramjam.zstd.Compressor()
     found = bytearray()
     for piece in pieces:
         compressor.compress(piece)
         found += bytes(compressor.flush())
     return bytes(found) + bytes(compressor.finish())
+
+
+def one_value(size: int) -> Iterator[bytes]:
+    """One record whose value is zeros, of so many bytes in all."""
+    inner = b"\0\0\0" + varint(-1) + varint(size)
+    yield varint(len(inner) + size + 1) + inner
+    for _ in range(size // MB):
+        yield bytes(MB)
+    yield b"\0"
 
 
 def batch(codec: int, content: bytes, records: int) -> bytes:
@@ -72,81 +73,11 @@ def batch(codec: int, content: bytes, records: int) -> bytes:
     return struct.pack(">qiibI", 0, len(tail) + 9, 0, 2, checksum) + tail
 
 
-def wrapper(magic: int, codec: int, content: bytes, offset: int) -> bytes:
-    """A compressed message of format 0 or 1."""
-    body = struct.pack(">bb", magic, codec) + (struct.pack(">q", 5) if magic else b"")
-    body += struct.pack(">ii", -1, len(content)) + content
-    return struct.pack(">qiI", offset, len(body) + 4, crc32(body)) + body
-
-
-def _zeros(size: int) -> Iterator[bytes]:
-    for _ in range(size // MB):
-        yield bytes(MB)
-
-
-def _one_value(size: int) -> Iterator[bytes]:
-    """One record whose value is zeros, of so many bytes in all."""
-    inner = b"\0\0\0" + varint(-1) + varint(size)
-    yield varint(len(inner) + size + 1) + inner
-    yield from _zeros(size)
-    yield b"\0"
-
-
-def _tiny(count: int) -> Iterator[bytes]:
-    """So many records without key and value."""
-    made = bytearray()
-    for number in range(count):
-        body = b"\0\0" + varint(number) + b"\x01\x01\0"
-        made += varint(len(body)) + body
-        if len(made) > MB:
-            yield bytes(made)
-            made.clear()
-    yield bytes(made)
-
-
-def _small_messages(size: int) -> tuple[Iterator[bytes], int]:
-    """The smallest messages of format 1, as many as fit, and how many they are."""
-    count = size // 34
-    body = struct.pack(">bb", 1, 0) + struct.pack(">qii", 5, -1, -1)
-    tail = struct.pack(">iI", len(body) + 4, crc32(body)) + body
-    return (
-        b"".join(struct.pack(">q", number) + tail for number in range(at, min(at + 30_000, count)))
-        for at in range(0, count, 30_000)
-    ), count
-
-
-def _bomb(codec: int) -> Callable[[], bytes]:
-    return lambda: batch(codec, compressed(codec, _zeros(2048 * MB)), 1)
-
-
-def _full(codec: int) -> Callable[[], bytes]:
-    return lambda: batch(codec, compressed(codec, _one_value(LIMIT - MB)), 1)
-
-
-def _wrapped(magic: int, codec: int) -> Callable[[], bytes]:
-    return lambda: wrapper(magic, codec, compressed(codec, _zeros(1024 * MB)), 9)
-
-
-def _wrapped_small() -> bytes:
-    pieces, count = _small_messages(LIMIT - MB)
-    return wrapper(1, GZIP, compressed(GZIP, pieces), count - 1)
-
-
-def _claims(codec: int) -> Callable[[], bytes]:
-    """A few bytes that say that they stand for gigabytes."""
-    return lambda: batch(codec, b"\xff\xff\xff\xff\x0f" + b"abc", 1)
-
-
 SETS: dict[str, Callable[[], bytes]] = {
-    **{f"bomb-{name}": _bomb(codec) for name, codec in (("gzip", GZIP), ("lz4", LZ4), ("zstd", ZSTD))},
-    "bomb-snappy": lambda: batch(SNAPPY, compressed(SNAPPY, _zeros(1024 * MB)), 1),
-    "claim-snappy": _claims(SNAPPY),
-    **{f"full-{name}": _full(codec) for name, codec in (("gzip", GZIP), ("snappy", SNAPPY), ("zstd", ZSTD))},
-    "tiny-zstd": lambda: batch(ZSTD, compressed(ZSTD, _tiny(5_500_000)), 5_500_000),
-    "wrapped-0-lz4": _wrapped(0, LZ4),
-    "wrapped-1-gzip": _wrapped(1, GZIP),
-    "wrapped-1-small": _wrapped_small,
-    "count": lambda: batch(0, b"".join(_tiny(1)), 2**31 - 1),
+    "bomb": lambda: batch(ZSTD, compressed([bytes(MB)] * 2048), 1),
+    "claim": lambda: batch(SNAPPY, b"\xff\xff\xff\xff\x0fabc", 1),  # says that it stands for gigabytes
+    "full": lambda: batch(ZSTD, compressed(one_value(LIMIT - MB)), 1),
+    "count": lambda: batch(0, b"\x0c\0\0\0\x01\x01\0", 2**31 - 1),  # one record, without key and value
 }
 """Message sets by name."""
 

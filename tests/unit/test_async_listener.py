@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.async_members import WITHIN, Make, committed, stream_of, threads_of
+from tests.unit.async_members import WITHIN, Make, committed, on_loop, stream_of, threads_of
 from tests.unit.async_members import cluster as cluster
 from tests.unit.async_members import make as make
 from tests.unit.streams.bench import run
@@ -65,51 +65,44 @@ async def _fail() -> None:
     [(_hang, "does not return"), (_fail, "raised ValueError: mine"), (_cancel_itself, "raised CancelledError")],
     ids=["hangs", "raises", "cancelled"],
 )
-def test_a_listener_that_goes_wrong_is_told(make: Make, act: Act, told: str) -> None:
+@on_loop
+async def test_a_listener_that_goes_wrong_is_told(make: Make, act: Act, told: str) -> None:
     """The rebalance goes on without it, and messages come."""
-
-    async def read() -> None:
-        connector = make(**{"rebalance.listener.timeout.ms": 50 if act is _hang else 600_000})
-        _connectors[:] = [connector]
-        connector.set_consumer_rebalance_listener(Listener(comes=act))
-        async with connector:
-            assert (await (await stream_of(connector)).getone()).offset == 0
-            assert told in str(connector.state)
-
-    run(read())
+    connector = make(**{"rebalance.listener.timeout.ms": 50 if act is _hang else 600_000})
+    _connectors[:] = [connector]
+    connector.set_consumer_rebalance_listener(Listener(comes=act))
+    async with connector:
+        assert (await (await stream_of(connector)).getone()).offset == 0
+        assert told in str(connector.state)
 
 
-def test_a_listener_may_end_its_connector(cluster: FakeCluster, make: Make) -> None:
+@on_loop
+async def test_a_listener_may_end_its_connector(cluster: FakeCluster, make: Make) -> None:
     """It cannot wait for the end, which waits for it. Both waited until all deadlines had passed."""
-
-    async def read() -> None:
-        connector = make(**{"rebalance.listener.timeout.ms": 600_000})
-        connector.set_consumer_rebalance_listener(Listener(comes=lambda: connector.shutdown(timeout=600)))
-        async with connector:
-            with pytest.raises(ConnectorClosedException):
-                await stream_of(connector)
-
-    run(read())
+    connector = make(**{"rebalance.listener.timeout.ms": 600_000})
+    connector.set_consumer_rebalance_listener(Listener(comes=lambda: connector.shutdown(timeout=600)))
+    async with connector:
+        with pytest.raises(ConnectorClosedException):
+            await stream_of(connector)
     # the thread on which the connector closed may still be on its last lines
     eventually(lambda: not threads_of("g_"), WITHIN, "the end of all threads")
 
 
 def test_a_listener_outlives_its_loop_and_is_told(cluster: FakeCluster, make: Make) -> None:
     """The application ended its loop and shuts down on another one: the listener has nowhere to run."""
-    made: list[AsyncZookeeperConsumerConnector] = []
+    connector = make()
+    connector.set_consumer_rebalance_listener(Listener(leaves=_fail))
 
     async def read() -> None:
-        made.append(make())
-        made[0].set_consumer_rebalance_listener(Listener(leaves=_fail))
-        await (await stream_of(made[0])).getone()
+        await (await stream_of(connector)).getone()
 
     run(read())
-    asyncio.run(made[0].shutdown(timeout=scaled(5)))
-
+    asyncio.run(connector.shutdown(timeout=scaled(5)))
     assert committed(cluster) == [0, 0]  # the task that read has ended, with the message in its hands
 
 
-def test_a_listener_returns_as_its_thread_looks_for_the_loop(
+@on_loop
+async def test_a_listener_returns_as_its_thread_looks_for_the_loop(
     cluster: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look was due, and its timeout was taken for an error of the listener. Offsets that it returned were lost."""
@@ -130,14 +123,10 @@ def test_a_listener_returns_as_its_thread_looks_for_the_loop(
 
     monkeypatch.setattr(loop_bridge, "Future", Late)
     monkeypatch.setattr(async_connector, "LOOK_FOR_LOOP", 0.01)
-
-    async def read() -> None:
-        connector = make(**{"rebalance.listener.timeout.ms": 600_000})
-        connector.set_consumer_rebalance_listener(Starts())
-        async with connector:
-            assert (await (await stream_of(connector)).getone()).offset == 15
-
-    run(read())
+    connector = make(**{"rebalance.listener.timeout.ms": 600_000})
+    connector.set_consumer_rebalance_listener(Starts())
+    async with connector:
+        assert (await (await stream_of(connector)).getone()).offset == 15
     assert late
 
 

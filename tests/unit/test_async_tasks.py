@@ -24,6 +24,7 @@ from tests.unit.async_members import (
     Make,
     committed,
     holding,
+    on_loop,
     stream_of,
     threads_of,
     until,
@@ -49,108 +50,90 @@ Ask = Callable[[AsyncStream[Any, Any]], Awaitable[Any]]
     ],
     ids=["getone", "getmany", "loop", "task"],
 )
-def test_another_tasks_commit_leaves_a_message_out(cluster: FakeCluster, make: Make, ask: Ask) -> None:
+@on_loop
+async def test_another_tasks_commit_leaves_a_message_out(cluster: FakeCluster, make: Make, ask: Ask) -> None:
     """A message that was read in ``wait_for`` is its caller's, although a task of its own may have read it.
 
     Any other task's commit counted it as finished, because the task that read it had ended. A crash then lost it.
     """
-
-    async def read() -> None:
-        async with make() as connector:
-            await ask(await stream_of(connector))
-            await asyncio.ensure_future(_commit(connector))
-            assert committed(cluster) == [0, 0]
-            await connector.commit()
-            assert sorted(committed(cluster)) == [0, 1]
-
-    run(read())
+    async with make() as connector:
+        await ask(await stream_of(connector))
+        await asyncio.ensure_future(_commit(connector))
+        assert committed(cluster) == [0, 0]
+        await connector.commit()
+        assert sorted(committed(cluster)) == [0, 1]
 
 
-def test_a_stream_that_is_dropped_has_its_message_in_hand(cluster: FakeCluster, make: Make) -> None:
+@on_loop
+async def test_a_stream_that_is_dropped_has_its_message_in_hand(cluster: FakeCluster, make: Make) -> None:
     """No commit counted the message of a stream that nobody kept, unless its task had waited for it.
 
     The shutdown then waited for that message in vain, and another member got it again.
     """
-
-    async def read() -> None:
-        connector = make()
-        stream = await stream_of(connector)
-        while not await stream.getmany(0, 1):  # noqa: ASYNC110 - a read that has to wait keeps the stream
-            await asyncio.sleep(0.01)
-        del stream
-        await connector.commit()
-        assert sorted(committed(cluster)) == [0, 1]
-        await connector.shutdown()
-
-    run(read())
+    connector = make()
+    stream = await stream_of(connector)
+    while not await stream.getmany(0, 1):  # noqa: ASYNC110 - a read that has to wait keeps the stream
+        await asyncio.sleep(0.01)
+    del stream
+    await connector.commit()
+    assert sorted(committed(cluster)) == [0, 1]
+    await connector.shutdown()
 
 
-def test_topics_that_were_left_keep_no_streams(cluster: FakeCluster, make: Make) -> None:
+@on_loop
+async def test_topics_that_were_left_keep_no_streams(cluster: FakeCluster, make: Make) -> None:
     cluster.create_topic("others", 1)
-
-    async def read() -> None:
-        async with make() as connector:
-            kept = await stream_of(connector)
-            gone = ref((await connector.add_topics({"others": 1}))["others"][0])
-            await connector.unsubscribe(["others"])
-            gc.collect()
-            assert gone() is None
-            assert (await kept.getone()).topic == "events"
-
-    run(read())
+    async with make() as connector:
+        kept = await stream_of(connector)
+        gone = ref((await connector.add_topics({"others": 1}))["others"][0])
+        await connector.unsubscribe(["others"])
+        gc.collect()
+        assert gone() is None
+        assert (await kept.getone()).topic == "events"
 
 
-def test_all_topics_are_left_before_others_are_read(cluster: FakeCluster, make: Make) -> None:
+@on_loop
+async def test_all_topics_are_left_before_others_are_read(cluster: FakeCluster, make: Make) -> None:
     """No commit counted a message of ``messages()`` any more, once the member had had no topic for a while."""
     cluster.create_topic("others", 1)
-
-    async def read() -> None:
-        async with make() as connector:
-            await connector.create_message_streams({"others": 1})
-            connector.messages()
-            await connector.unsubscribe(["others"])
-            await connector.add_topics({"events": 1})
-            await connector.messages().getone()
-            await connector.commit()
-            assert sorted(committed(cluster)) == [0, 1]
-
-    run(read())
+    async with make() as connector:
+        await connector.create_message_streams({"others": 1})
+        connector.messages()
+        await connector.unsubscribe(["others"])
+        await connector.add_topics({"events": 1})
+        await connector.messages().getone()
+        await connector.commit()
+        assert sorted(committed(cluster)) == [0, 1]
 
 
-def test_a_topic_is_left_before_its_commit_is_seen(cluster: FakeCluster, make: Make) -> None:
+@on_loop
+async def test_a_topic_is_left_before_its_commit_is_seen(cluster: FakeCluster, make: Make) -> None:
     """The loop was busy meanwhile. With a shutdown begun then, a commit that had ended well raised KeyError."""
-
-    async def read() -> None:
-        connector = make(**{"rebalance.drain.timeout.ms": 0})
-        await (await stream_of(connector)).getone()
-        held = [one for one in member_of(connector).positions().values() if one.held]
-        commit = asyncio.ensure_future(connector.commit())
-        await asyncio.sleep(0)
-        leaving = asyncio.ensure_future(connector.unsubscribe("events"))
-        await asyncio.sleep(0)
-        eventually(lambda: not member_of(connector).delivery.streams(), WITHIN, "the streams to go")
-        connector.begin_shutdown()
-        await asyncio.gather(commit, leaving)
-        member_of(connector).put_down_positions(held, finished=True)  # as a shutdown that saw them a moment before
-        await connector.shutdown()
-
-    run(read())
+    connector = make(**{"rebalance.drain.timeout.ms": 0})
+    await (await stream_of(connector)).getone()
+    held = [one for one in member_of(connector).positions().values() if one.held]
+    commit = asyncio.ensure_future(connector.commit())
+    await asyncio.sleep(0)
+    leaving = asyncio.ensure_future(connector.unsubscribe("events"))
+    await asyncio.sleep(0)
+    eventually(lambda: not member_of(connector).delivery.streams(), WITHIN, "the streams to go")
+    connector.begin_shutdown()
+    await asyncio.gather(commit, leaving)
+    member_of(connector).put_down_positions(held, finished=True)  # as a shutdown that saw them a moment before
+    await connector.shutdown()
     assert sorted(committed(cluster)) == [0, 1]
 
 
-def test_the_task_that_read_last_has_the_message(cluster: FakeCluster, make: Make) -> None:
+@on_loop
+async def test_the_task_that_read_last_has_the_message(cluster: FakeCluster, make: Make) -> None:
     """A stream may be read by one task, and later, with all others, by another one through ``messages()``."""
-
-    async def read() -> None:
-        async with make() as connector:
-            await (await stream_of(connector)).getone()
-            task = await holding(connector.messages())
-            await connector.commit()  # the first message is finished, and the second one is not this task's
-            assert sorted(committed(cluster)) == [0, 1]
-            task.cancel()
-            await asyncio.wait([task])
-
-    run(read())
+    async with make() as connector:
+        await (await stream_of(connector)).getone()
+        task = await holding(connector.messages())
+        await connector.commit()  # the first message is finished, and the second one is not this task's
+        assert sorted(committed(cluster)) == [0, 1]
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @pytest.mark.parametrize("way", ["wait_for", "later"])
@@ -174,72 +157,45 @@ def test_a_commit_counts_what_its_caller_holds(cluster: FakeCluster, make: Make,
         run(read())
 
 
-def test_a_second_loop_is_refused_while_one_waits(make: Make) -> None:
-    """Two tasks that read one stream: the second one took the wake-up of the first, which then slept for ever."""
-
-    async def read() -> None:
-        async with make() as connector:
-            stream = await stream_of(connector)
-            loops = [aiter(stream), aiter(stream)]
-            for _ in range(PARTITIONS * EACH // 2):
-                for one in loops:
-                    await anext(one)
-            waiting = [asyncio.ensure_future(_next(one)) for one in loops]
-            done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            assert len(done) == len(rest) == 1
-            with pytest.raises(RuntimeError, match="another task"):
-                await done.pop()
-            for task in rest:
-                task.cancel()
-
-    run(read())
-
-
-def test_a_commit_ends_in_time_while_the_store_hangs(make: Make) -> None:
+@on_loop
+async def test_a_commit_ends_in_time_while_the_store_hangs(make: Make) -> None:
     """The committer's thread may stand in a call of the user's store. The coroutine then waited for ever."""
     hold = Event()
-
-    async def read() -> None:
-        async with make() as connector:
-            await (await stream_of(connector)).getone()
-            member_of(connector).committer.submit(lambda: hold.wait(scaled(WITHIN)))
-            try:
-                with pytest.raises(OffsetCommitError, match="in time"):
-                    await connector.commit(timeout=0.05)
-            finally:
-                hold.set()
-
-    run(read())
+    async with make() as connector:
+        await (await stream_of(connector)).getone()
+        member_of(connector).committer.submit(lambda: hold.wait(scaled(WITHIN)))
+        try:
+            with pytest.raises(OffsetCommitError, match="in time"):
+                await connector.commit(timeout=0.05)
+        finally:
+            hold.set()
 
 
 @pytest.mark.parametrize("way", ["getmany", "getone", "loop"])
-def test_a_waiting_read_goes_on_after_a_seek(cluster: FakeCluster, make: Make, way: str) -> None:
+@on_loop
+async def test_a_waiting_read_goes_on_after_a_seek(cluster: FakeCluster, make: Make, way: str) -> None:
     """Another task seeks, pauses and resumes while one waits. It gets what is there then, from the new place on."""
-
-    async def read() -> None:
-        async with make() as connector:
-            stream = await stream_of(connector)
-            taken = 0
-            while taken < PARTITIONS * EACH:
-                taken += sum(map(len, (await stream.getmany(60_000)).values()))
-            ways: dict[str, Callable[[], Awaitable[Any]]] = {
-                "getmany": lambda: stream.getmany(60_000, 1),
-                "getone": stream.getone,
-                "loop": lambda: _next(aiter(stream)),
-            }
-            waiting = asyncio.ensure_future(ways[way]())
-            queue = member_of(connector).delivery.streams()[0][2].queue
-            await until(lambda: queue.reader_waits)
-            connector.pause([FIRST])
-            await connector.seek(FIRST, EACH - 3)
-            cluster.append("events", 0, [b"more"])
-            assert not waiting.done()
-            connector.resume([FIRST])
-            found = await waiting
-            message = found[FIRST][0] if way == "getmany" else found
-            assert (message.partition, message.offset) == (0, EACH - 3)
-
-    run(read())
+    async with make() as connector:
+        stream = await stream_of(connector)
+        taken = 0
+        while taken < PARTITIONS * EACH:
+            taken += sum(map(len, (await stream.getmany(60_000)).values()))
+        ways: dict[str, Callable[[], Awaitable[Any]]] = {
+            "getmany": lambda: stream.getmany(60_000, 1),
+            "getone": stream.getone,
+            "loop": lambda: _next(aiter(stream)),
+        }
+        waiting = asyncio.ensure_future(ways[way]())
+        queue = member_of(connector).delivery.streams()[0][2].queue
+        await until(lambda: queue.reader_waits)
+        connector.pause([FIRST])
+        await connector.seek(FIRST, EACH - 3)
+        cluster.append("events", 0, [b"more"])
+        assert not waiting.done()
+        connector.resume([FIRST])
+        found = await waiting
+        message = found[FIRST][0] if way == "getmany" else found
+        assert (message.partition, message.offset) == (0, EACH - 3)
 
 
 def test_ctrl_c_leaves_the_group_and_the_message(cluster: FakeCluster, make: Make) -> None:
@@ -265,25 +221,22 @@ def test_ctrl_c_leaves_the_group_and_the_message(cluster: FakeCluster, make: Mak
     assert sum(committed(cluster)) == 2
 
 
-def test_cancelled_topics_are_left_again(cluster: FakeCluster, make: Make) -> None:
+@on_loop
+async def test_cancelled_topics_are_left_again(cluster: FakeCluster, make: Make) -> None:
     """A timeout around ``add_topics`` shut the whole member down, and its loops ended without a word."""
     cluster.create_topic("others")
     cluster.append("others", 0, [b"o"])
-
-    async def read() -> None:
-        async with make() as connector:
-            stream = await stream_of(connector)
-            assert await asyncio.ensure_future(awaited(cancelled_at(connector.add_topics({"others": 1}), 1)))
-            assert (await stream.getone()).offset == 0
-            added: dict[str, list[AsyncStream[Any, Any]]] = {}
-            while not added:
-                try:
-                    added = await connector.add_topics({"others": 1})
-                except ValueError:  # it is still being left
-                    await asyncio.sleep(0.01)
-            assert (await added["others"][0].getone()).value == b"o"
-
-    run(read())
+    async with make() as connector:
+        stream = await stream_of(connector)
+        assert await asyncio.ensure_future(awaited(cancelled_at(connector.add_topics({"others": 1}), 1)))
+        assert (await stream.getone()).offset == 0
+        added: dict[str, list[AsyncStream[Any, Any]]] = {}
+        while not added:
+            try:
+                added = await connector.add_topics({"others": 1})
+            except ValueError:  # it is still being left
+                await asyncio.sleep(0.01)
+        assert (await added["others"][0].getone()).value == b"o"
 
 
 async def _application(connector: AsyncZookeeperConsumerConnector, seen: list[int], hand: list[int]) -> None:
@@ -347,20 +300,17 @@ async def _next(loop: Any) -> Any:
     return await anext(loop)
 
 
-def test_a_signal_handler_may_begin_a_shutdown(cluster: FakeCluster, make: Make) -> None:
+@on_loop
+async def test_a_signal_handler_may_begin_a_shutdown(cluster: FakeCluster, make: Make) -> None:
     """It waited for the lock of a queue that its own thread held below it, for ever."""
-
-    async def read() -> None:
-        async with make() as connector:
-            message = await (await stream_of(connector)).getone()
-            ((_, _, stream),) = member_of(connector).delivery.streams()
-            before = signal.signal(signal.SIGUSR1, lambda *_: connector.begin_shutdown())
-            try:
-                with bounded(WITHIN), stream.queue._lock:
-                    signal.raise_signal(signal.SIGUSR1)
-            finally:
-                signal.signal(signal.SIGUSR1, before)
-            assert message.offset == 0
-
-    run(read())
+    async with make() as connector:
+        message = await (await stream_of(connector)).getone()
+        ((_, _, stream),) = member_of(connector).delivery.streams()
+        before = signal.signal(signal.SIGUSR1, lambda *_: connector.begin_shutdown())
+        try:
+            with bounded(WITHIN), stream.queue._lock:
+                signal.raise_signal(signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert message.offset == 0
     assert sorted(committed(cluster)) == [0, 1]

@@ -47,27 +47,6 @@ def test_a_failing_message_is_seen_to_hold_the_base(cluster: FakeCluster) -> Non
     assert connector.state.balance == ()
 
 
-def test_a_message_in_hand_is_seen_with_its_time(cluster: FakeCluster) -> None:
-    go = Event()
-
-    def handler(message: Any) -> None:
-        if message.offset == 3:
-            go.wait(scaled(30))
-
-    with running(cluster, handler) as connector:
-        eventually(lambda: at_work(connector).base == 3, 20, lambda: f"base 3: {connector.state}")
-        eventually(lambda: at_work(connector).finished_beyond == 16, 20, lambda: f"16 beyond: {connector.state}")
-        one = at_work(connector)
-        assert one.held is not None
-        assert one.held.offset == one.base == 3
-        assert one.held.in_hand is not None
-        assert "held by 3 (in hand for " in str(one)
-        assert (one.in_hand, one.unfinished) == (1, 1)
-        go.set()
-        eventually(lambda: at_work(connector).base == 20, 20, lambda: f"all finished: {connector.state}")
-        assert at_work(connector).held is None
-
-
 def test_a_handler_beyond_its_time_is_a_trouble(cluster: FakeCluster) -> None:
     go = Event()
 

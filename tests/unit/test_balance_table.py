@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Lock
 from typing import Any
 
@@ -35,20 +37,22 @@ class Held:
             self.go.wait(scaled(60))
 
 
-def settled(connector: ZookeeperConsumerConnector, held: Held) -> None:
-    """Wait until everything but the message in hand is finished."""
+@contextmanager
+def holding_one(cluster: FakeCluster, **options: Any) -> Iterator[tuple[ZookeeperConsumerConnector, Held]]:
+    """A member whose handler has the message at offset 5 in hand. All others are finished."""
+    held = Held(5)
+    with running(cluster, held, **options) as connector:
 
-    def all_but_one() -> bool:
-        now = at_work(connector)
-        return (now.base, now.finished_beyond) == (5, COUNT - 6)
+        def all_but_one() -> bool:
+            now = at_work(connector)
+            return (now.base, now.finished_beyond) == (5, COUNT - 6)
 
-    eventually(all_but_one, 20, lambda: f"only 5 in hand: {connector.state}")
+        eventually(all_but_one, 20, lambda: f"only 5 in hand: {connector.state}")
+        yield connector, held
 
 
 def test_commit_offsets_counts_nothing_in_hand(cluster: FakeCluster) -> None:
-    held = Held(5)
-    with running(cluster, held) as connector:
-        settled(connector, held)
+    with holding_one(cluster) as (connector, held):
         connector.commit_offsets()
         assert committed(cluster, "t")[0] == 5
         assert "/consumers/g/acks/t/0" in cluster.zookeeper.tree("/consumers/g/acks")
@@ -65,9 +69,7 @@ def test_without_auto_commit_nothing_is_committed(cluster: FakeCluster) -> None:
 
 
 def test_seek_makes_outcomes_in_hand_count_no_more(cluster: FakeCluster) -> None:
-    held = Held(5)
-    with running(cluster, held) as connector:
-        settled(connector, held)
+    with holding_one(cluster) as (connector, held):
         connector.seek(("t", 0), 12)
         eventually(lambda: held.handled.count(19) == 2, 20, lambda: f"read again: {held.handled}")
         held.go.set()
@@ -129,14 +131,12 @@ def test_broadcasting_members_balance_for_themselves(cluster: FakeCluster) -> No
 
 def test_max_poll_interval_does_not_watch_handlers() -> None:
     """The reader comes back whatever handlers do. ``handler.timeout.ms`` is for handlers."""
-    held = Held(5)
     properties = {"group.coordination": "kafka", "max.poll.interval.ms": "200", "heartbeat.interval.ms": "50"}
     with FakeCluster() as cluster:
         cluster.create_topic("t", 1)
         cluster.append("t", 0, [b"%d" % number for number in range(COUNT)])
         properties["bootstrap.servers"] = cluster.bootstrap_servers
-        with running(cluster, held, properties=properties) as connector:
-            settled(connector, held)
+        with holding_one(cluster, properties=properties) as (connector, held):
             rebalances = connector.state.rebalances
             assert at_work(connector).held is not None
 
@@ -152,17 +152,13 @@ def test_max_poll_interval_does_not_watch_handlers() -> None:
 
 
 def test_shutdown_waits_for_handlers_and_commits(cluster: FakeCluster) -> None:
-    held = Held(5)
-    with running(cluster, held) as connector:
-        settled(connector, held)
+    with holding_one(cluster) as (_, held):
         held.go.set()
     assert committed(cluster, "t")[0] == COUNT
 
 
 def test_an_unsubscribed_topic_is_left_when_finished(cluster: FakeCluster) -> None:
-    held = Held(5)
-    with running(cluster, held) as connector:
-        settled(connector, held)
+    with holding_one(cluster) as (connector, held):
         held.go.set()
         connector.unsubscribe(["t"])
         assert committed(cluster, "t")[0] == COUNT
@@ -170,9 +166,7 @@ def test_an_unsubscribed_topic_is_left_when_finished(cluster: FakeCluster) -> No
 
 
 def test_run_and_messages_exclude_each_other(cluster: FakeCluster) -> None:
-    held = Held(5)
-    with running(cluster, held) as connector:
-        settled(connector, held)
+    with holding_one(cluster) as (connector, held):
         with pytest.raises(ValueError, match="run"):
             connector.messages()
         with pytest.raises(ValueError, match="run already"):
@@ -181,8 +175,6 @@ def test_run_and_messages_exclude_each_other(cluster: FakeCluster) -> None:
 
 
 def test_lag_leaves_out_what_is_finished_beyond(cluster: FakeCluster) -> None:
-    held = Held(5)
-    with running(cluster, held) as connector:
-        settled(connector, held)
+    with holding_one(cluster) as (connector, held):
         assert connector.lag() == {T0: 1, TopicPartition("t", 1): 0}
         held.go.set()

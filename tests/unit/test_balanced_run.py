@@ -11,7 +11,6 @@ from tests.timing import scaled
 from tests.unit.clusters import Join, cluster_with, committed, connectors_with
 from zkconsumer import ConsumerTimeoutException
 from zkconsumer.balance.failure_limit import FailureLimit
-from zkconsumer.balance.outcomes import PENDING
 from zkconsumer.balance.retry import Retry
 from zkconsumer.core.message_pointers import decode_pointers
 from zkconsumer.testing import FakeCluster
@@ -24,17 +23,6 @@ join = connectors_with({"consumer.timeout.ms": int(scaled(0.4) * 1000), "auto.co
 
 def threads_left() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "-worker-" in thread.name or "-reader" in thread.name]
-
-
-@pytest.mark.parametrize("order", ["key", "partition", "none"])
-def test_every_message_is_handled_and_committed(cluster: FakeCluster, join: Join, order: Any) -> None:
-    connector, taken = join(), list[tuple[int, int]]()
-    with pytest.raises(ConsumerTimeoutException):
-        connector.run(lambda m: taken.append((m.partition, m.offset)), "events", concurrency=8, order=order)
-    connector.shutdown()
-    assert sorted(taken) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)]
-    assert committed(cluster) == [EACH] * PARTITIONS
-    assert threads_left() == []
 
 
 def test_a_handler_may_shut_down_the_run(cluster: FakeCluster, join: Join) -> None:
@@ -52,80 +40,6 @@ def test_a_handler_may_shut_down_the_run(cluster: FakeCluster, join: Join) -> No
     assert threads_left() == []
 
 
-def test_keys_come_in_order_and_by_one_worker(cluster: FakeCluster, join: Join) -> None:
-    cluster.create_topic("keyed", 1)
-    cluster.append("keyed", 0, [b"v"] * 60, keys=[b"abc"[n % 3 : n % 3 + 1] for n in range(60)])
-    running, seen, overlaps = set[bytes](), list[tuple[bytes, int]](), list[bytes]()
-    lock = threading.Lock()
-
-    def handle(message: Any) -> None:
-        with lock:
-            overlaps.extend(running & {message.key})
-            running.add(message.key)
-            seen.append((message.key, message.offset))
-        threading.Event().wait(0.001)
-        with lock:
-            running.discard(message.key)
-
-    with pytest.raises(ConsumerTimeoutException):
-        join().run(handle, "keyed", concurrency=8)
-    assert overlaps == []
-    assert [offset for key, offset in seen if key == b"a"] == list(range(0, 60, 3))
-    assert len(seen) == 60
-
-
-def test_a_failed_message_comes_again_before_its_key(cluster: FakeCluster, join: Join) -> None:
-    cluster.create_topic("keyed", 1)
-    cluster.append("keyed", 0, [b"v"] * 6, keys=[b"a", b"b"] * 3)
-    tries: list[tuple[int, int]] = []
-
-    def handle(message: Any) -> None:
-        tries.append((message.offset, message.attempt))
-        if message.offset == 2 and message.attempt < 3:
-            raise ZeroDivisionError
-
-    connector = join()
-    with pytest.raises(ConsumerTimeoutException):
-        connector.run(handle, "keyed", concurrency=4, retry=Retry(delays=[0.02], park_after=9))
-    assert [one for one in tries if one[0] % 2 == 0] == [(0, 1), (2, 1), (2, 2), (2, 3), (4, 1)]
-
-
-def test_acks_and_nacks_from_elsewhere_finish_messages(cluster: FakeCluster, join: Join) -> None:
-    """The first answer counts; an answer to an earlier attempt touches nothing."""
-    kept: list[Any] = []
-    done: list[int] = []
-
-    def handle(message: Any) -> object:
-        kept.append(message)
-        if message.partition == 0 and message.offset == 3 and message.attempt == 1:
-            message.nack(ValueError("not yet"))
-            message.ack()
-        else:
-            threading.Timer(0.001, message.ack).start()
-            done.append(message.offset)
-        return PENDING
-
-    connector = join()
-    with pytest.raises(ConsumerTimeoutException):
-        connector.run(handle, "events", concurrency=8, order="none", retry=Retry(delays=[0.02], park_after=9))
-    for message in kept:
-        message.nack()
-    connector.shutdown()
-    assert len(done) == EACH * PARTITIONS
-    assert committed(cluster) == [EACH] * PARTITIONS
-
-
-def test_the_next_run_goes_on_where_the_last_ended(cluster: FakeCluster, join: Join) -> None:
-    connector, taken = join(), list[int]()
-    for number in range(2):
-        with pytest.raises(ConsumerTimeoutException):
-            connector.run(lambda m: taken.append(m.offset), None if number else "events", concurrency=4)
-        assert len(taken) == PARTITIONS * EACH + number
-        cluster.append("events", number, [b"more"])
-    with pytest.raises(ValueError, match="run with concurrency"):
-        connector.run(print)
-
-
 def test_an_interrupt_of_a_handler_ends_the_run(cluster: FakeCluster, join: Join) -> None:
     def handle(message: Any) -> None:
         if (message.partition, message.offset) == (2, 5):
@@ -137,39 +51,6 @@ def test_an_interrupt_of_a_handler_ends_the_run(cluster: FakeCluster, join: Join
     assert raised.value.__notes__ == ["raised by the handler of events-2 at offset 5; this message is not committed"]
     assert committed(cluster)[2] == 5
     assert threads_left() == []
-
-
-def test_batches_may_fail_in_part(cluster: FakeCluster, join: Join) -> None:
-    calls: list[list[tuple[int, int]]] = []
-
-    def handle(messages: list[Any]) -> list[object]:
-        calls.append([(m.partition, m.offset) for m in messages])
-        return [ValueError("no") if (m.offset == 9 and m.attempt == 1) else None for m in messages]
-
-    connector = join()
-    with pytest.raises(ConsumerTimeoutException):
-        connector.run(handle, "events", concurrency=2, order="none", batch=10, retry=Retry(delays=[0.02], park_after=9))
-    connector.shutdown()
-    assert max(map(len, calls)) == 10
-    assert sum(map(len, calls)) == PARTITIONS * (EACH + 1)
-    assert committed(cluster) == [EACH] * PARTITIONS
-
-
-def test_a_paused_partition_begins_nothing(cluster: FakeCluster, join: Join) -> None:
-    connector, taken = join(), list[tuple[int, int]]()
-
-    def handle(message: Any) -> None:
-        taken.append((message.partition, message.offset))
-        if (message.partition, message.offset) == (0, 3):
-            connector.pause([("events", 0)])
-
-    with pytest.raises(ConsumerTimeoutException):
-        connector.run(handle, "events", concurrency=1, order="partition")
-    assert sum(partition == 0 for partition, _ in taken) == 4
-    connector.resume([("events", 0)])
-    with pytest.raises(ConsumerTimeoutException):
-        connector.run(handle, concurrency=1, order="none")
-    assert sorted(taken) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)]
 
 
 def test_a_partition_stops_when_everything_fails(cluster: FakeCluster, join: Join) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.internals import member_of
 from tests.timing import scaled
 from tests.unit.clusters import cluster_with
-from zkconsumer import TopicPartition, ZookeeperConsumerConnector
+from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.model import ThreadId
@@ -22,6 +22,7 @@ from zkconsumer.testing import FakeCluster
 
 TP = TopicPartition("events", 0)
 WITHIN = 20.0
+Stream = KafkaStream[bytes | None, bytes | None]
 cluster = cluster_with({"events": [[b"v"] * 10]})
 
 
@@ -36,8 +37,13 @@ def connector(cluster: FakeCluster) -> Iterator[ZookeeperConsumerConnector]:
         yield made
 
 
-def test_the_message_in_hand_counts_as_finished(connector: ZookeeperConsumerConnector) -> None:
-    stream = connector.create_message_streams({"events": 1})["events"][0]
+@pytest.fixture
+def stream(connector: ZookeeperConsumerConnector) -> Stream:
+    (made,) = connector.create_message_streams({"events": 1})["events"]
+    return made
+
+
+def test_the_message_in_hand_counts_as_finished(connector: ZookeeperConsumerConnector, stream: Stream) -> None:
     stream.take(3, timeout=scaled(WITHIN))
     told: SimpleQueue[tuple[BaseException | None, int]] = SimpleQueue()
     done = connector.commit_offsets_async(callback=lambda error: told.put((error, get_ident())))
@@ -49,9 +55,8 @@ def test_the_message_in_hand_counts_as_finished(connector: ZookeeperConsumerConn
     assert connector.committed(TP) == 3
 
 
-def test_messages_taken_later_are_not_counted(connector: ZookeeperConsumerConnector) -> None:
+def test_messages_taken_later_are_not_counted(connector: ZookeeperConsumerConnector, stream: Stream) -> None:
     """The commit waits behind others. By then the reader has the next message in hand, which is not finished."""
-    stream = connector.create_message_streams({"events": 1})["events"][0]
     stream.get(timeout=scaled(WITHIN))
     hold: Future[None] = Future()
     committer = member_of(connector).committer
@@ -83,15 +88,17 @@ def test_a_number_counts_what_was_in_hand(
     assert due_offset(position, counting_held=False, ahead=False, caller_held=range(5, counting)) == offset
 
 
+@pytest.mark.usefixtures("stream")
 def test_given_offsets_are_written(connector: ZookeeperConsumerConnector) -> None:
-    connector.create_message_streams({"events": 1})
     connector.commit_offsets_async({TP: 7}).result(scaled(WITHIN))
 
     assert connector.committed(TP) == 7
 
 
-def test_an_error_is_told(connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch) -> None:
-    connector.create_message_streams({"events": 1})["events"][0].get(timeout=scaled(WITHIN))
+def test_an_error_is_told(
+    connector: ZookeeperConsumerConnector, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream.get(timeout=scaled(WITHIN))
     committer = member_of(connector).committer
     monkeypatch.setattr(committer.tracker, "commit", Mock(side_effect=OffsetCommitError("refused")))
     told: SimpleQueue[BaseException | None] = SimpleQueue()
@@ -102,8 +109,7 @@ def test_an_error_is_told(connector: ZookeeperConsumerConnector, monkeypatch: py
     assert isinstance(told.get(timeout=scaled(WITHIN)), OffsetCommitError)
 
 
-def test_a_cancelled_future_harms_no_commit(connector: ZookeeperConsumerConnector) -> None:
-    stream = connector.create_message_streams({"events": 1})["events"][0]
+def test_a_cancelled_future_harms_no_commit(connector: ZookeeperConsumerConnector, stream: Stream) -> None:
     stream.get(timeout=scaled(WITHIN))
     connector.commit_offsets_async().cancel()
     stream.get(timeout=scaled(WITHIN))
@@ -114,10 +120,9 @@ def test_a_cancelled_future_harms_no_commit(connector: ZookeeperConsumerConnecto
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_a_callback_that_raises_harms_no_commit(
-    connector: ZookeeperConsumerConnector, error: type[BaseException], caplog: pytest.LogCaptureFixture
+    connector: ZookeeperConsumerConnector, stream: Stream, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A ``sys.exit()`` ended the thread that does all commits, and nothing was committed any more."""
-    stream = connector.create_message_streams({"events": 1})["events"][0]
     stream.get(timeout=scaled(WITHIN))
     connector.commit_offsets_async(callback=Mock(side_effect=error("mine"))).result(scaled(WITHIN))
     stream.get(timeout=scaled(WITHIN))
@@ -127,8 +132,7 @@ def test_a_callback_that_raises_harms_no_commit(
     assert "the callback of a commit failed" in caplog.text
 
 
-def test_a_callback_may_begin_another_commit(connector: ZookeeperConsumerConnector) -> None:
-    stream = connector.create_message_streams({"events": 1})["events"][0]
+def test_a_callback_may_begin_another_commit(connector: ZookeeperConsumerConnector, stream: Stream) -> None:
     stream.get(timeout=scaled(WITHIN))
     told: SimpleQueue[BaseException | None] = SimpleQueue()
     connector.commit_offsets_async(callback=lambda _: connector.commit_offsets_async({TP: 5}, told.put))
@@ -137,8 +141,8 @@ def test_a_callback_may_begin_another_commit(connector: ZookeeperConsumerConnect
     assert connector.committed(TP) == 5
 
 
+@pytest.mark.usefixtures("stream")
 def test_after_the_end_it_raises_at_once(connector: ZookeeperConsumerConnector) -> None:
-    connector.create_message_streams({"events": 1})
     committer = member_of(connector).committer
     connector.shutdown()
 

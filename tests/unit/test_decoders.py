@@ -38,10 +38,6 @@ def decoded() -> Iterator[Callable[..., Decoded]]:
         one.queue.close()
 
 
-def test_without_decoders_messages_are_of_the_plain_class() -> None:
-    assert message_class(None, None) is MessageAndMetadata
-
-
 def test_keys_and_values_are_decoded(decoded: Callable[..., Decoded]) -> None:
     bench = decoded(StringDecoder(), len)
     bench.put(position(), 0, 1)
@@ -137,24 +133,3 @@ def test_what_they_cannot_decode_is_an_error(decoder: Callable[[bytes], Any], da
 def test_an_unknown_encoding_is_refused_at_once() -> None:
     with pytest.raises(LookupError):
         StringDecoder("utf-9")
-
-
-def test_a_loop_can_end_at_the_timeout_and_go_on_later() -> None:
-    bench = Bench()
-    stream: KafkaStream[bytes, bytes] = new_stream(
-        "t/g_c-0", bench.queue, bench.lease, timeout=0.0, ends_on_timeout=True
-    )
-    where = position()
-    assert list(stream) == []
-    bench.put(where, 0, 2)
-    assert [m.offset for m in stream] == [0, 1]
-    iterator = iter(stream)
-    assert next(iterator, None) is None
-    bench.put(where, 2, 1)
-    assert [m.offset for m in iterator] == [2], "the same iterator goes on"
-    from zkconsumer import ConsumerTimeoutException
-
-    with pytest.raises(ConsumerTimeoutException):
-        stream.get(timeout=0)
-    bench.queue.close()
-    assert list(stream) == []

@@ -72,14 +72,6 @@ class Application:
         """Wait until the committer has dealt with all requests."""
         self.member.committer.submit(lambda: None).result(scaled(WITHIN))
 
-    def await_group_thread(self) -> None:
-        """Wait until the group thread has dealt with all requests."""
-        self.connector.seek(TP, self.stream_offset)
-
-    @property
-    def stream_offset(self) -> int:
-        return present(self.connector.position(TP))
-
 
 @pytest.fixture
 def application(cluster: FakeCluster) -> Iterator[Application]:
@@ -153,19 +145,12 @@ Left = Callable[[Callable[[float], object]], None]
 
 
 @WAYS
-def test_a_commit_that_waited_is_not_sent_later(application: Application, left: Left) -> None:
+@pytest.mark.parametrize("given", [None, {TP: 7}])
+def test_a_commit_that_waited_is_not_sent_later(application: Application, left: Left, given: Any) -> None:
     application.take()
     with busy_committer(application):
-        left(lambda seconds: application.connector.commit_offsets(timeout=seconds))
+        left(lambda seconds: application.connector.commit_offsets(given, timeout=seconds))
         application.take()
-    assert application.committed == 0
-
-
-@WAYS
-def test_a_commit_of_given_offsets_is_not_sent_later(application: Application, left: Left) -> None:
-    application.take()
-    with busy_committer(application):
-        left(lambda seconds: application.connector.commit_offsets({TP: 7}, timeout=seconds))
     assert application.committed == 0
 
 
@@ -234,16 +219,6 @@ def test_a_commit_under_way_counts_no_later_message(stored: Application, store: 
     assert store.offsets == {TP: 1}
 
 
-def test_what_was_finished_since_the_call_still_counts(application: Application) -> None:
-    application.take()
-    with busy_committer(application):
-        done = application.connector.commit_offsets_async()
-        for _ in range(3):
-            application.take()
-    done.result(scaled(WITHIN))
-    assert application.committed == 3
-
-
 def test_given_offsets_never_undo_a_later_commit(application: Application) -> None:
     """The commit of offset 1 waits behind another one, which counts what is finished until then."""
     application.take()
@@ -260,16 +235,6 @@ def test_given_offsets_never_undo_a_later_commit(application: Application) -> No
 # ---- seeks
 
 
-@WAYS
-def test_a_seek_that_waited_never_moves_the_position(application: Application, left: Left) -> None:
-    application.take()
-    with busy_group_thread(application.member):
-        left(lambda seconds: application.connector.seek(TP, 5, timeout=seconds))
-    application.connector.commit_offsets()
-    application.await_group_thread()
-    assert application.take().offset == 1
-
-
 def test_a_seek_waits_for_a_commit_under_way(stored: Application, store: SlowStore) -> None:
     """It returned before, and the commit then undid it: the next owner went on after the sought place."""
     stored.take()
@@ -277,21 +242,13 @@ def test_a_seek_waits_for_a_commit_under_way(stored: Application, store: SlowSto
     assert store.began.wait(scaled(WITHIN))
     with pytest.raises(TimeoutError, match="did not move"):
         stored.connector.seek(TP, 0, timeout=SOON)
-    assert stored.stream_offset == 2
+    assert stored.connector.position(TP) == 2
     store.go_on.set()
     stored.connector.seek(TP, 0)
     assert store.offsets == {TP: 2}, "it landed before the seek took effect"
     assert stored.take().offset == 0
-
-
-def test_after_a_seek_in_vain_commits_go_on(stored: Application, store: SlowStore) -> None:
-    stored.connector.commit_offsets_async()
-    with pytest.raises(TimeoutError):
-        stored.connector.seek(TP, 0, timeout=SOON)
-    store.go_on.set()
-    stored.take()
     stored.connector.commit_offsets()
-    assert store.offsets == {TP: 2}
+    assert store.offsets == {TP: 1}, "the seek in vain puts off no commit after it"
 
 
 class Unanswered(SlowStore):
@@ -364,15 +321,22 @@ def test_a_seek_in_vain_leaves_another_one_protected(stored: Application, store:
     assert not store.offsets.get(TP)
 
 
-# ---- subscriptions
+# ---- seeks that waited, and subscriptions
+
+
+REQUESTS: dict[str, Callable[[ZookeeperConsumerConnector, float], object]] = {
+    "seek": lambda connector, seconds: connector.seek(TP, 5, timeout=seconds),
+    "unsubscribe": lambda connector, seconds: connector.unsubscribe(TP.topic, timeout=seconds),
+}
 
 
 @WAYS
-def test_an_unsubscription_that_waited_changes_nothing(application: Application, left: Left) -> None:
-    """It was done later, waited for no message, and committed the one that was in hand by then."""
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_request_that_waited_changes_nothing(application: Application, left: Left, request_: str) -> None:
+    """It was done later. To leave a topic waited for no message, and committed the one that was in hand by then."""
     application.take()
     with busy_group_thread(application.member):
-        left(lambda seconds: application.connector.unsubscribe(TP.topic, timeout=seconds))
+        left(lambda seconds: REQUESTS[request_](application.connector, seconds))
         application.take()
     application.connector.add_topics({OTHER.topic: 1})  # the group thread has seen all before this
     assert {tp.topic for tp in application.connector.assignment()} == {TP.topic, OTHER.topic}
@@ -441,39 +405,6 @@ def test_a_handler_that_leaves_its_topic_in_vain_may_still_fail(cluster: FakeClu
         run.start()
         found = [seen.get(timeout=scaled(WITHIN)) for _ in range(11)]
         assert sorted(found) == sorted([*range(10), 0])
-    run.join(scaled(WITHIN))
-
-
-def test_a_handler_may_leave_its_topic_amid_a_drain(cluster: FakeCluster) -> None:
-    """The rebalance waited for the handler's message, and the handler for the rebalance."""
-    cluster.create_topic("two", 2)
-    for partition in (0, 1):
-        cluster.append("two", partition, [b"v"] * 3)
-    properties = {
-        "zookeeper.connect": cluster.zookeeper_connect,
-        "group.id": "g",
-        "auto.offset.reset": "smallest",
-        "rebalance.drain.timeout.ms": 600_000,
-    }
-    took: SimpleQueue[bool] = SimpleQueue()
-    in_hand: set[int] = set()
-    once = threading.Lock()
-    with ZookeeperConsumerConnector(properties) as connector:
-
-        def handle(message: Any) -> None:
-            position = member_of(connector).positions()[TopicPartition("two", message.partition)]
-            in_hand.add(message.partition)
-            eventually(lambda: position.revoked or once.locked(), WITHIN, "the drain")
-            if position.revoked and once.acquire(blocking=False):
-                connector.unsubscribe("two", timeout=scaled(WITHIN))
-                took.put(True)
-
-        run = threading.Thread(target=connector.run, args=(handle, "two"), kwargs={"concurrency": 6})
-        run.start()
-        eventually(lambda: in_hand == {0, 1}, WITHIN, "messages of both partitions in hand")
-        with ZookeeperConsumerConnector(properties) as other:
-            other.create_message_streams({"two": 1})
-            assert took.get(timeout=scaled(WITHIN))
     run.join(scaled(WITHIN))
 
 

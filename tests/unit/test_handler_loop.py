@@ -9,7 +9,7 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.clusters import Join, cluster_with, committed, connectors_with
-from zkconsumer import ConnectorState, ConsumerTimeoutException, TopicPartition
+from zkconsumer import ConsumerTimeoutException, TopicPartition
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster
 
@@ -73,18 +73,6 @@ def test_an_explicit_commit_stays_where_the_handler_fails(cluster: FakeCluster, 
     with pytest.raises(ZeroDivisionError):
         connector.run(handle, "events")
     assert sorted(committed(cluster), reverse=True)[0] == 1
-
-
-def test_a_timeout_ends_a_run_and_the_next_goes_on(cluster: FakeCluster, join: Join) -> None:
-    connector, taken = join(), list[Any]()
-    for number in range(3):
-        with pytest.raises(ConsumerTimeoutException):
-            connector.run(taken.append, None if number else "events", workers=number + 1)
-        assert len(taken) == PARTITIONS * EACH + number
-        assert workers_left() == []
-        cluster.append("events", number, [b"more"])
-    assert isinstance(connector.state, ConnectorState)
-    assert connector.state.phase is Phase.OWNING
 
 
 def test_a_handler_may_commit_seek_pause_and_shut_down(cluster: FakeCluster, join: Join) -> None:

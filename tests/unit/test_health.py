@@ -14,7 +14,6 @@ from zkconsumer import ConsumerRebalanceListener, Health, ZookeeperConsumerConne
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.events import LookAgain
-from zkconsumer.shutdown import Closing
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper import node_codecs
 
@@ -60,14 +59,6 @@ def test_what_is_not_live_is_not_ready_either(value: Health, live: bool, ready: 
     assert (value.live, value.ready, str(value)) == (live, ready, text)
 
 
-def test_a_stopped_partition_is_live_and_not_ready(cluster: FakeCluster) -> None:
-    with connector(cluster) as made:
-        made.create_message_streams({"t": 1})
-        becomes_ready(made)
-        problem = "t-1 stopped at 7: no more dead letters can be kept"
-        assert health.health_of(member_of(made), Closing(), None, [problem]) == Health((), (problem,))
-
-
 def test_a_member_is_ready_from_its_first_rebalance_to_its_end(cluster: FakeCluster) -> None:
     made = connector(cluster)
     assert made.health() == Health((), ("no streams were created yet",))
@@ -97,18 +88,6 @@ def test_without_zookeeper_a_member_lives_and_is_not_ready(cluster: FakeCluster)
         becomes_ready(made)
         cluster.zookeeper_server.stop()
         assert becomes(made, "ZooKeeper: the connection is gone").live
-
-
-def test_a_rebalance_of_the_brokers_group_is_seen(cluster: FakeCluster) -> None:
-    with connector(cluster, group_coordination="kafka", heartbeat_interval_ms=50) as made:
-        made.create_message_streams({"t": 1})
-        becomes_ready(made)
-        (member,) = cluster.group("g").members
-        with cluster.park("JoinGroup") as parked:
-            cluster.expire_member("g", str(member))
-            parked.wait(scaled(10))
-            assert becomes(made, "the brokers: ").live
-        becomes_ready(made)
 
 
 def test_a_member_that_subscribes_to_nothing_is_ready(cluster: FakeCluster) -> None:
@@ -164,10 +143,3 @@ def test_threads_that_do_not_answer_make_a_member_not_live(
             adding.start()
             assert not becomes(made, "g_a_watcher_executor has not answered").live
         adding.join(scaled(20))
-
-
-def test_a_connector_of_the_parent_process_is_not_live(cluster: FakeCluster) -> None:
-    made = connector(cluster)
-    made.left_to_parent(77)
-    assert not made.health().live
-    assert "belongs to process 77" in str(made.health())

@@ -1,6 +1,6 @@
 """Answers of a hostile broker take no more memory than the budget, the limit of one batch and 80 MB.
 
-Each answer is read in its own process. ``tests.unit.hostile`` has more of them, which take longer.
+Each answer is read in its own process.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MOST = BUDGET + LIMIT // MB + 80
 @pytest.mark.parametrize(
     ("case", "way", "outcome"),
     [
-        ("bomb-zstd", "messages", "corrupt at 0"),
-        ("bomb-zstd", "columns", "corrupt at 0"),
-        ("claim-snappy", "messages", "corrupt at 0"),
-        ("full-zstd", "messages", "1 messages"),
+        ("bomb", "messages", "corrupt at 0"),
+        ("bomb", "columns", "corrupt at 0"),
+        ("claim", "messages", "corrupt at 0"),
+        ("full", "messages", "1 messages"),
         ("count", "columns", "corrupt at"),
         ("length", "messages", "are the most"),
         ("slow", "messages", "closed the connection"),

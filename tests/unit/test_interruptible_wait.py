@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread, get_ident
 from time import monotonic
 from types import FrameType
 
 import pytest
 
+from tests.signal_gate import Interrupted, interrupting
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.interruptible_wait import SLICE, Answer, WakeFlag
@@ -45,20 +47,6 @@ def test_an_answer_is_had_more_than_once_and_raises_in_time() -> None:
         failed.result()
 
 
-class Interrupted(BaseException):
-    """The error that the signal handler raises."""
-
-
-@pytest.fixture
-def interrupts() -> Iterator[None]:
-    def handler(_number: int, _frame: FrameType | None) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    yield
-    signal.signal(signal.SIGUSR1, before)
-
-
 def in_the_lock(wait: Callable[[], object]) -> None:
     """Call it, and have a signal come right after any function in C whose name is that of entering a lock."""
     entered = {"__enter__", "acquire"}
@@ -70,9 +58,8 @@ def in_the_lock(wait: Callable[[], object]) -> None:
 
     sys.setprofile(profile)
     try:
-        wait()
-    except Interrupted:
-        pass
+        with interrupting(), suppress(Interrupted):
+            wait()
     finally:
         sys.setprofile(None)
 
@@ -84,7 +71,6 @@ def finishes(work: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-@pytest.mark.usefixtures("interrupts")
 def test_no_lock_stays_held_after_an_interrupt_in_it() -> None:
     """An interrupt inside ``Condition.__enter__`` left the lock held: fetchers, or the committer, hung for ever."""
     queue = StreamQueue(1, lambda: None)

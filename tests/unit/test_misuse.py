@@ -263,16 +263,3 @@ def test_completion_shows_the_public_interface_only(cluster: FakeCluster) -> Non
             "set_consumer_rebalance_listener shutdown state topics unsubscribe"
         )
         assert shown(connector) == set(calls.split())
-
-
-def test_a_message_shows_its_public_fields(cluster: FakeCluster) -> None:
-    """``tuple(message)`` gave the record and the position that it refers to."""
-    cluster.create_topic("h", 1)
-    cluster.append("h", 0, [b"value"])
-    with ZookeeperConsumerConnector(properties(cluster, "zookeeper")) as connector:
-        message = connector.create_message_streams({"h": 1}, value_decoder=bytes.decode)["h"][0].get(scaled(30))
-    fields: tuple[Any, ...] = ("h", 0, 0, None, "value", message.timestamp, message.timestamp_type, [])
-    assert tuple(message) == fields
-    topic, partition, offset, *_ = message
-    assert (topic, partition, offset) == ("h", 0, 0)
-    assert repr(message).endswith("headers=[])")

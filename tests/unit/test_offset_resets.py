@@ -13,7 +13,7 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with, commit_from_outside
 from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
-from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError
+from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper import paths
 
@@ -106,59 +106,3 @@ def test_a_reset_of_an_idle_partition_is_adopted(
     assert (member.stream.get(timeout=scaled(10)).offset, in_kafka(cluster)) == (THEIRS, THEIRS)
     if kept == "dual":
         eventually(lambda: in_zookeeper(cluster) == THEIRS, 10, "the node")
-
-
-def test_a_reset_is_overwritten_where_that_is_wanted(
-    cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector], caplog: pytest.LogCaptureFixture
-) -> None:
-    member = Idle(make(offset_conflict="overwrite"), cluster)
-    member.reset()
-    eventually(lambda: in_kafka(cluster) == MESSAGES, 10, "our offset again")
-    assert f"t-0: somebody else wrote offset {THEIRS}; it is overwritten with ours" in caplog.text
-    nothing_comes(member.stream)
-
-
-def test_a_reset_stops_the_partition_where_that_is_wanted(
-    cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector], kept: str
-) -> None:
-    """The state says so before anybody asks the stream, and no longer after a seek."""
-    connector = make(offset_conflict="raise")
-    member = Idle(connector, cluster)
-    member.reset()
-    eventually(lambda: f"somebody else wrote offset {THEIRS}" in str(connector.state), 10, "the state")
-    with pytest.raises(OffsetConflictError) as caught:
-        member.stream.get(timeout=0)
-    assert (caught.value.ours, caught.value.theirs, in_kafka(cluster)) == (MESSAGES, THEIRS, THEIRS)
-    connector.seek(TP, 12)
-    assert "somebody else" not in str(connector.state)
-    assert member.stream.get(timeout=scaled(10)).offset == 12
-    eventually(lambda: in_kafka(cluster) == 12, 10, "the sought offset")
-    if kept == "dual":
-        eventually(lambda: in_zookeeper(cluster) == 12, 10, "the node")
-
-
-def test_an_idle_member_writes_nothing(
-    cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector], kept: str
-) -> None:
-    """Not within an interval, with all partitions idle: an unchanged offset waits for its ten minutes."""
-    member = Idle(make(), cluster)
-    before = len(cluster.requests_of("OffsetCommit"))
-    commit_from_outside(cluster, {TP: MESSAGES})  # what stands there already: nobody's reset
-    looked = len(cluster.requests_of("OffsetFetch"))
-    if kept != "brokers":
-        eventually(lambda: len(cluster.requests_of("OffsetFetch")) >= looked + 2, 10, "two looks")
-    assert len(cluster.requests_of("OffsetCommit")) == before + 1
-    nothing_comes(member.stream)
-
-
-@pytest.mark.parametrize("kept", ["kafka", "dual"], indirect=True)
-def test_without_automatic_commits_a_reset_counts_too(
-    cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector]
-) -> None:
-    """Nothing is due then: a look every ``rebalance.interval.ms`` finds it."""
-    connector = make(auto_commit_enable=False)
-    stream = connector.create_message_streams({"t": 1})["t"][0]
-    read_all(stream)
-    connector.commit_offsets()
-    commit_from_outside(cluster, {TP: THEIRS})
-    assert (stream.get(timeout=scaled(10)).offset, in_kafka(cluster)) == (THEIRS, THEIRS)

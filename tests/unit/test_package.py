@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.programs import run_python
+from zkconsumer.version import refuse_free_threaded_builds
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = {"confluent_kafka", "numpy", "opentelemetry", "pandas", "prometheus_client", "pyarrow", "pyspark", "rich"}
@@ -36,23 +38,6 @@ def test_importing_the_package_starts_no_thread(tmp_path: Path) -> None:
     program = "import threading, zkconsumer; print([t.name for t in threading.enumerate()])"
 
     assert run_python("-W", "error", "-c", program, folder=tmp_path).stdout.strip() == "['MainThread']"
-
-
-def test_the_public_names_are_there() -> None:
-    import zkconsumer
-
-    assert set(zkconsumer.__all__) >= {
-        "Blacklist",
-        "ConsumerConfig",
-        "ConsumerTimeoutException",
-        "KafkaStream",
-        "Phase",
-        "TopicPartition",
-        "Whitelist",
-        "ZookeeperConsumerConnector",
-        "shutdown_on_signal",
-    }
-    assert all(hasattr(zkconsumer, name) for name in zkconsumer.__all__)
 
 
 @pytest.mark.tier("standard")
@@ -83,3 +68,26 @@ def test_a_wheel_holds_every_module_and_the_typing_marker(tmp_path: Path) -> Non
     page = {path.relative_to(source).as_posix() for path in (source / "zkconsumer").rglob("page/*") if path.is_file()}
     assert len(page) >= 3
     assert page <= packed
+
+
+# ---- builds of Python that the package refuses ----
+
+_FREE_THREADED = """
+import sys
+sys.version = "3.14.0 free-threading build (main, Oct  7 2025, 15:34:55) [GCC 14.2.0]"
+import zkconsumer
+"""
+
+
+@pytest.mark.parametrize("build", ["experimental free-threading build", "free-threading build"])
+def test_a_free_threaded_build_is_refused(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 calls it experimental."""
+    monkeypatch.setattr(sys, "version", f"3.14.0 {build} (main, Oct  7 2025, 15:34:55) [GCC 14.2.0]")
+
+    with pytest.raises(ImportError, match=r"free-threaded builds.*\(GIL\).*use the ordinary build"):
+        refuse_free_threaded_builds()
+
+
+def test_importing_in_a_free_threaded_build_fails(tmp_path: Path) -> None:
+    done = run_python("-c", _FREE_THREADED, code=1, folder=tmp_path)
+    assert "ImportError: zkconsumer does not support free-threaded builds" in done.stderr

@@ -6,6 +6,7 @@ import gc
 import importlib
 import logging
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +49,12 @@ def scraped(registry: CollectorRegistry) -> dict[str, float]:
     return found
 
 
+def of_partition(values: Mapping[str, Value], topic: str = "t") -> dict[MetricName, Value]:
+    """Return metrics of partition 0."""
+    tags = (("clientId", "c"), ("topic", topic), ("partition", "0"))
+    return {MetricName("zkconsumer", "Member", name, tags): value for name, value in values.items()}
+
+
 class Scripted:
     """A connector whose metrics are given, or an error."""
 
@@ -70,14 +77,7 @@ def test_a_balanced_run_is_exported_with_its_handler_times() -> None:
     times = Buckets()
     times.add(0.0001, 3)
     times.add(0.02)
-    place = (("clientId", "c"), ("topic", "t"), ("partition", "0"))
-    values: dict[tuple[str, str, str], Value] = {
-        ("zkconsumer", "Member", "FinishedBeyondCount"): 4,
-        ("zkconsumer", "Member", "ParkedCount"): 2,
-        ("zkconsumer", "Member", "CommittedOffset"): 10,
-        ("zkconsumer", "Member", "LogEndOffset"): 20,
-    }
-    metrics = {MetricName(*name, place): value for name, value in values.items()}
+    metrics = of_partition({"FinishedBeyondCount": 4, "ParkedCount": 2, "CommittedOffset": 10, "LogEndOffset": 20})
     metrics[MetricName("zkconsumer", "Member", "HandlerTime", (("clientId", "c"),))] = times.value()
     metrics[MetricName("zkconsumer", "Member", "LateResults", (("clientId", "c"),))] = 7
     made = Scripted(metrics)
@@ -185,16 +185,13 @@ def test_what_is_unknown_has_no_sample() -> None:
 
 
 def test_an_offset_beyond_the_known_end_has_no_negative_lag() -> None:
-    tags = (("clientId", "c"), ("topic", "t"), ("partition", "0"))
-    names = {"CommittedOffset": 7, "LogEndOffset": 5}
-    scripted = Scripted({MetricName("zkconsumer", "Member", name, tags): value for name, value in names.items()})
+    scripted = Scripted(of_partition({"CommittedOffset": 7, "LogEndOffset": 5}))
     assert scraped(registry_of(scripted))["kafka_consumergroup_lag{consumergroup=g,member=0,partition=0,topic=t}"] == 0
 
 
 def test_strange_names_do_not_break_the_exposition() -> None:
     strange = 'a"b\\c\nd'
-    tags = (("clientId", "c"), ("topic", strange), ("partition", "0"))
-    scripted = Scripted({MetricName("zkconsumer", "Member", "CommittedOffset", tags): 1}, group_id=strange)
+    scripted = Scripted(of_partition({"CommittedOffset": 1}, topic=strange), group_id=strange)
     name = f"kafka_consumergroup_current_offset{{consumergroup={strange},member=0,partition=0,topic={strange}}}"
     assert scraped(registry_of(scripted))[name] == 1
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 import zkconsumer
 from tests.simulation.known_bugs import HERE as KNOWN_BUGS
 from tests.streams import new_stream
-from tests.timing import eventually, scaled
+from tests.timing import scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
@@ -91,18 +90,6 @@ def test_kafka_1764_full_queues_close_at_once_and_repeatedly() -> None:
     made.end()
     assert monotonic() - began < scaled(1)
     assert [list(stream) for stream in streams] == [[], [], []]
-
-
-def test_streams_end_although_their_filter_never_matched_a_topic() -> None:
-    """Only queues that a topic had been found for were told of the end: readers of the others waited for ever."""
-    made, streams = delivery(2)
-    readers = [Thread(target=list, args=(stream,), name=stream.name) for stream in streams]
-    for reader in readers:
-        reader.start()
-    made.end()
-    for reader in readers:
-        reader.join(scaled(5))
-    eventually(lambda: not any(reader.is_alive() for reader in readers), 1, "the end of both readers")
 
 
 # ---- the list ----

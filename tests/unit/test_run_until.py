@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
-from tests.unit.clusters import Join, committed, connectors_with, whole
+from tests.unit.clusters import Join, cluster_with, committed, connectors_with, whole
 from zkconsumer import TopicPartition, Whitelist
 from zkconsumer.balance import until
-from zkconsumer.balance.retry import Retry
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS, EACH = 2, 30
 WITHIN = 20.0
 
 
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(zookeeper=True) as made:
-        made.create_topic("events", PARTITIONS)
-        add(made)
-        yield made
-
-
-def add(cluster: FakeCluster, many: int = EACH) -> None:
-    for partition in range(PARTITIONS):
-        cluster.append("events", partition, [b"v"] * many, [b"%d" % (number % 7) for number in range(many)])
-
-
+cluster = cluster_with({"events": [[b"v"] * EACH] * PARTITIONS})
 # no read may hang
 join = connectors_with({"auto.commit.interval.ms": 60_000, "consumer.timeout.ms": int(scaled(WITHIN) * 1000)})
 
@@ -43,7 +29,7 @@ def test_the_log_ends_as_of_now_end_the_run(cluster: FakeCluster, join: Join, or
 
     def handle(message: Any) -> None:
         if not taken:
-            add(cluster)  # behind the end
+            cluster.append("events", 0, [b"behind the end"])
         taken.append((message.partition, message.offset))
 
     connector.run(handle, "events", concurrency=8, order=order, until="end")
@@ -52,31 +38,21 @@ def test_the_log_ends_as_of_now_end_the_run(cluster: FakeCluster, join: Join, or
     assert committed(cluster) == [EACH, EACH]
 
 
-def test_offsets_end_the_run_in_the_middle_of_a_chunk(cluster: FakeCluster, join: Join) -> None:
-    connector, taken = join(), list[tuple[int, int]]()
-
-    connector.run(
-        lambda m: taken.append((m.partition, m.offset)),
-        "events",
-        concurrency=8,
-        until={("events", 0): 11, ("events", 1): 0},
-    )
-
-    assert sorted(taken) == whole(11, 0)
-    assert committed(cluster) == [11, 0]
-
-
-def test_the_next_run_of_the_connector_goes_on_at_the_end(cluster: FakeCluster, join: Join) -> None:
+def test_offsets_end_a_run_and_the_next_goes_on_there(cluster: FakeCluster, join: Join) -> None:
     connector, taken = join(), list[tuple[int, int]]()
 
     def handle(message: Any) -> None:
         taken.append((message.partition, message.offset))
 
-    connector.run(handle, "events", concurrency=8, until={("events", 0): 11, ("events", 1): 4})
+    connector.run(handle, "events", concurrency=8, until={("events", 0): 11, ("events", 1): 0})
+    assert sorted(taken) == whole(11, 0)
+    assert committed(cluster) == [11, 0]
     connector.run(handle, concurrency=8, until="end")
 
     assert sorted(taken) == whole(EACH, EACH)
     assert committed(cluster) == [EACH, EACH]
+    with pytest.raises(ValueError, match="run with concurrency"):
+        connector.run(print)
 
 
 def test_a_time_ends_the_run_at_its_first_message(cluster: FakeCluster, join: Join) -> None:
@@ -88,29 +64,6 @@ def test_a_time_ends_the_run_at_its_first_message(cluster: FakeCluster, join: Jo
     connector.run(lambda m: taken.append((m.partition, m.offset)), concurrency=2, until="end")
 
     assert sorted(taken) == whole(EACH, EACH)
-
-
-def test_dead_and_parked_messages_count_as_passed(cluster: FakeCluster, join: Join) -> None:
-    """Dead letters and parked messages have pointers, so the run need not wait for their next attempts."""
-    connector, taken = join(**{"auto.commit.interval.ms": 50}), list[tuple[int, int]]()
-
-    def handle(message: Any) -> None:
-        if message.offset == 3:
-            raise ValueError("staged")
-        taken.append((message.partition, message.offset))
-
-    connector.run(
-        handle,
-        "events",
-        concurrency=4,
-        order="none",
-        until="end",
-        retry=Retry(attempts=3, delays=(0.0, 600.0), park_after=2),
-        failure_limit=None,
-    )
-
-    assert sorted(taken) == [place for place in whole(EACH, EACH) if place[1] != 3]
-    assert committed(cluster) == [EACH, EACH]
 
 
 def test_a_member_without_partitions_ends_with_the_group(cluster: FakeCluster, join: Join) -> None:

@@ -134,6 +134,13 @@ def join(cluster: FakeCluster, handlers: Handlers) -> Iterator[Join]:
             one.thread.join(scaled(WITHIN))
 
 
+def share(handlers: Handlers, other: Member) -> None:
+    """Begin another run once the owner is at work, and wait until both are."""
+    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
+    other.run()
+    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
+
+
 def committed(cluster: FakeCluster) -> int:
     return int(cluster.zookeeper.tree("/consumers/g/offsets/events").get("/consumers/g/offsets/events/0", b"0"))
 
@@ -146,9 +153,7 @@ def test_a_run_that_ends_takes_back_its_loans(cluster: FakeCluster, join: Join, 
     """Otherwise nobody would read what borrowers report, and the next run of the owner would wait for them for ever."""
     owner, other = join("a"), join("b")
     owner.run(until="end")
-    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
-    other.run()
-    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
+    share(handlers, other)
     handlers.go.set()
     owner.join()
     assert committed(cluster) == EACH
@@ -163,24 +168,6 @@ def test_a_run_that_ends_takes_back_its_loans(cluster: FakeCluster, join: Join, 
     assert committed(cluster) == 2 * EACH
     assert handlers.begun == {(0, offset): 1 for offset in range(2 * EACH)}
     assert not handlers.together
-
-
-def test_an_owner_lends_again_in_its_next_run(cluster: FakeCluster, join: Join, handlers: Handlers) -> None:
-    """The ledger of the first run is taken over, with what is finished in it."""
-    owner = join("a")
-    handlers.go.set()
-    owner.run(until="end")
-    owner.join()
-    handlers.go.clear()
-    add(cluster)
-    owner.run(until="end")
-    other = join("b")
-    other.run()
-    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, lambda: f"work of both: {owner.connector.state}")
-    handlers.go.set()
-    owner.join()
-    assert committed(cluster) == 2 * EACH
-    assert handlers.begun == {(0, offset): 1 for offset in range(2 * EACH)}
 
 
 @pytest.mark.parametrize("order", ["key", "partition"])
@@ -221,9 +208,7 @@ def test_a_log_is_cut_short_while_slots_are_on_loan(
     """Owner and borrower go back to that place, and the borrower's run goes on."""
     owner, other = join("a"), join("b")
     owner.run()
-    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
-    other.run()
-    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
+    share(handlers, other)
     handlers.go.set()
     add(cluster)
     eventually(lambda: committed(cluster) == 2 * EACH, WITHIN, "the old log is handled")
@@ -250,9 +235,7 @@ def test_a_run_ends_although_loans_do_not_come_back(
     """ZooKeeper is away as the run ends. The next run goes on with the loans."""
     owner, other = join("a"), join("b")
     owner.run(until="end")
-    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
-    other.run()
-    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
+    share(handlers, other)
     step, leave, ended = Sharing.step, Sharing.leave, threading.Event()
 
     def fail(sharing: Sharing) -> None:
@@ -277,17 +260,3 @@ def test_a_run_ends_although_loans_do_not_come_back(
     assert committed(cluster) == 2 * EACH
     assert not loans(cluster)
     assert handlers.begun.keys() == {(0, offset) for offset in range(2 * EACH)}
-
-
-def test_a_borrower_handles_nothing_from_its_end_on(cluster: FakeCluster, join: Join, handlers: Handlers) -> None:
-    owner, other = join("a"), join("b")
-    owner.run(until="end")
-    eventually(lambda: handlers.busy() == {"a"}, WITHIN, "work of the owner")
-    other.run(until="end")
-    eventually(lambda: handlers.busy() == {"a", "b"}, WITHIN, "work of both")
-    add(cluster)
-    handlers.go.set()
-    owner.join()
-    other.join()
-    assert committed(cluster) == EACH
-    assert handlers.begun == {(0, offset): 1 for offset in range(EACH)}

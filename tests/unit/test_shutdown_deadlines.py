@@ -157,6 +157,28 @@ def test_a_committer_ends_in_time_beside_a_stuck_store(clock: Simulation, monkey
     assert {what for what, _ in standing.given} == {"c-committer", "c-committer-closing"}
 
 
+CLOSED_PARTS = ["delivery.end", "lookup.close", "fetching.close", "coordination.disconnect"]
+
+
+@pytest.mark.parametrize("broken", CLOSED_PARTS)
+def test_closing_goes_on_where_a_step_fails(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    """Each raises where the system gives it no thread to stop something with; the rest then stayed for good."""
+    member = build_member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c"))
+    done: list[str] = []
+
+    def step(name: str) -> None:
+        done.append(name)
+        if name == broken:
+            raise RuntimeError("can't start new thread")
+
+    for name in CLOSED_PARTS:
+        part, method = name.split(".")
+        monkeypatch.setattr(getattr(member, part), method, lambda *_, name=name: step(name))
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        member.close(Deadline(1.0), finished=False)
+    assert done == CLOSED_PARTS
+
+
 # ---- the group's thread ----
 
 RECEIVE = Inbox.wait

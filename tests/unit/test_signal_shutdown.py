@@ -14,8 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from time import monotonic
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Self
 
@@ -25,13 +24,10 @@ from tests.internals import member_of
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.member import events
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.signal_shutdown import in_signal_handler
-from zkconsumer.streams.arrow_api import ColumnStream
-from zkconsumer.streams.message_iterator import MessageIterator
 from zkconsumer.testing import FakeCluster
 from zkconsumer.wiring import member_lifecycle
 
@@ -169,19 +165,6 @@ def test_a_signal_lets_the_message_in_hand_be_finished(cluster: FakeCluster, coo
     assert committed(cluster, coordination) == 2
 
 
-@pytest.mark.parametrize("code", [LOOP, RUN, PLAIN], ids=["loop", "run", "plain"])
-def test_a_signal_ends_a_loop_that_waits(cluster: FakeCluster, code: str) -> None:
-    cluster.append("t", 0, [b"x"])
-    with Process(code, properties(cluster)) as process:
-        process.said("begin 0")
-        process.go_on()
-        process.said("end 0")
-        process.signal()
-        code_, errors = process.ends(3.0)
-    assert (code_, errors) == (0, "")
-    assert committed(cluster) == 1
-
-
 @pytest.mark.parametrize("coordination", COORDINATIONS)
 def test_a_killed_process_has_not_committed_what_was_in_hand(cluster: FakeCluster, coordination: str) -> None:
     """The close is over, and the message that the signal interrupted is still being handled."""
@@ -231,19 +214,6 @@ def test_a_second_signal_waits_for_no_message(cluster: FakeCluster, code: str) -
     assert code_ == 1
     assert "these messages are consumed again, for they are not committed: t-0 at 1" in errors
     assert committed(cluster) == 1
-
-
-def test_a_third_signal_does_what_it_did_before(cluster: FakeCluster) -> None:
-    cluster.append("t", 0, [b"x"] * 10)
-    with Process(LOOP, properties(cluster), timeout=600.0, tell_at=0) as process:
-        process.said("begin 0")
-        process.signal()
-        process.said("streams have ended")
-        process.signal()
-        eventually(lambda: cluster.zookeeper.tree("/consumers/g/ids") == {}, 30, "the leave")
-        process.signal()
-        code_, _ = process.ends()
-    assert code_ == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("coordination", COORDINATIONS)
@@ -334,73 +304,6 @@ def test_shutdown_in_a_handler_leaves_the_message_in_hand(cluster: FakeCluster) 
     assert committed(cluster) == 2
 
 
-ASKS = {
-    "get": lambda connector, stream: stream.get(timeout=scaled(30)).offset,
-    "next": lambda connector, stream: next(stream).offset,
-    "messages().get": lambda connector, stream: connector.messages().get(timeout=scaled(30)).offset,
-    "to_arrow": lambda connector, stream: stream.to_arrow(max_messages=1).column("offset")[0].as_py(),
-}
-
-
-def signal_before_return(position: PartitionPosition) -> Any:
-    """A trace function that raises SIGUSR1 in an ask that has read a message of the partition, before it returns."""
-    codes = {
-        function.__code__: value
-        for function, value in (
-            (MessageIterator.get, "message"),
-            (MessageIterator.__next__, "message"),
-            (ColumnStream.to_arrow, "table"),
-        )
-    }
-    done: list[bool] = []
-
-    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
-        value = codes.get(frame.f_code)
-        if value is None:
-            return None
-        if event == "line" and position.held and not done and frame.f_locals.get(value) is not None:
-            done.append(True)
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGUSR1)
-        return trace
-
-    return trace
-
-
-@pytest.mark.usefixtures("restored")
-@pytest.mark.parametrize("ask", ASKS)
-@pytest.mark.parametrize("call", ["commit_offsets", "shutdown"])
-def test_a_handler_counts_nothing_before_the_ask_returns(cluster: FakeCluster, ask: str, call: str) -> None:
-    """A handler came between the hand-out of a message and its return. ``commit_offsets()`` there committed the
-    message, which nobody had seen; ``shutdown()`` waited for it until its time was up.
-    """
-    cluster.append("t", 0, [b"x"] * 5)
-    connector = ZookeeperConsumerConnector(properties(cluster))
-    stream = connector.create_message_streams({"t": 1})["t"][0]
-    read = ASKS[ask]
-    assert read(connector, stream) == 0
-    (position,) = member_of(connector).positions().values()
-    found: list[Any] = []
-
-    def handler(*_: Any) -> None:
-        began = monotonic()
-        getattr(connector, call)()
-        found.append((committed(cluster), monotonic() - began))
-
-    signal.signal(signal.SIGUSR1, handler)
-    before = sys.gettrace()
-    try:
-        sys.settrace(signal_before_return(position))
-        assert read(connector, stream) == 1
-    finally:
-        sys.settrace(before)
-    ((stored, seconds),) = found
-    assert (stored or 0) <= 1
-    assert call == "commit_offsets" or seconds < scaled(2)
-    connector.shutdown()
-    assert committed(cluster) == 2
-
-
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("finished", [True, False])
 def test_leaving_the_with_ends_the_wait_for_the_message(cluster: FakeCluster, finished: bool) -> None:
@@ -428,25 +331,6 @@ def test_a_second_shutdown_in_a_handler_waits_for_nothing(cluster: FakeCluster) 
     with pytest.raises(OffsetCommitError, match="t-0 at 1"):
         reading.connector.shutdown()
     reading.connector.shutdown()  # it is raised once
-
-
-def test_shutdown_tells_of_what_another_thread_has_in_hand(cluster: FakeCluster) -> None:
-    reading = Interrupted(cluster)
-    failures: list[BaseException] = []
-
-    def close() -> None:
-        try:
-            reading.connector.shutdown(timeout=2.0)
-        except OffsetCommitError as e:
-            failures.append(e)
-
-    thread = threading.Thread(target=close)
-    thread.start()
-    thread.join(scaled(30))
-    assert "t-0 at 1 (it was still in hand when time was up)" in str(failures[0])
-    assert committed(cluster) == 1
-    with pytest.raises(ConnectorClosedException):
-        reading.connector.commit_offsets()
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.5, 1.0, 1.8])
@@ -558,6 +442,23 @@ def test_a_signal_whose_handler_cannot_run_ends_a_loop(cluster: FakeCluster, rea
     assert connector.state.phase is Phase.CLOSED
 
 
+def signal_while_main_waits(*effects: Callable[[], object]) -> None:
+    """Send a signal for each effect, and wait for it. The main thread waits meanwhile, and nothing interrupts it."""
+    ended = threading.Event()
+
+    def signal_here() -> None:
+        ended.wait(0.2)  # until the main thread waits
+        for effect in effects:
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+            eventually(effect, 10, "the effect of a signal")
+        ended.set()
+
+    thread = threading.Thread(target=signal_here)
+    thread.start()
+    assert ended.wait(scaled(30))
+    thread.join(scaled(10))
+
+
 @pytest.mark.usefixtures("restored")
 def test_a_signal_whose_handler_runs_late_goes_no_further(cluster: FakeCluster) -> None:
     """On a busy machine the connector ended before the main thread ran the handler.
@@ -568,20 +469,9 @@ def test_a_signal_whose_handler_runs_late_goes_no_further(cluster: FakeCluster) 
     passed_on: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, _: passed_on.append(number))
     connector = ZookeeperConsumerConnector(properties(cluster))
-    ended = threading.Event()
-
-    def signal_here() -> None:
-        ended.wait(0.2)  # until the main thread waits, in which nothing interrupts it
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        eventually(lambda: connector.state.phase is Phase.CLOSED and closed(), 10, "the end")
-        ended.set()
-
     with shutdown_on_signal(connector, signal.SIGUSR1):
         connector.create_message_streams({"t": 1})
-        thread = threading.Thread(target=signal_here)
-        thread.start()
-        assert ended.wait(scaled(20))
-        thread.join(scaled(10))
+        signal_while_main_waits(lambda: connector.state.phase is Phase.CLOSED and closed())
         assert passed_on == []
         signal.raise_signal(signal.SIGUSR1)
         assert passed_on == [signal.SIGUSR1], "nothing is left to shut down"
@@ -594,21 +484,10 @@ def test_a_third_signal_counts_although_two_have_merged(cluster: FakeCluster) ->
     signal.signal(signal.SIGUSR1, lambda number, _: passed_on.append(number))
     reading = Interrupted(cluster)
     (position,) = member_of(reading.connector).in_hand(threading.get_native_id())
-    ended = threading.Event()
-
-    def signal_here() -> None:
-        ended.wait(0.2)  # until the main thread waits, in which nothing interrupts it
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        eventually(lambda: position.revoked, 10, "the end of the streams")
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        eventually(lambda: reading.connector.state.phase is Phase.CLOSED and closed(), 10, "the second signal")
-        ended.set()
-
     guard = shutdown_on_signal(reading.connector, signal.SIGUSR1, timeout=600.0)
-    thread = threading.Thread(target=signal_here)
-    thread.start()
-    assert ended.wait(scaled(30))
-    thread.join(scaled(10))
+    signal_while_main_waits(
+        lambda: position.revoked, lambda: reading.connector.state.phase is Phase.CLOSED and closed()
+    )
     signal.raise_signal(signal.SIGUSR1)
     eventually(lambda: passed_on, 10, "the third signal")
     assert passed_on == [signal.SIGUSR1]

@@ -43,6 +43,13 @@ def test_the_longest_path_decides() -> None:
     assert tier_of(PurePosixPath("tests/faults/test_rows.py")) is Tier.ALL
 
 
+def test_long_files_begin_before_others() -> None:
+    names = ("unit/test_tiers", "cluster/test_live", "spark/test_crashes", "spark/test_batch")
+    order = [start_order(ROOT / "tests" / f"{name}.py") for name in names]
+    assert order == sorted(order, reverse=True)
+    assert len(set(order)) == len(order)
+
+
 def test_every_path_of_the_tables_exists() -> None:
     paths = (*TIERS, *BOTH_WAYS, *ONE_WAY, *MARKS, *FIRST, *chain(*TOGETHER))
     assert [path for path in paths if not (ROOT / path).exists()] == []
@@ -57,23 +64,6 @@ def test_a_mark_of_a_folder_is_on_its_tests() -> None:
 def test_files_that_share_a_session_of_spark_go_to_one_worker() -> None:
     assert unit_of("tests/spark/test_stream.py") == unit_of("tests/spark/test_batch.py")
     assert unit_of("tests/spark/test_crashes.py") == "tests/spark/test_crashes.py"
-
-
-def test_long_files_begin_before_others() -> None:
-    names = ("unit/test_tiers", "cluster/test_live", "spark/test_crashes", "spark/test_batch")
-    order = [start_order(ROOT / "tests" / f"{name}.py") for name in names]
-    assert order == sorted(order, reverse=True)
-    assert len(set(order)) == len(order)
-
-
-def test_streams_run_both_ways_in_every_tier() -> None:
-    file = ROOT / "tests" / "unit" / "streams" / "test_kafka_stream.py"
-    assert not any(one_way_only(file, tier) for tier in Tier)
-
-
-def test_a_second_run_grows_with_the_tier() -> None:
-    sizes = [len([file for file in FILES if not one_way_only(ROOT / file, tier)]) for tier in list(Tier)[:3]]
-    assert 0 < sizes[0] < sizes[1] < sizes[2] < len(FILES)
 
 
 def test_nothing_runs_twice_that_does_not_run_once() -> None:
@@ -105,12 +95,6 @@ def test_only_test_files_are_left_out() -> None:
     assert left_out(ROOT / "tests" / "spark" / "test_crashes.py", Tier.QUICK)
 
 
-def test_what_reads_no_records_does_not_run_again() -> None:
-    file = ROOT / "tests" / "unit" / "kafka" / "test_security.py"
-    assert all(one_way_only(file, tier) for tier in Tier)
-    assert not one_way_only(file.with_name("test_message_set.py"), Tier.STANDARD)
-
-
 @pytest.mark.one_way
 def test_a_marked_test_does_not_run_again(request: pytest.FixtureRequest) -> None:
     assert not request.config.getoption("both_ways")
@@ -119,7 +103,3 @@ def test_a_marked_test_does_not_run_again(request: pytest.FixtureRequest) -> Non
 @pytest.mark.tier("all")
 def test_a_marker_raises_a_test(request: pytest.FixtureRequest) -> None:
     assert tier_of_item(request.node) is Tier.ALL
-
-
-def test_ci_runs_every_tier() -> None:
-    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith('exec scripts/test "${@:---all}"')

@@ -247,18 +247,6 @@ def test_run_without_a_tracer_makes_no_span(
     assert len(exporter.get_finished_spans()) == 2
 
 
-def test_run_raises_the_error_of_the_handler_as_before(tracer: Tracer, exporter: InMemorySpanExporter) -> None:
-    def handler(_: object) -> None:
-        raise LookupError("of the application")
-
-    with pytest.raises(LookupError) as raised:
-        run(tracer, handler)
-    assert "raised by the handler of t-0 at offset 0" in raised.value.__notes__[0]
-    (span,) = exporter.get_finished_spans()
-    assert span.attributes is not None
-    assert span.attributes["error.type"] == "LookupError"
-
-
 def test_something_else_than_a_tracer_is_refused() -> None:
     with pytest.raises(TypeError, match="tracer must be a tracer of OpenTelemetry or True, not 'yes'"):
         ZookeeperConsumerConnector(zookeeper_connect="zk", group_id="g").run(print, "t", tracer="yes")  # type: ignore[arg-type]
