@@ -22,7 +22,6 @@ from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerUnavailableError,
-    ConnectorClosedException,
     ConsumerRebalanceFailedException,
     ConsumerTimeoutException,
     InconsistentGroupProtocolError,
@@ -51,7 +50,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
             yield made
             made.close()
     else:
-        target = request.getfixturevalue(f"coordinator_{kind.replace('.', '')}")
+        target = request.getfixturevalue("started")(kind)
         connect = f"{request.getfixturevalue('zookeeper_server')}/groups-on-{kind}"
         made = Place(*target.address, modern=kind == "3.9.1", fake=None, connect=connect)
         yield made
@@ -190,31 +189,6 @@ def test_leaving_a_stable_group_is_told_to_the_others_at_once(place: Place) -> N
     assert len(raw.joins([topic]).result(scaled(10)).members) == 1
 
 
-def _name(connector: ZookeeperConsumerConnector) -> str:
-    return str(member_of(connector).coordination.group.generation.who.member_id)
-
-
-def test_leaving_before_the_assignment_is_told_at_once(place: Place) -> None:
-    topic = place.topic(2)
-    raw, ours = place.raw(), place.connector()
-    starting, failures = _starting(ours, topic)
-    raw.joins([topic]).result(scaled(10))
-    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
-    starting.start()
-    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
-    raw.joins([topic]).result(scaled(10))
-    place.await_state("CompletingRebalance", 2)  # for the leader gives no assignment
-    eventually(lambda: _name(ours), 10, "the answer to our join, before which 1.1 lets nobody leave")
-    began = monotonic()
-    ours.shutdown()
-    assert monotonic() - began < scaled(2)
-    starting.join(scaled(10))
-    assert isinstance(failures[0], ConnectorClosedException)
-    with pytest.raises(RebalanceInProgressError):
-        raw.heartbeat()
-    assert len(raw.joins([topic]).result(scaled(10)).members) == 1
-
-
 def test_a_leader_that_leaves_undecided_holds_up_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave between the answer to the join and the own SyncGroup, for which another member waits meanwhile."""
     topic = place.topic(2)
@@ -241,39 +215,6 @@ def _hear_nothing(channel: GroupChannel, closed: list[GroupChannel]) -> TopicsSe
     """Wait as for an answer that never comes, until the connection is closed."""
     eventually(lambda: channel in closed, 60, "the end of a request that nobody answers")
     raise BrokerUnavailableError("closed")
-
-
-def test_leaving_during_a_join_completes_it_without_us(place: Place) -> None:
-    topic = place.topic(2)
-    raw, other, ours = place.raw(), place.raw(), place.connector()
-    raw.joins([topic]).result(scaled(10))
-    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
-    starting, failures = _starting(ours, topic)
-    starting.start()
-    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
-    waiting = other.joins([topic])
-    if place.modern:  # before 2.2 nobody knows his name until the group is complete, so there is nothing to leave with
-        eventually(lambda: len(place.described().members) == 3, 10, "the other's join")
-    began = monotonic()
-    ours.shutdown()
-    assert monotonic() - began < scaled(2)
-    starting.join(scaled(10))
-    assert isinstance(failures[0], ConnectorClosedException)
-    if place.modern:
-        joined = raw.joins([topic])
-        assert {len(joined.result(scaled(10)).members), len(waiting.result(scaled(10)).members)} == {0, 2}
-
-
-def _starting(connector: ZookeeperConsumerConnector, topic: str) -> tuple[Thread, list[Exception]]:
-    failures: list[Exception] = []
-
-    def start() -> None:
-        try:
-            connector.create_message_streams({topic: 1})
-        except Exception as e:
-            failures.append(e)
-
-    return Thread(target=start), failures
 
 
 # ---- the other causes of a rebalance
@@ -339,21 +280,6 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(place: Place) -> None:
 # ---- losing the membership
 
 
-def test_a_removed_member_hands_out_nothing_and_joins_again(place: Place) -> None:
-    topic = place.topic(2)
-    place.produce(topic, 20, 2)
-    connector = place.connector(client_id="thrown-out")
-    reader = read(connector, topic)
-    reader.wait_for(20)
-    eventually(lambda: all(connector.committed(tp) == 10 for tp in connector.assignment()), 10, "the commit")
-    before = connector.state.rebalances
-    place.kick("thrown-out")
-    eventually(lambda: connector.state.rebalances > before and owned(connector) == [2], 10, "the membership")
-    place.produce(topic, 20, 2)
-    reader.wait_for(40)
-    assert len(set(consumed(reader))) == len(consumed(reader)) == 40
-
-
 def test_a_commit_of_who_is_out_is_refused(place: Place) -> None:
     topic = place.topic(1)
     place.produce(topic, 2, 1)
@@ -414,23 +340,6 @@ def test_a_late_commit_does_not_set_back_a_new_owner(
     stored = channel.offsets(place.group, [theirs, ours], Deadline(scaled(10)))
     assert (stored[theirs].offset, stored[ours].offset) == (10, 2)
     channel.close()
-
-
-def test_a_shutdown_hurries_a_drain(place: Place) -> None:
-    topic = place.topic(2)
-    place.produce(topic, 20, 2)
-    first = place.connector(partition_assignment_strategy="range", rebalance_drain_timeout_ms=60_000)
-    holding = [Reader(s, hold_at=3) for s in first.create_message_streams({topic: 2})[topic]]
-    eventually(lambda: [len(reader.got) for reader in holding] == [4, 4], 10, "both messages in hand")
-    starting, _ = _starting(place.connector(), topic)
-    starting.start()
-    eventually(lambda: sum(position.revoked for position in _positions_held(holding)) == 2, 10, "the drain")
-    began = monotonic()
-    first.shutdown()
-    assert monotonic() - began < scaled(4)
-    for reader in holding:
-        reader.go_on()
-    starting.join(scaled(20))
 
 
 def test_a_reader_that_stays_away_costs_the_membership(place: Place) -> None:

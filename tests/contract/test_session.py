@@ -27,7 +27,7 @@ from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, Commit, KnownOffse
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, NodeEvent, NodeEventKind
 from zkconsumer.zookeeper.requests import NodeFailure, Transaction
-from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
+from zkconsumer.zookeeper.session import Session
 
 OpenSession = Callable[[], Session]
 _numbers = itertools.count(1)
@@ -349,22 +349,6 @@ def test_children_of_a_node_to_come_are_watched(
     assert cache.children(f"{root}/later", deadline) == ("x",)
 
 
-def test_the_cache_reads_again_only_what_changed(
-    session: Session, open_session: OpenSession, root: str, deadline: Deadline
-) -> None:
-    other = open_session()
-    changed: SimpleQueue[str] = SimpleQueue()
-    cache = NodeCache(session, changed.put)
-    wanted = [f"{root}/a", f"{root}/b"]
-    session.create(wanted[0], b"0", deadline)
-    assert cache.nodes(wanted, deadline)[wanted[1]] is None
-    other.write(wanted[0], b"1", deadline)
-    assert changed.get(timeout=scaled(5)) == wanted[0]
-    node = cache.nodes(wanted, deadline)[wanted[0]]
-    assert node is not None
-    assert node.data == b"1"
-
-
 def test_ephemeral_nodes_vanish_with_their_session(
     session: Session, open_session: OpenSession, root: str, deadline: Deadline
 ) -> None:
@@ -435,57 +419,55 @@ def test_a_claim_takes_the_offender_out_and_does_the_rest(session: Session, grou
     }
 
 
-class CountingSession:
-    """A session that counts the operations in its transactions."""
+@pytest.fixture
+def sizes(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many operations the session's transactions have from now on."""
+    found: list[int] = []
+    transact = session.transact
 
-    def __init__(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sizes: list[int] = []
-        transact = session.transact
+    def counted(build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
+        results = transact(build, deadline)
+        found.append(len(results))
+        return results
 
-        def counted(build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
-            results = transact(build, deadline)
-            self.sizes.append(len(results))
-            return results
-
-        monkeypatch.setattr(session, "transact", counted)
+    monkeypatch.setattr(session, "transact", counted)
+    return found
 
 
 def test_a_claim_refused_for_many_owners_takes_few_requests(
-    session: Session, group: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+    session: Session, group: str, deadline: Deadline, sizes: list[int]
 ) -> None:
     tps = [TopicPartition("t", n) for n in range(90)]
     for tp in tps[::3]:
         session.create(paths.owner(group, tp), b"somebody", deadline)
     for tp in tps[1::3]:
         session.create(paths.offset(group, tp), b"7", deadline)
-    counted = CountingSession(session, monkeypatch)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
     outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT) for tp in tps], deadline)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OWNED} == set(tps[::3])
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps) - set(tps[::3])
-    assert len(counted.sizes) == 3
+    assert len(sizes) == 3
 
     known = {tp: KnownOffset(7, 3) for tp in tps[1::3]}
     commits = [Commit(tp, 8, known.get(tp, ABSENT)) for tp in tps if tp not in tps[::3]]
-    counted.sizes.clear()
+    sizes.clear()
     outcomes = fenced_writes.commit(session, group, commits, deadline)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED} == set(known)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps[2::3])
-    assert len(counted.sizes) == 3
+    assert len(sizes) == 3
 
 
 def test_claims_refused_for_unknown_reasons_cost_a_halving(
-    session: Session, group: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+    session: Session, group: str, deadline: Deadline, sizes: list[int]
 ) -> None:
     """Here their parent may have no children; a right that is missing shows as little."""
     session.ensure([paths.offset_topic(group, "u")], deadline)
     session.create(paths.owner_topic(group, "u"), b"", deadline, ephemeral=True)
     claims = [TopicPartition("ut"[n % 4 == 3], n) for n in range(64)]
-    counted = CountingSession(session, monkeypatch)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
     outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT) for tp in claims], deadline)
     assert outcomes == {tp: Outcome.REFUSED if tp.topic == "u" else Outcome.DONE for tp in claims}
-    assert sum(counted.sizes) < 2 * len(claims) * 7, "each is sent about log n times"
+    assert sum(sizes) < 2 * len(claims) * 7, "each is sent about log n times"
 
 
 def test_a_claim_without_parents_says_so(session: Session, group: str, deadline: Deadline) -> None:
@@ -538,22 +520,3 @@ def test_many_claims_are_split_by_bytes(session: Session, deadline: Deadline) ->
     outcomes = fenced_writes.claim(session, group, claims, deadline)
     assert set(outcomes.values()) == {Outcome.DONE}
     assert len(session.children(paths.owner_topic(group, topic), deadline) or ()) == 1500
-
-
-def test_session_events_arrive_in_order() -> None:
-    events: list[SessionChanged] = []
-    session = FakeZooKeeper().session(events.append)
-    session.open(Deadline(1))
-    first = session.session_id
-    session.suspend()
-    session.resume()
-    session.expire()
-    assert [event.state for event in events] == [
-        SessionState.CONNECTED,
-        SessionState.SUSPENDED,
-        SessionState.CONNECTED,
-        SessionState.SUSPENDED,
-        SessionState.LOST,
-        SessionState.CONNECTED,
-    ]
-    assert session.session_id != first

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.kafka import reference
-from tests.unit.kafka.record_writer import GZIP
+from tests.unit.kafka.record_writer import GZIP, varint
 from tests.unit.kafka.sets import (
     CODECS,
     SETS,
@@ -107,13 +107,6 @@ def test_markers_of_transactions_are_no_messages() -> None:
     assert extent(what.data, WHERE, 7).messages == 5, "those before the asked offset do not count"
 
 
-@pytest.mark.parametrize(("magic", "codec"), KINDS)
-def test_a_set_cut_off_at_each_byte_is_never_an_error(magic: int, codec: int) -> None:
-    what = MessageSet([Batch(TEN[:3], magic, codec), Batch(TEN[:3], magic, codec)], base=7)
-    for cut in range(len(what.data)):
-        assert plain(listed(what.data[:cut], 7)) == reference.read(what.data[:cut], 7)
-
-
 def test_the_size_that_is_wanted_is_enough() -> None:
     what = MessageSet([Batch(TEN), Batch(TEN)])
     assert extent(what.data[:50], WHERE, 0)[:3] == (None, True, what.ends[0])
@@ -177,17 +170,6 @@ def test_a_wrong_checksum_is_found_unless_switched_off(magic: int, codec: int) -
     assert offsets(listed(bytes(broken), 40, check_crc=False)) == [40, 41, 42, 43]
 
 
-def test_records_before_the_asked_offset_are_left_out() -> None:
-    data = MessageSet([Batch(TEN), Batch(TEN), Batch(TEN)], base=100).data
-    assert offsets(listed(data, 115)) == list(range(115, 130))
-    assert offsets(listed(data, 110)) == list(range(110, 130))
-
-
-def test_a_batch_can_be_iterated_again() -> None:
-    (batch,) = listed(MessageSet([Batch(TEN)]).data)
-    assert offsets([batch]) == offsets([batch]) == list(range(10))
-
-
 def test_a_batch_larger_than_a_slab_is_read_to_its_end() -> None:
     many = [Written(value=b"%d" % n) for n in range(256 * 3 + 1)]
     for count in (255, 256, 257, 512, len(many)):
@@ -219,17 +201,6 @@ def test_a_header_name_that_is_no_text_does_not_stop_the_stream(count: int) -> N
     assert [r.headers[0][0] for r in found if "name" not in r.headers[0][0]] == ["n\ufffd\ufffde2"]
 
 
-def test_a_set_of_mixed_formats_is_read() -> None:
-    """An upgrade of the brokers leaves segments whose format changes half-way.
-
-    The library's own reader takes the first batch's format for that of all and reads the rest as rubbish.
-    """
-    kinds = [(0, 0), (0, 1), (1, 0), (2, 0), (1, 2), (2, 4), (0, 0)]
-    what = MessageSet([Batch(TEN[:3], magic, codec) for magic, codec in kinds], base=5)
-    assert plain(listed(what.data, 5)) == reference.read(what.data)
-    assert offsets(listed(what.data, 5)) == list(range(5, 26))
-
-
 def test_compaction_may_leave_a_batch_without_records() -> None:
     empty = bytearray(MessageSet([Batch(TEN, codec=1)]).data[:61])
     struct.pack_into(">i", empty, 8, 49)
@@ -238,59 +209,9 @@ def test_compaction_may_leave_a_batch_without_records() -> None:
     assert (list(batch), batch.next_offset) == ([], 10)
 
 
-def test_a_batch_without_its_last_records_leads_on() -> None:
-    found = listed(MessageSet([Batch(TEN[:2], trailing=8)]).data, 5)
-    assert (offsets(found), found[0].next_offset) == ([], 10)
-
-
-def test_control_batches_have_no_records_but_their_offsets_count() -> None:
-    marker = Batch([Written(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], control=True, transactional=True, producer_id=9)
-    found = listed(MessageSet([Batch(TEN[:2], transactional=True, producer_id=9), marker]).data)
-    assert [(batch.is_control, batch.next_offset, len(list(batch))) for batch in found] == [(False, 2, 2), (True, 3, 0)]
-
-
-ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
-
-
-def _marker(producer_id: int, kind: bytes) -> Batch:
-    return Batch([Written(key=kind, value=b"")], control=True, transactional=True, producer_id=producer_id)
-
-
-def test_read_committed_leaves_aborted_records_out() -> None:
-    one = [Written()]
-    what = MessageSet(
-        [
-            Batch(one, transactional=True, producer_id=1),  # 0, will be aborted
-            Batch(one, transactional=True, producer_id=2),  # 1, will be committed
-            Batch(one),  # 2, outside of any transaction
-            _marker(1, ABORT),  # 3
-            Batch(one, transactional=True, producer_id=1),  # 4, the producer's next transaction, committed
-            _marker(2, COMMIT),  # 5
-            _marker(1, COMMIT),  # 6
-            Batch(one, transactional=True, producer_id=2),  # 7, aborted
-            _marker(2, ABORT),  # 8
-        ]
-    )
-    aborted = ((2, 7), (1, 0))
-    committed = list(
-        batches(what.data, check_crc=True, where=WHERE, fetch_offset=0, aborted=aborted, read_committed=True)
-    )
-    assert offsets(committed) == [1, 2, 4]
-    assert [batch.next_offset for batch in committed] == list(range(1, 10))
-    assert [batch.base_offset for batch in committed if batch.is_aborted] == [0, 7]
-    everything = batches(what.data, check_crc=True, where=WHERE, fetch_offset=0, aborted=aborted)
-    assert offsets(everything) == [0, 1, 2, 4, 7]
-
-
-def test_an_abort_marker_before_the_offset_ends_its_transaction() -> None:
-    one = [Written()]
-    what = MessageSet([_marker(1, ABORT), Batch(one, transactional=True, producer_id=1), _marker(1, COMMIT)], base=10)
-    found = batches(what.data, check_crc=True, where=WHERE, fetch_offset=11, aborted=((1, 3),), read_committed=True)
-    assert offsets(found) == [11]
-
-
 def test_an_unreadable_transaction_marker_is_named() -> None:
-    what = MessageSet([Batch(TEN[:1], transactional=True, producer_id=1), _marker(1, b"\0")])
+    marker = Batch([Written(key=b"\0", value=b"")], control=True, transactional=True, producer_id=1)
+    what = MessageSet([Batch(TEN[:1], transactional=True, producer_id=1), marker])
     found = batches(what.data, check_crc=True, where=WHERE, fetch_offset=0, aborted=((1, 0),), read_committed=True)
     next(found)
     with pytest.raises(CorruptRecordsError, match=r"t-3 at offset 1: a transaction marker"):
@@ -393,17 +314,6 @@ def test_a_batch_of_many_records_comes_in_parts() -> None:
     assert found[-1].next_offset == count
 
 
-def test_how_much_is_decompressed_is_told() -> None:
-    expansion = Expansion(1 << 20)
-    what = MessageSet([Batch([Written(value=bytes(1000))] * 20, codec=4), Batch(TEN, codec=4)])
-    held = []
-    for batch in batches(what.data, check_crc=True, where=WHERE, fetch_offset=0, expansion=expansion):
-        list(batch)
-        held.append(expansion.held)
-    assert 20_000 < held[0] < 22_000
-    assert held[1] < 1000, "the one before is gone"
-
-
 @pytest.mark.parametrize("delta", [0, 2**31 - 2])
 @pytest.mark.parametrize("way", ["messages", "columns"])
 def test_a_count_of_records_that_are_not_there_is_corrupt(delta: int, way: str) -> None:
@@ -416,17 +326,9 @@ def test_a_count_of_records_that_are_not_there_is_corrupt(delta: int, way: str) 
     assert caught.value.next_offset > caught.value.offset >= 5
 
 
-def _varint(number: int) -> bytes:
-    rest, low = number << 1 if number >= 0 else ((-number) << 1) - 1, b""
-    while rest > 127:
-        low += bytes((rest & 0x7F | 0x80,))
-        rest >>= 7
-    return low + bytes((rest,))
-
-
 def _records(parts: Sequence[bytes]) -> bytes:
     """A batch with these records, of any content."""
-    content = b"".join(_varint(len(part)) + part for part in parts)
+    content = b"".join(varint(len(part)) + part for part in parts)
     count = len(parts)
     head = struct.pack(">qiibIhiqqqhii", 0, 49 + len(content), 0, 2, 0, 0, count - 1, 0, 0, -1, -1, -1, count)
     return resealed(head + content)
@@ -461,21 +363,13 @@ def test_messages_and_columns_agree_on_any_record(parts: list[bytes]) -> None:
     assert _outcome(lambda: [(r.offset, r.value) for batch in listed(data) for r in batch]) == _outcome(columns)
 
 
-@pytest.mark.parametrize("attributes", [0x80, 0x81, 0xFF])
-def test_a_large_attribute_byte_is_the_same_for_all(attributes: int) -> None:
-    data = _records([bytes((attributes, 0, 0, 1, 2)) + b"v\0"])
-    for read in (lambda: plain(listed(data)), lambda: read_columns(listed(data))):
-        with pytest.raises(CorruptRecordsError, match="t-3 at offset 0"):
-            read()
-
-
 @pytest.mark.parametrize("count", [3, 1000])
 @pytest.mark.parametrize("wild", [0, 1, -1, 5000])
 def test_a_last_offset_that_is_not_within_its_batch_is_corrupt(count: int, wild: int) -> None:
     """One that goes back, or beyond the batch, would move the position there. Only the first and the last of those
     that are decoded together are looked at: a checksum covers them.
     """
-    records = [bytes((0, 0)) + _varint(n if n + 1 < count else wild) + b"\x01\x02v\0" for n in range(count)]
+    records = [bytes((0, 0)) + varint(n if n + 1 < count else wild) + b"\x01\x02v\0" for n in range(count)]
     data = _records(records)
     seen: list[int] = []
     with pytest.raises(CorruptRecordsError) as caught:
