@@ -149,8 +149,6 @@ class Remembering:
     def __init__(self, *refusals: int) -> None:
         self.said: list[Said] = []
         self.refusals = list(refusals)
-        self.breaks_at = 0
-        """Closes the connection in place of its answer to this request; 0: to none."""
 
     def __call__(self, peer: Peer) -> None:
         peer.versions()
@@ -159,8 +157,6 @@ class Remembering:
             offsets = {p["partition"]: p["fetch_offset"] for topic in told["topics"] for p in topic["partitions"]}
             forgotten = [partition for topic in told["forgotten_topics_data"] for partition in topic["partitions"]]
             self.said.append(Said(told["session_id"], told["session_epoch"], offsets, forgotten))
-            if len(self.said) == self.breaks_at:
-                return
             refusal = self.refusals.pop(0) if self.refusals else 0
             parts = []
             if not refusal and offsets:
@@ -175,17 +171,6 @@ def steps(it: OnePartition, remembering: Remembering, count: int) -> list[int]:
         for _ in range(count):
             fetcher.step()
         return it.read()
-
-
-def test_only_what_has_moved_is_said() -> None:
-    it, broker = OnePartition(), Remembering()
-    assert steps(it, broker, 4) == [0, 1]
-    assert broker.said == [
-        Said(0, 0, {3: 0}, []),
-        Said(55, 1, {3: 1}, []),
-        Said(55, 2, {3: 2}, []),
-        Said(55, 3, {}, []),
-    ]
 
 
 def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
@@ -210,22 +195,6 @@ def test_a_broker_that_has_forgotten_is_told_everything(refusal: int) -> None:
     assert steps(it, broker, 5) == [0, 1]
     assert broker.said[2:] == [Said(55, 2, {3: 2}, []), Said(0, 0, {3: 2}, []), Said(55, 1, {}, [])]
     assert it.returned == []
-
-
-def test_on_another_connection_everything_is_said_anew() -> None:
-    """Nobody knows whether the broker has heard what was said last on the one before."""
-    it, broker = OnePartition(), Remembering()
-    broker.breaks_at = 2
-    with it.fetching_from(broker, broker) as fetcher:
-        fetcher.step()
-        with pytest.raises(BrokerUnavailableError) as lost:
-            fetcher.step()
-        fetcher.lose_connection(str(lost.value))
-        fetcher.add(it.returned)
-        for _ in range(2):
-            fetcher.step()
-        assert it.read() == [0, 1]
-    assert broker.said[1:] == [Said(55, 1, {3: 1}, []), Said(0, 0, {3: 1}, []), Said(55, 1, {3: 2}, [])]
 
 
 def test_a_full_request_that_is_refused_as_well_is_an_error() -> None:
