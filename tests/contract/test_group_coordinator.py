@@ -457,10 +457,6 @@ def deleted(target: Target) -> int:
     return int(result["error_code"])
 
 
-def test_an_unknown_group_cannot_be_deleted(coordinator: Target) -> None:
-    assert deleted(coordinator) == NOT_FOUND
-
-
 def test_a_group_with_members_cannot_be_deleted(coordinator: Target) -> None:
     first = coordinator.member()
     first.joined()

@@ -286,46 +286,44 @@ def test_a_node_known_as_deleted_is_not_read_if_believed(
     assert again.data == b"again"
 
 
-def test_brokers_are_read_again_only_where_they_may_be_others(deadline: Deadline) -> None:
-    server = FakeZooKeeper()
-    session = server.session()
+BROKER = b'{"host":"h","port":9092,"version":1,"jmx_port":-1,"timestamp":"1"}'
+
+
+def test_brokers_are_read_again_only_where_they_may_be_others(fake: FakeZooKeeper, deadline: Deadline) -> None:
+    session = fake.session()
     session.open(deadline)
     directory = BrokerDirectory(session)
-    node = b'{"host":"h","port":9092,"version":1,"jmx_port":-1,"timestamp":"1"}'
-    server.put(paths.broker(1), node)
+    fake.put(paths.broker(1), BROKER)
 
     def seen() -> tuple[list[str], int]:
-        server.operations.clear()
+        fake.operations.clear()
         found = [f"{broker.broker_id} at {broker.endpoints[0].host}" for broker in directory.brokers(deadline)]
-        return found, sum(server.operations.values())
+        return found, sum(fake.operations.values())
 
     assert seen() == (["1 at h"], 2)
     assert seen() == (["1 at h"], 0)
-    server.put(paths.broker(2), node)
+    fake.put(paths.broker(2), BROKER)
     assert seen() == (["1 at h", "2 at h"], 3)
-    server.remove(paths.broker(1))
-    server.put(paths.broker(1), node.replace(b'"h"', b'"elsewhere"'))
+    fake.remove(paths.broker(1))
+    fake.put(paths.broker(1), BROKER.replace(b'"h"', b'"elsewhere"'))
     assert seen() == (["1 at elsewhere", "2 at h"], 3)
     session.suspend()  # which takes the watches with it
-    server.remove(paths.broker(2))
+    fake.remove(paths.broker(2))
     session.resume()
     assert seen() == (["1 at elsewhere"], 2)
 
 
 def test_brokers_that_change_while_they_are_read_are_read_again(
-    deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+    fake: FakeZooKeeper, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = FakeZooKeeper()
-    session = server.session()
+    session = fake.session()
     session.open(deadline)
-    node = b'{"host":"h","port":9092,"version":1,"jmx_port":-1,"timestamp":"1"}'
-    server.put(paths.broker(1), node)
-    directory = BrokerDirectory(session)
-    read = session.read
+    directory, read = BrokerDirectory(session), session.read
+    fake.put(paths.broker(1), BROKER)
 
     def slow(*arguments: Any, **options: Any) -> Any:
         found = read(*arguments, **options)
-        server.put(paths.broker(2), node)
+        fake.put(paths.broker(2), BROKER)
         return found
 
     with monkeypatch.context() as patch:
