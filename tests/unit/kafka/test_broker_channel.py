@@ -513,19 +513,6 @@ def test_a_refused_connection(make: Make) -> None:
         make(Endpoint(7, "127.0.0.1", port)).connect(soon())
 
 
-def test_nothing_works_before_connecting(make: Make) -> None:
-    channel = make(Endpoint(7, "127.0.0.1", 1))
-    calls: list[Callable[[], object]] = [
-        lambda: channel.metadata(["t"], soon()),
-        lambda: channel.list_offsets({T3: -1}, soon()),
-        lambda: channel.send_fetch(FETCH, soon()),
-        lambda: channel.receive_fetch(1, soon()),
-    ]
-    for call in calls:
-        with pytest.raises(BrokerUnavailableError, match="not connected"):
-            call()
-
-
 def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         refused = gone.getsockname()
