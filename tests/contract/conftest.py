@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -30,6 +32,7 @@ def zookeeper_server() -> Iterator[str]:
         server.stop()
 
 
+@contextmanager
 def _real_coordinator(zookeeper: str, version: str, **properties: object) -> Iterator[Target]:
     connect = f"{zookeeper}/groups-on-{version}{'-'.join(properties)}"
     # one partition of offsets, or that of another group may still be loaded when the warm-up's is
@@ -50,33 +53,8 @@ def _real_coordinator(zookeeper: str, version: str, **properties: object) -> Ite
         yield target
 
 
-@pytest.fixture(scope="session")
-def coordinator_391(zookeeper_server: str) -> Iterator[Target]:
-    """A real broker of 3.9.1."""
-    yield from _real_coordinator(zookeeper_server, "3.9.1")
-
-
-@pytest.fixture(scope="session")
-def coordinator_111(zookeeper_server: str) -> Iterator[Target]:
-    """A real broker of 1.1.1."""
-    yield from _real_coordinator(zookeeper_server, "1.1.1")
-
-
-@pytest.fixture(scope="session")
-def forgetful_391(zookeeper_server: str) -> Iterator[Target]:
-    """One of 3.9.1 that looks for old offsets all the time. For nothing else: it also forgets any group that is empty
-    and has no offsets, such as that of a member which was only given an id.
-    """
-    yield from _real_coordinator(zookeeper_server, "3.9.1", offsets_retention_check_interval_ms=200)
-
-
-@pytest.fixture(scope="session")
-def forgetful_111(zookeeper_server: str) -> Iterator[Target]:
-    """One of 1.1.1 that looks for old offsets all the time."""
-    yield from _real_coordinator(zookeeper_server, "1.1.1", offsets_retention_check_interval_ms=200)
-
-
-def _fake_coordinator(version: str, retention_check: float = 600.0) -> Iterator[Target]:
+@contextmanager
+def _fake_coordinator(version: str, retention_check: float) -> Iterator[Target]:
     with FakeCluster(
         version=version, min_session_timeout=0.1, max_session_timeout=300.0, offsets_retention_check=retention_check
     ) as cluster:
@@ -86,27 +64,25 @@ def _fake_coordinator(version: str, retention_check: float = 600.0) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def fake_coordinator_39() -> Iterator[Target]:
-    """The one in memory, as 3.9."""
-    yield from _fake_coordinator("3.9")
+def started(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Target]]:
+    """Starts a coordinator when it is first asked for by its name: ``fake-3.9``, or ``3.9.1`` for a real broker.
 
+    After ``forgetful-`` it looks for old offsets all the time. So it also forgets any group that is empty and has no
+    offsets, such as that of a member which was only given an id.
+    """
+    with ExitStack() as stack:
 
-@pytest.fixture(scope="session")
-def fake_coordinator_11() -> Iterator[Target]:
-    """The one in memory, as 1.1."""
-    yield from _fake_coordinator("1.1")
+        @cache
+        def start(name: str) -> Target:
+            kind, _, version = name.rpartition("-")
+            forgetful = kind.startswith("forgetful")
+            if kind.endswith("fake"):
+                return stack.enter_context(_fake_coordinator(version, 0.2 if forgetful else 600.0))
+            often = {"offsets_retention_check_interval_ms": 200} if forgetful else {}
+            zookeeper = request.getfixturevalue("zookeeper_server")
+            return stack.enter_context(_real_coordinator(zookeeper, version, **often))
 
-
-@pytest.fixture(scope="session")
-def forgetful_fake_39() -> Iterator[Target]:
-    """One in memory, as 3.9, that soon forgets groups that are empty and have no offsets."""
-    yield from _fake_coordinator("3.9", retention_check=0.2)
-
-
-@pytest.fixture(scope="session")
-def forgetful_fake_11() -> Iterator[Target]:
-    """One in memory, as 1.1, that soon forgets groups that are empty and have no offsets."""
-    yield from _fake_coordinator("1.1", retention_check=0.2)
+        yield start
 
 
 _REAL = [pytest.mark.cluster, pytest.mark.java]
@@ -114,32 +90,32 @@ _REAL = [pytest.mark.cluster, pytest.mark.java]
 
 @pytest.fixture(
     params=[
-        pytest.param(("fake_coordinator_39", NEWEST), id="fake-3.9-newest"),
-        pytest.param(("fake_coordinator_39", PLAIN), id="fake-3.9-plain"),
-        pytest.param(("fake_coordinator_11", OLD), id="fake-1.1"),
-        pytest.param(("coordinator_391", NEWEST), id="real-3.9.1-newest", marks=_REAL),
-        pytest.param(("coordinator_391", PLAIN), id="real-3.9.1-plain", marks=_REAL),
-        pytest.param(("coordinator_111", OLD), id="real-1.1.1", marks=_REAL),
+        pytest.param(("fake-3.9", NEWEST), id="fake-3.9-newest"),
+        pytest.param(("fake-3.9", PLAIN), id="fake-3.9-plain"),
+        pytest.param(("fake-1.1", OLD), id="fake-1.1"),
+        pytest.param(("3.9.1", NEWEST), id="real-3.9.1-newest", marks=_REAL),
+        pytest.param(("3.9.1", PLAIN), id="real-3.9.1-plain", marks=_REAL),
+        pytest.param(("1.1.1", OLD), id="real-1.1.1", marks=_REAL),
     ]
 )
-def coordinator(request: pytest.FixtureRequest) -> Iterator[Target]:
+def coordinator(request: pytest.FixtureRequest, started: Callable[[str], Target]) -> Iterator[Target]:
     """A coordinator, with a group of the test's own."""
     name, versions = request.param
-    target = replace(request.getfixturevalue(name), versions=versions).fresh()
+    target = replace(started(name), versions=versions).fresh()
     yield target
     target.close()
 
 
 @pytest.fixture(
     params=[
-        "forgetful_fake_39",
-        "forgetful_fake_11",
-        pytest.param("forgetful_391", marks=_REAL),
-        pytest.param("forgetful_111", marks=_REAL),
+        "forgetful-fake-3.9",
+        "forgetful-fake-1.1",
+        pytest.param("forgetful-3.9.1", marks=_REAL),
+        pytest.param("forgetful-1.1.1", marks=_REAL),
     ]
 )
-def forgetful(request: pytest.FixtureRequest) -> Iterator[Target]:
+def forgetful(request: pytest.FixtureRequest, started: Callable[[str], Target]) -> Iterator[Target]:
     """A coordinator that soon forgets what it need not keep, with a group of the test's own."""
-    target = replace(request.getfixturevalue(request.param), versions=OLD).fresh()
+    target = replace(started(request.param), versions=OLD).fresh()
     yield target
     target.close()

@@ -4,8 +4,9 @@ member without a connector, to bring a group into any state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
@@ -49,28 +50,28 @@ class Place:
 
     # ---- topics
 
-    def topic(self, partitions: int, name: str = "") -> str:
-        name = name or unique("topic")
+    @contextmanager
+    def _admin(self) -> Iterator[Any]:
+        """What makes topics: the fake itself, or an administrator of the real cluster."""
         if self.fake is not None:
-            self.fake.create_topic(name, partitions)
+            yield self.fake
         else:
             with Admin(self._connect) as admin:
-                admin.create_topic(name, partitions)
+                yield admin
+
+    def topic(self, partitions: int, name: str = "") -> str:
+        name = name or unique("topic")
+        with self._admin() as admin:
+            admin.create_topic(name, partitions)
         return name
 
     def add_partitions(self, topic: str, total: int) -> None:
-        if self.fake is not None:
-            self.fake.add_partitions(topic, total)
-        else:
-            with Admin(self._connect) as admin:
-                admin.add_partitions(topic, total)
+        with self._admin() as admin:
+            admin.add_partitions(topic, total)
 
     def delete_topic(self, topic: str) -> None:
-        if self.fake is not None:
-            self.fake.delete_topic(topic)
-        else:
-            with Admin(self._connect) as admin:
-                admin.delete_topic(topic)
+        with self._admin() as admin:
+            admin.delete_topic(topic)
 
     def produce(self, topic: str, count: int, partitions: int) -> None:
         values = [b"%d" % number for number in range(count)]
@@ -122,13 +123,6 @@ class Place:
 
         eventually(reached, 10, f"a group that is {state}, with {members} members")
 
-    def kick(self, client_id: str) -> None:
-        """Somebody else says that this member leaves: it is out, and does not know it."""
-        (member,) = [one for one in self.described().members if one.client_id == client_id]
-        channel = self.channel()
-        channel.leave(Membership(self.group, member_id=member.member_id), Deadline(scaled(10)))
-        channel.close()
-
     def close(self) -> None:
         for connector in self._connectors:
             connector.shutdown()
@@ -172,9 +166,6 @@ class RawMember:
                 self.who, protocol=protocol, assignments=assignments or {}, deadline=Deadline(scaled(30))
             )
         )
-
-    def heartbeat(self) -> None:
-        self._channel.heartbeat(self.who, Deadline(scaled(10)))
 
     def close(self) -> None:
         self._channel.close()

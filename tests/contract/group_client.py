@@ -182,6 +182,32 @@ class Target:
         assert len({answer["generation_id"] for answer in joined}) == 1
         assert self.state() == "Stable"
 
+    def alone(self, **options: Any) -> ClientMember:
+        """Return the only member of a stable group, in its first generation."""
+        member = self.member(**options)
+        self.stable(member)
+        return member
+
+    def pair(self, **options: Any) -> tuple[ClientMember, ClientMember]:
+        """Return both members of a stable group, in its second generation. The options are those of the second."""
+        first, second = self.alone(), self.member(**options)
+        self.stable(first, second)
+        return first, second
+
+    def rebalancing(self, **options: Any) -> tuple[ClientMember, ClientMember, Pending]:
+        """Return the member of a group, a second one that wants to join it, and the answer to its join, to come."""
+        first, second = self.alone(), self.member(**options)
+        waiting = second.joins()
+        self.until("PreparingRebalance")
+        return first, second, waiting
+
+    def undecided(self) -> tuple[ClientMember, ClientMember]:
+        """Return both members of a second generation, to which the first one, its leader, has assigned nothing yet."""
+        first, second, waiting = self.rebalancing()
+        first.joined()
+        second.has_joined(waiting)
+        return first, second
+
     def described(self) -> Body:
         """Return the group in the answer to DescribeGroups."""
         (group,) = self.ask("DescribeGroups", {"groups": [self.group]})["groups"]

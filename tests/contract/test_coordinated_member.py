@@ -4,10 +4,7 @@ and 1.1.1.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from collections.abc import Iterator
 from threading import enumerate as threads
 from time import monotonic
 from typing import Any
@@ -18,15 +15,11 @@ from tests.cluster.in_process import Reader
 from tests.contract.coordinated import DEFAULTS, Place
 from tests.internals import member_of
 from tests.timing import eventually, scaled
-from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
-from zkconsumer.deadline import Deadline
+from zkconsumer import Whitelist, ZookeeperConsumerConnector
 from zkconsumer.errors import (
     BrokerUnavailableError,
-    ConnectorClosedException,
     ConsumerRebalanceFailedException,
-    ConsumerTimeoutException,
     InconsistentGroupProtocolError,
-    OffsetCommitError,
     RebalanceInProgressError,
 )
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
@@ -51,7 +44,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
             yield made
             made.close()
     else:
-        target = request.getfixturevalue(f"coordinator_{kind.replace('.', '')}")
+        target = request.getfixturevalue("started")(kind)
         connect = f"{request.getfixturevalue('zookeeper_server')}/groups-on-{kind}"
         made = Place(*target.address, modern=kind == "3.9.1", fake=None, connect=connect)
         yield made
@@ -105,31 +98,6 @@ def test_members_come_and_go_and_nothing_is_lost_or_repeated(place: Place, strat
     assert sorted(consumed(three)) == [(p, 300) for p in range(4)]
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_partition_moves_only_after_its_message_in_hand(place: Place, strategy: str) -> None:
-    topic = place.topic(2)
-    place.produce(topic, 20, 2)
-    first = place.connector(partition_assignment_strategy=strategy, rebalance_drain_timeout_ms=20_000)
-    holding = [Reader(s, hold_at=3) for s in first.create_message_streams({topic: 2})[topic]]
-    eventually(lambda: [len(reader.got) for reader in holding] == [4, 4], 10, "both messages in hand")
-    second = place.connector(partition_assignment_strategy=strategy)
-    taking: list[Reader] = []
-    starting = Thread(target=lambda: taking.append(read(second, topic)))
-    starting.start()
-    eventually(lambda: sum(position.revoked for position in _positions_held(holding)) > 0, 10, "the drain")
-    assert owned(second) == [0]
-    for reader in holding:
-        reader.go_on()
-    starting.join(scaled(20))
-    shared(2, first, second)
-    eventually(lambda: len(set(consumed(*holding, *taking))) == 20, 10, "all messages")
-    assert len(consumed(*holding, *taking)) == 20
-
-
-def _positions_held(readers: list[Reader]) -> list[Any]:
-    return [chunk.position for reader in readers if (chunk := reader.stream.queue.taken) is not None]
-
-
 def test_what_stays_flows_on_under_the_cooperative_protocol(place: Place) -> None:
     topic = place.topic(4)
     place.produce(topic, 40, 4)
@@ -165,56 +133,6 @@ def test_after_a_clean_leave_the_others_have_everything_at_once(place: Place) ->
     assert max(took) < scaled(2.5)  # the session would have lasted 45 s, a heartbeat of the Java consumer's 3 s
 
 
-# ---- leaving, in each state of the group
-
-
-def test_leaving_a_stable_group_is_told_to_the_others_at_once(place: Place) -> None:
-    topic = place.topic(2)
-    raw = place.raw()
-    ours = place.connector()
-    starting = Thread(target=read, args=(ours, topic))
-    assert raw.joins([topic]).result(scaled(10)).is_leader
-    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
-    starting.start()
-    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
-    joined = raw.joins([topic]).result(scaled(10))
-    assert len(joined.members) == 2
-    raw.syncs({}).result(scaled(10))
-    starting.join(scaled(10))
-    place.await_state("Stable", 2)
-    began = monotonic()
-    ours.shutdown()
-    with pytest.raises(RebalanceInProgressError):
-        raw.heartbeat()
-    assert monotonic() - began < scaled(1.5)
-    assert len(raw.joins([topic]).result(scaled(10)).members) == 1
-
-
-def _name(connector: ZookeeperConsumerConnector) -> str:
-    return str(member_of(connector).coordination.group.generation.who.member_id)
-
-
-def test_leaving_before_the_assignment_is_told_at_once(place: Place) -> None:
-    topic = place.topic(2)
-    raw, ours = place.raw(), place.connector()
-    starting, failures = _starting(ours, topic)
-    raw.joins([topic]).result(scaled(10))
-    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
-    starting.start()
-    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
-    raw.joins([topic]).result(scaled(10))
-    place.await_state("CompletingRebalance", 2)  # for the leader gives no assignment
-    eventually(lambda: _name(ours), 10, "the answer to our join, before which 1.1 lets nobody leave")
-    began = monotonic()
-    ours.shutdown()
-    assert monotonic() - began < scaled(2)
-    starting.join(scaled(10))
-    assert isinstance(failures[0], ConnectorClosedException)
-    with pytest.raises(RebalanceInProgressError):
-        raw.heartbeat()
-    assert len(raw.joins([topic]).result(scaled(10)).members) == 1
-
-
 def test_a_leader_that_leaves_undecided_holds_up_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave between the answer to the join and the own SyncGroup, for which another member waits meanwhile."""
     topic = place.topic(2)
@@ -241,39 +159,6 @@ def _hear_nothing(channel: GroupChannel, closed: list[GroupChannel]) -> TopicsSe
     """Wait as for an answer that never comes, until the connection is closed."""
     eventually(lambda: channel in closed, 60, "the end of a request that nobody answers")
     raise BrokerUnavailableError("closed")
-
-
-def test_leaving_during_a_join_completes_it_without_us(place: Place) -> None:
-    topic = place.topic(2)
-    raw, other, ours = place.raw(), place.raw(), place.connector()
-    raw.joins([topic]).result(scaled(10))
-    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
-    starting, failures = _starting(ours, topic)
-    starting.start()
-    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
-    waiting = other.joins([topic])
-    if place.modern:  # before 2.2 nobody knows his name until the group is complete, so there is nothing to leave with
-        eventually(lambda: len(place.described().members) == 3, 10, "the other's join")
-    began = monotonic()
-    ours.shutdown()
-    assert monotonic() - began < scaled(2)
-    starting.join(scaled(10))
-    assert isinstance(failures[0], ConnectorClosedException)
-    if place.modern:
-        joined = raw.joins([topic])
-        assert {len(joined.result(scaled(10)).members), len(waiting.result(scaled(10)).members)} == {0, 2}
-
-
-def _starting(connector: ZookeeperConsumerConnector, topic: str) -> tuple[Thread, list[Exception]]:
-    failures: list[Exception] = []
-
-    def start() -> None:
-        try:
-            connector.create_message_streams({topic: 1})
-        except Exception as e:
-            failures.append(e)
-
-    return Thread(target=start), failures
 
 
 # ---- the other causes of a rebalance
@@ -339,100 +224,6 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(place: Place) -> None:
 # ---- losing the membership
 
 
-def test_a_removed_member_hands_out_nothing_and_joins_again(place: Place) -> None:
-    topic = place.topic(2)
-    place.produce(topic, 20, 2)
-    connector = place.connector(client_id="thrown-out")
-    reader = read(connector, topic)
-    reader.wait_for(20)
-    eventually(lambda: all(connector.committed(tp) == 10 for tp in connector.assignment()), 10, "the commit")
-    before = connector.state.rebalances
-    place.kick("thrown-out")
-    eventually(lambda: connector.state.rebalances > before and owned(connector) == [2], 10, "the membership")
-    place.produce(topic, 20, 2)
-    reader.wait_for(40)
-    assert len(set(consumed(reader))) == len(consumed(reader)) == 40
-
-
-def test_a_commit_of_who_is_out_is_refused(place: Place) -> None:
-    topic = place.topic(1)
-    place.produce(topic, 2, 1)
-    seldom = {"session_timeout_ms": 30_000, "heartbeat_interval_ms": 29_000}
-    connector = place.connector(client_id="thrown-out", auto_commit_enable=False, **seldom)
-    stream = connector.create_message_streams({topic: 1})[topic][0]
-    stream.get(scaled(10))
-    connector.commit_offsets()
-    stream.get(scaled(10))
-    place.kick("thrown-out")
-    raw = place.raw()
-    raw.joins([topic]).result(scaled(10))
-    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
-    with pytest.raises(OffsetCommitError, match="UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION"):
-        connector.commit_offsets(timeout=scaled(5))
-    eventually(lambda: owned(connector) == [0], 10, "the loss of the partition")
-    channel = place.channel()
-    tp = TopicPartition(topic, 0)
-    assert channel.offsets(place.group, [tp], Deadline(scaled(10)))[tp].offset == 1
-    channel.close()
-
-
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_late_commit_does_not_set_back_a_new_owner(
-    place: Place, strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next try was in the next generation, in which the coordinator takes any partition from any member."""
-    topic = place.topic(2)
-    place.produce(topic, 20, 2)
-    settings = {"partition_assignment_strategy": strategy, "auto_commit_enable": False, "session_timeout_ms": 30_000}
-    first = place.connector(rebalance_drain_timeout_ms=200, offsets_channel_socket_timeout_ms=5000, **settings)
-    for stream in first.create_message_streams({topic: 2})[topic]:
-        assert [stream.get(scaled(10)).offset for _ in range(3)] == [0, 1, 2]
-    under_way, may_go_on, commit = Event(), Event(), GroupChannel.commit
-
-    def late(channel: GroupChannel, *arguments: Any) -> Mapping[TopicPartition, int]:
-        if not under_way.is_set():
-            under_way.set()
-            assert may_go_on.wait(scaled(60))
-        return commit(channel, *arguments)
-
-    monkeypatch.setattr(GroupChannel, "commit", late)
-    with ThreadPoolExecutor(1) as pool:
-        committing = pool.submit(first.commit_offsets, timeout=scaled(60))
-        assert under_way.wait(scaled(10))
-        second = place.connector(**settings)
-        (stream,) = second.create_message_streams({topic: 1})[topic]
-        assert [stream.get(scaled(30)).offset for _ in range(10)] == list(range(10))
-        second.commit_offsets(timeout=scaled(10))
-        may_go_on.set()
-        with pytest.raises(OffsetCommitError, match="given to another member") as failure:
-            committing.result(scaled(60))
-    shared(2, first, second)
-    (theirs,), (ours,) = second.assignment(), first.assignment()
-    assert str(theirs) in str(failure.value)
-    assert str(ours) not in str(failure.value)
-    channel = place.channel()
-    stored = channel.offsets(place.group, [theirs, ours], Deadline(scaled(10)))
-    assert (stored[theirs].offset, stored[ours].offset) == (10, 2)
-    channel.close()
-
-
-def test_a_shutdown_hurries_a_drain(place: Place) -> None:
-    topic = place.topic(2)
-    place.produce(topic, 20, 2)
-    first = place.connector(partition_assignment_strategy="range", rebalance_drain_timeout_ms=60_000)
-    holding = [Reader(s, hold_at=3) for s in first.create_message_streams({topic: 2})[topic]]
-    eventually(lambda: [len(reader.got) for reader in holding] == [4, 4], 10, "both messages in hand")
-    starting, _ = _starting(place.connector(), topic)
-    starting.start()
-    eventually(lambda: sum(position.revoked for position in _positions_held(holding)) == 2, 10, "the drain")
-    began = monotonic()
-    first.shutdown()
-    assert monotonic() - began < scaled(4)
-    for reader in holding:
-        reader.go_on()
-    starting.join(scaled(20))
-
-
 def test_a_reader_that_stays_away_costs_the_membership(place: Place) -> None:
     topic = place.topic(2)
     place.produce(topic, 20, 2)
@@ -477,46 +268,6 @@ def test_a_reader_that_stays_away_is_noticed_despite_rebalances(place: Place, st
     assert "max.poll.interval.ms" in slow.state.detail
     held.go_on()
     shared(4, slow)
-
-
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_slow_reader_in_time_stays_despite_rebalances(place: Place, strategy: str) -> None:
-    topic = place.topic(4)
-    place.produce(topic, 200, 4)
-    limits = {"max_poll_interval_ms": int(scaled(1000)), "rebalance_drain_timeout_ms": 200}
-    slow = place.connector(partition_assignment_strategy=strategy, **limits)
-    stream = slow.create_message_streams({topic: 1})[topic][0]
-    enough = Event()
-
-    def come_and_go() -> None:
-        while not enough.is_set():
-            other = place.connector(partition_assignment_strategy=strategy)
-            other.create_message_streams({topic: 1})
-            other.shutdown()
-
-    others = Thread(target=come_and_go, name="others", daemon=True)
-    others.start()
-    began = monotonic()
-    while monotonic() < began + scaled(2):
-        with contextlib.suppress(ConsumerTimeoutException):  # between two generations
-            stream.get(0.1)
-        enough.wait(0.3)  # what a slow reader does with it
-        assert slow.state.phase is not Phase.AWAY
-    enough.set()
-    others.join(scaled(20))
-    assert not others.is_alive()
-    assert slow.state.rebalances > 1
-
-
-def test_a_slow_reader_with_nothing_to_read_keeps_the_membership(place: Place) -> None:
-    topic = place.topic(1)
-    connector = place.connector(max_poll_interval_ms=300)
-    stream = connector.create_message_streams({topic: 1})[topic][0]
-    began = monotonic()
-    eventually(lambda: monotonic() > began + 1.0, 5, "time to pass")
-    assert connector.state.phase is Phase.OWNING
-    place.produce(topic, 1, 1)
-    assert stream.get(scaled(10)).offset == 0
 
 
 # ---- what does not go together

@@ -188,34 +188,35 @@ def test_without_a_working_compiler_a_wheel_is_pure(sdist: Path, tmp_path: Path)
     }
 
 
+@pytest.fixture
+def refusing_cython(tmp_path: Path) -> dict[str, str]:
+    """Variables of builds with a Cython that does not understand the sources, as a later release of it may."""
+    package = tmp_path / "path" / "Cython"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "Build.py").write_text("def cythonize(*_, **__): raise SyntaxError('not understood')\n")
+    return {"PYTHONPATH": str(package.parent)}
+
+
 @pytest.mark.tier("all")
-@pytest.mark.parametrize("obstacle", ["no compiler", "no Cython"])
+@pytest.mark.parametrize(
+    ("obstacle", "said"),
+    [
+        ("no_compiler", "no C compiler was found"),
+        pytest.param("without_cython", "Cython is not installed", marks=needs_compiler),
+        pytest.param("refusing_cython", "Cython does not accept the sources: not understood", marks=needs_compiler),
+    ],
+)
 def test_what_is_missing_is_in_the_output_of_the_build(
-    source: Path, without_cython: dict[str, str], obstacle: str, tmp_path: Path
+    source: Path, obstacle: str, said: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    environment = {"CC": "/nowhere/cc"} if obstacle == "no compiler" else without_cython
+    """Bug: nothing could be installed beside a Cython that refused the sources."""
+    environment = {"CC": "/nowhere/cc"} if obstacle == "no_compiler" else request.getfixturevalue(obstacle)
 
     wheel, output = built_wheel(source, tmp_path / "wheel", environment)
 
     assert wheel.name.endswith("-py3-none-any.whl")
-    said = "no C compiler was found" if obstacle == "no compiler" else "Cython is not installed"
-    if obstacle == "no compiler" or shutil.which(COMPILER):
-        assert f"zkconsumer: THIS WHEEL IS PURE PYTHON: {said}" in output
-
-
-@pytest.mark.tier("all")
-@needs_compiler
-def test_if_cython_refuses_the_sources_a_wheel_is_pure(source: Path, tmp_path: Path) -> None:
-    """A later release of Cython may do so. Bug: nothing could be installed then."""
-    cython = tmp_path / "path" / "Cython"
-    cython.mkdir(parents=True)
-    (cython / "__init__.py").touch()
-    (cython / "Build.py").write_text("def cythonize(*_, **__): raise SyntaxError('not understood')\n")
-
-    wheel, output = built_wheel(source, tmp_path / "wheel", {"PYTHONPATH": str(cython.parent)})
-
-    assert wheel.name.endswith("-py3-none-any.whl")
-    assert "THIS WHEEL IS PURE PYTHON: Cython does not accept the sources: not understood" in output
+    assert f"zkconsumer: THIS WHEEL IS PURE PYTHON: {said}" in output
 
 
 @pytest.mark.tier("all")

@@ -27,7 +27,7 @@ from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, Commit, KnownOffse
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, NodeEvent, NodeEventKind
 from zkconsumer.zookeeper.requests import NodeFailure, Transaction
-from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
+from zkconsumer.zookeeper.session import Session
 
 OpenSession = Callable[[], Session]
 _numbers = itertools.count(1)
@@ -286,46 +286,44 @@ def test_a_node_known_as_deleted_is_not_read_if_believed(
     assert again.data == b"again"
 
 
-def test_brokers_are_read_again_only_where_they_may_be_others(deadline: Deadline) -> None:
-    server = FakeZooKeeper()
-    session = server.session()
+BROKER = b'{"host":"h","port":9092,"version":1,"jmx_port":-1,"timestamp":"1"}'
+
+
+def test_brokers_are_read_again_only_where_they_may_be_others(fake: FakeZooKeeper, deadline: Deadline) -> None:
+    session = fake.session()
     session.open(deadline)
     directory = BrokerDirectory(session)
-    node = b'{"host":"h","port":9092,"version":1,"jmx_port":-1,"timestamp":"1"}'
-    server.put(paths.broker(1), node)
+    fake.put(paths.broker(1), BROKER)
 
     def seen() -> tuple[list[str], int]:
-        server.operations.clear()
+        fake.operations.clear()
         found = [f"{broker.broker_id} at {broker.endpoints[0].host}" for broker in directory.brokers(deadline)]
-        return found, sum(server.operations.values())
+        return found, sum(fake.operations.values())
 
     assert seen() == (["1 at h"], 2)
     assert seen() == (["1 at h"], 0)
-    server.put(paths.broker(2), node)
+    fake.put(paths.broker(2), BROKER)
     assert seen() == (["1 at h", "2 at h"], 3)
-    server.remove(paths.broker(1))
-    server.put(paths.broker(1), node.replace(b'"h"', b'"elsewhere"'))
+    fake.remove(paths.broker(1))
+    fake.put(paths.broker(1), BROKER.replace(b'"h"', b'"elsewhere"'))
     assert seen() == (["1 at elsewhere", "2 at h"], 3)
     session.suspend()  # which takes the watches with it
-    server.remove(paths.broker(2))
+    fake.remove(paths.broker(2))
     session.resume()
     assert seen() == (["1 at elsewhere"], 2)
 
 
 def test_brokers_that_change_while_they_are_read_are_read_again(
-    deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+    fake: FakeZooKeeper, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = FakeZooKeeper()
-    session = server.session()
+    session = fake.session()
     session.open(deadline)
-    node = b'{"host":"h","port":9092,"version":1,"jmx_port":-1,"timestamp":"1"}'
-    server.put(paths.broker(1), node)
-    directory = BrokerDirectory(session)
-    read = session.read
+    directory, read = BrokerDirectory(session), session.read
+    fake.put(paths.broker(1), BROKER)
 
     def slow(*arguments: Any, **options: Any) -> Any:
         found = read(*arguments, **options)
-        server.put(paths.broker(2), node)
+        fake.put(paths.broker(2), BROKER)
         return found
 
     with monkeypatch.context() as patch:
@@ -347,22 +345,6 @@ def test_children_of_a_node_to_come_are_watched(
     other.create(f"{root}/later/x", b"", deadline)
     assert changed.get(timeout=scaled(5)) == f"{root}/later"
     assert cache.children(f"{root}/later", deadline) == ("x",)
-
-
-def test_the_cache_reads_again_only_what_changed(
-    session: Session, open_session: OpenSession, root: str, deadline: Deadline
-) -> None:
-    other = open_session()
-    changed: SimpleQueue[str] = SimpleQueue()
-    cache = NodeCache(session, changed.put)
-    wanted = [f"{root}/a", f"{root}/b"]
-    session.create(wanted[0], b"0", deadline)
-    assert cache.nodes(wanted, deadline)[wanted[1]] is None
-    other.write(wanted[0], b"1", deadline)
-    assert changed.get(timeout=scaled(5)) == wanted[0]
-    node = cache.nodes(wanted, deadline)[wanted[0]]
-    assert node is not None
-    assert node.data == b"1"
 
 
 def test_ephemeral_nodes_vanish_with_their_session(
@@ -435,57 +417,55 @@ def test_a_claim_takes_the_offender_out_and_does_the_rest(session: Session, grou
     }
 
 
-class CountingSession:
-    """A session that counts the operations in its transactions."""
+@pytest.fixture
+def sizes(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many operations the session's transactions have from now on."""
+    found: list[int] = []
+    transact = session.transact
 
-    def __init__(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sizes: list[int] = []
-        transact = session.transact
+    def counted(build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
+        results = transact(build, deadline)
+        found.append(len(results))
+        return results
 
-        def counted(build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
-            results = transact(build, deadline)
-            self.sizes.append(len(results))
-            return results
-
-        monkeypatch.setattr(session, "transact", counted)
+    monkeypatch.setattr(session, "transact", counted)
+    return found
 
 
 def test_a_claim_refused_for_many_owners_takes_few_requests(
-    session: Session, group: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+    session: Session, group: str, deadline: Deadline, sizes: list[int]
 ) -> None:
     tps = [TopicPartition("t", n) for n in range(90)]
     for tp in tps[::3]:
         session.create(paths.owner(group, tp), b"somebody", deadline)
     for tp in tps[1::3]:
         session.create(paths.offset(group, tp), b"7", deadline)
-    counted = CountingSession(session, monkeypatch)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
     outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT) for tp in tps], deadline)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OWNED} == set(tps[::3])
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps) - set(tps[::3])
-    assert len(counted.sizes) == 3
+    assert len(sizes) == 3
 
     known = {tp: KnownOffset(7, 3) for tp in tps[1::3]}
     commits = [Commit(tp, 8, known.get(tp, ABSENT)) for tp in tps if tp not in tps[::3]]
-    counted.sizes.clear()
+    sizes.clear()
     outcomes = fenced_writes.commit(session, group, commits, deadline)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED} == set(known)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps[2::3])
-    assert len(counted.sizes) == 3
+    assert len(sizes) == 3
 
 
 def test_claims_refused_for_unknown_reasons_cost_a_halving(
-    session: Session, group: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+    session: Session, group: str, deadline: Deadline, sizes: list[int]
 ) -> None:
     """Here their parent may have no children; a right that is missing shows as little."""
     session.ensure([paths.offset_topic(group, "u")], deadline)
     session.create(paths.owner_topic(group, "u"), b"", deadline, ephemeral=True)
     claims = [TopicPartition("ut"[n % 4 == 3], n) for n in range(64)]
-    counted = CountingSession(session, monkeypatch)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
     outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT) for tp in claims], deadline)
     assert outcomes == {tp: Outcome.REFUSED if tp.topic == "u" else Outcome.DONE for tp in claims}
-    assert sum(counted.sizes) < 2 * len(claims) * 7, "each is sent about log n times"
+    assert sum(sizes) < 2 * len(claims) * 7, "each is sent about log n times"
 
 
 def test_a_claim_without_parents_says_so(session: Session, group: str, deadline: Deadline) -> None:
@@ -538,22 +518,3 @@ def test_many_claims_are_split_by_bytes(session: Session, deadline: Deadline) ->
     outcomes = fenced_writes.claim(session, group, claims, deadline)
     assert set(outcomes.values()) == {Outcome.DONE}
     assert len(session.children(paths.owner_topic(group, topic), deadline) or ()) == 1500
-
-
-def test_session_events_arrive_in_order() -> None:
-    events: list[SessionChanged] = []
-    session = FakeZooKeeper().session(events.append)
-    session.open(Deadline(1))
-    first = session.session_id
-    session.suspend()
-    session.resume()
-    session.expire()
-    assert [event.state for event in events] == [
-        SessionState.CONNECTED,
-        SessionState.SUSPENDED,
-        SessionState.CONNECTED,
-        SessionState.SUSPENDED,
-        SessionState.LOST,
-        SessionState.CONNECTED,
-    ]
-    assert session.session_id != first

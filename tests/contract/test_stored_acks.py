@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from random import Random
 
@@ -93,50 +93,6 @@ def test_offset_note_and_owner_are_of_one_transaction(zookeeper: Served) -> None
     two.release(position)
     assert server.offset() == 103
     assert server.note() == FinishedNote(103, (Finished(103, 106, (103, 104)),))
-
-
-def scala(server: Server) -> None:
-    """A Scala member claims with a plain node, writes the offset as it is, and goes."""
-    member = Member(server, balanced=False)
-    owner = paths.owner(GROUP, TP)
-    member.session.create(owner, b"g_scala-0", soon(), ephemeral=True)
-    server.zookeeper.put(OFFSET, b"100")
-    member.session.delete(owner, soon())
-
-
-def former(server: Server) -> None:
-    """A member of the former release owns the partition for a while, and writes nothing."""
-    member = Member(server, balanced=False)
-    member.claim()
-    member.session.delete(paths.owner(GROUP, TP), soon())
-
-
-def recreate(server: Server) -> None:
-    member = Member(server)
-    member.session.delete(OFFSET, soon())
-    server.zookeeper.put(OFFSET, b"100")
-    for _ in range(3):  # versions that were there before
-        server.zookeeper.put(OFFSET, b"100")
-
-
-OTHERS: dict[str, tuple[int, Callable[[Server], None]]] = {
-    "rewinds": (95, lambda server: server.zookeeper.put(OFFSET, b"95")),
-    "forwards": (104, lambda server: server.zookeeper.put(OFFSET, b"104")),
-    "deletes and makes anew": (100, recreate),
-    "scala": (100, scala),
-    "of the former release": (100, former),
-}
-
-
-@pytest.mark.parametrize("who", OTHERS)
-def test_a_foreign_write_costs_repetition_and_no_loss(zookeeper: Served, who: str) -> None:
-    server = Server(zookeeper)
-    noted(server)
-    start, write = OTHERS[who]
-    write(server)
-    (position,) = Member(server).claim()
-    assert position.consumed == start
-    assert read(position, range(start, 110)) == [o for o in range(start, 110) if o != 102], "102 is parked"
 
 
 def test_a_write_under_a_live_owner_is_seen_and_not_overwritten(zookeeper: Served) -> None:

@@ -54,14 +54,10 @@ def data_of(text: str | None) -> bytes | None:
 def check_message(data: dict[str, Any], written: bytes) -> None:
     message = next(message for message in GROUP_MESSAGES if message.name == data["message"])
     version = data["version"]
-    if data["side"] == "request":
-        values = with_bytes(message.request, data["values"])
-        assert message.write(message.request, version, values) == written
-        assert message.read(message.request, version, written) == values
-    else:
-        values = with_bytes(message.response, data["values"])
-        assert message.write(message.response, version, values) == written
-        assert message.read(message.response, version, written) == values
+    fields = message.request if data["side"] == "request" else message.response
+    values = with_bytes(fields, data["values"])
+    assert message.write(fields, version, values) == written
+    assert message.read(fields, version, written) == values
 
 
 def check_subscription(data: dict[str, Any], written: bytes) -> None:

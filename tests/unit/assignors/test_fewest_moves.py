@@ -118,18 +118,6 @@ def shares(assignment: Mapping[TopicPartition, ThreadId]) -> dict[str, str]:
     return {name: " ".join(listed) for name, listed in sorted(found.items())}
 
 
-def test_a_newcomer_takes_only_its_share() -> None:
-    two = fewest_moves({"t": members("a", "b")}, {"t": range(6)}, {})
-    assert shares(two) == {"a": "t0 t1 t2", "b": "t3 t4 t5"}
-    three = fewest_moves({"t": members("a", "b", "c")}, {"t": range(6)}, two)
-    assert shares(three) == {"a": "t0 t1", "b": "t3 t4", "c": "t2 t5"}
-
-
-def test_only_the_partitions_of_a_leaver_move() -> None:
-    three = fewest_moves({"t": members("a", "b", "c")}, {"t": range(6)}, {})
-    assert shares(fewest_moves({"t": members("a", "c")}, {"t": range(6)}, three)) == {"a": "t0 t1 t2", "c": "t3 t4 t5"}
-
-
 def test_topics_with_one_partition_are_spread_over_members() -> None:
     """Range gives them all to the first member."""
     topics = dict.fromkeys("klmn", (0,))

@@ -166,6 +166,14 @@ def test_after_another_strategy_a_plan_begins_from_the_owners() -> None:
     assert not a.needs(seen("ab"), node.plan, 2.0).owners
 
 
+def without_b(**limits: float) -> tuple[Node, Placement]:
+    """A group of a, b and c whose lasting member b left after 5 s, and its planner a."""
+    node, a = Node(), member("a", **limits)
+    node.lead(a, seen("abc", lasting="b"))
+    node.lead(a, seen("ac"), 5.0)
+    return node, a
+
+
 class TestReservations:
     """Members with a group.instance.id that have left."""
 
@@ -184,9 +192,7 @@ class TestReservations:
         assert node.writes == 3
 
     def test_after_the_grace_time_others_take_over(self) -> None:
-        node, a = Node(), member("a")
-        node.lead(a, seen("abc", lasting="b"))
-        node.lead(a, seen("ac"), 5.0)
+        node, a = without_b()
         first = node.plan
         assert not node.lead(a, seen("ac"), 64.9).write
         ended = node.lead(a, seen("ac"), 65.0)
@@ -197,9 +203,7 @@ class TestReservations:
         assert not node.lead(a, seen("ac"), 66.0).write
 
     def test_a_member_that_returns_late_is_a_newcomer(self) -> None:
-        node, a = Node(), member("a")
-        node.lead(a, seen("abc", lasting="b"))
-        node.lead(a, seen("ac"), 5.0)
+        node, a = without_b()
         node.lead(a, seen("ac"), 100.0)
         before = node.plan
         node.lead(a, seen("acb", lasting="b"), 101.0)
@@ -207,9 +211,7 @@ class TestReservations:
         assert moved(before, node.plan) == 4
 
     def test_another_planner_begins_to_count_anew(self) -> None:
-        node, a, c = Node(), member("a"), member("c")
-        node.lead(a, seen("abc", lasting="b"))
-        node.lead(a, seen("ac"), 5.0)
+        (node, _), c = without_b(), member("c")
         c.decide(seen("ac"), node.plan, 5.0)
         taken_over = node.lead(c, seen("c"), 50.0)
         assert taken_over.again_at == 50.0 + GRACE
@@ -226,25 +228,19 @@ class TestReservations:
         assert moved(first, node.plan) == 0
 
     def test_newcomers_take_from_reserved_partitions_too(self) -> None:
-        node, a = Node(), member("a")
-        node.lead(a, seen("abc", lasting="b"))
-        node.lead(a, seen("ac"), 5.0)
+        node, a = without_b()
         node.lead(a, seen("acd"), 6.0)
         assert shares(node.plan) == {"a": 3, "b": 3, "c": 3, "d": 3}
 
     def test_an_absent_member_gets_no_new_partition(self) -> None:
-        node, a = Node(), member("a")
-        node.lead(a, seen("abc", lasting="b"))
-        node.lead(a, seen("ac"), 5.0)
+        node, a = without_b()
         node.lead(a, seen("ac", partitions=15), 6.0)
         assert shares(node.plan) == {"a": 6, "b": 4, "c": 5}
         node.lead(a, seen("acb", partitions=15, lasting="b"), 7.0)
         assert shares(node.plan) == {"a": 5, "b": 5, "c": 5}
 
     def test_without_grace_nothing_is_reserved(self) -> None:
-        node, a = Node(), member("a", grace=0.0)
-        node.lead(a, seen("abc", lasting="b"))
-        node.lead(a, seen("ac"), 5.0)
+        node, _ = without_b(grace=0.0)
         assert shares(node.plan) == {"a": 6, "c": 6}
 
     def test_another_strategy_meanwhile_ends_them(self) -> None:

@@ -1,4 +1,4 @@
-"""RocketMQ's strategies in our groups: threads as clients, racks as machine rooms."""
+"""RocketMQ's strategies in our groups: threads as clients, racks as machine rooms. ``tests/vectors`` has the others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.unit.assignors.groups import group, member, owners, text
 from zkconsumer.assignors import AssignmentError, RangeAssignor, assignor
-from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
+from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor
 from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
-from zkconsumer.assignors.rocketmq import AverageAssignor, AverageByCircleAssignor, MessageQueue, allocate, pop_queues
+from zkconsumer.assignors.rocketmq import AverageAssignor, AverageByCircleAssignor, MessageQueue, allocate
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition
 
@@ -27,35 +27,8 @@ def test_average_is_range() -> None:
     assert AverageAssignor().assign(THREE, EIGHT) == RangeAssignor().assign(THREE, EIGHT)
 
 
-def test_average_by_circle_deals_like_cards() -> None:
-    assert text(owners(AverageByCircleAssignor(), THREE, EIGHT)) == {
-        "g_c1-0": "t-0 t-3 t-6",
-        "g_c2-0": "t-1 t-4 t-7",
-        "g_c3-0": "t-2 t-5",
-    }
-
-
-@pytest.mark.parametrize(
-    ("current", "queues", "clients", "message"),
-    [
-        ("", [], [], "currentCID is empty"),
-        ("c", [], [], "mqAll is null or mqAll empty"),
-        ("c", [MessageQueue("t", "", 0)], [], "cidAll is null or cidAll empty"),
-    ],
-)
-def test_empty_arguments_are_refused_in_rocketmq_s_words(
-    current: str, queues: list[MessageQueue], clients: list[str], message: str
-) -> None:
-    with pytest.raises(AssignmentError, match=message):
-        allocate(AverageAssignor(), current, queues, clients)
-
-
 def test_a_stranger_is_given_nothing() -> None:
     assert allocate(AverageAssignor(), "x", [MessageQueue("t", "", 0)], ["c"]) == []
-
-
-def test_the_hash_is_the_front_of_md5() -> None:
-    assert md5_hash("") == 0xD41D8CD9
 
 
 def test_without_points_on_the_ring_nobody_owns_anything() -> None:
@@ -110,22 +83,3 @@ def test_nearby_refuses_to_guess_a_room() -> None:
         MachineRoomNearbyAssignor().assign(THREE, EIGHT, RACKS)
     with pytest.raises(AssignmentError, match="Machine room is null for mq MessageQueue"):
         MachineRoomNearbyAssignor().assign(THREE, EIGHT)
-
-
-QUEUES = [MessageQueue("t", "b", n) for n in range(4)]
-CLIENTS = ["c0", "c1", "c2", "c3"]
-
-
-@pytest.mark.parametrize(
-    ("extra", "clients", "numbers"),
-    [
-        (-1, CLIENTS, [-1, -1, -1, -1]),
-        (3, CLIENTS, [-1, -1, -1, -1]),
-        (1, CLIENTS, [3, 0]),
-        (2, CLIENTS, [3, 0, 1]),
-        (1, [*CLIENTS, "c4"], [3]),
-        (1, ["x", "y", "z"], []),
-    ],
-)
-def test_pop_shares_queues_with_the_next_clients(extra: int, clients: list[str], numbers: list[int]) -> None:
-    assert [queue.number for queue in pop_queues(AverageAssignor(), "c3", QUEUES, clients, extra)] == numbers

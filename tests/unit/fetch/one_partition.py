@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
-from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched, response
+from tests.unit.kafka.scripted import Peer, Script, ScriptedBroker, fetched, response
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, PartitionFetch
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.partition_fetch import Budget
 from zkconsumer.kafka.broker_schemas import FETCH, LIST_OFFSETS
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
+
+Directory = Callable[[Deadline], Sequence[Endpoint]]
+"""The registered brokers."""
+
+
+def manager_of(settings: FetchSettings, brokers: Directory, **more: Any) -> FetcherManager:
+    """Return a fetcher manager without its thread, whose queues have room."""
+    given: dict[str, Any] = {"resolved": lambda *_: None, "metrics": Metrics(), "budget": QueueBudget(1 << 40)}
+    return FetcherManager("m", settings, brokers, **{**given, **more})
+
+
+@contextmanager
+def closing(manager: FetcherManager) -> Iterator[FetcherManager]:
+    try:
+        yield manager
+    finally:
+        manager.close(Deadline(scaled(10)))
+
 
 Log = Callable[[int, int], bytes | int]
 """(offset, max bytes) -> the records, or an error code."""
@@ -59,7 +79,7 @@ class OnePartition:
     def on_room(self) -> None:
         self.room += 1
 
-    def serve(self, log: Log) -> Callable[[Peer], None]:
+    def serve(self, log: Log) -> Script:
         """Return the script of a broker with this log, for one connection."""
 
         def script(peer: Peer) -> None:
@@ -93,12 +113,26 @@ class OnePartition:
             failures=FailureLog(),
         )
 
+    def flow(self, *, waiting: bool = False) -> PartitionFetch:
+        """Return what a fetcher has of the partition. A ``waiting`` one waits for its start, and is not asked for."""
+        fetch = PartitionFetch(self.position, self.queue)
+        if waiting:
+            self.position.fetched = None
+            fetch.resolving = True
+        return fetch
+
     @contextmanager
     def fetching(self, *logs: Log) -> Iterator[Fetcher]:
         """A fetcher on a broker that serves one connection for each log."""
-        with ScriptedBroker(*map(self.serve, logs)) as broker:
-            fetcher = self.fetcher(broker.endpoint())
-            fetcher.add([PartitionFetch(self.position, self.queue)])
+        with self.fetching_from(*map(self.serve, logs)) as fetcher:
+            yield fetcher
+
+    @contextmanager
+    def fetching_from(self, *scripts: Script, budget: Budget | None = None) -> Iterator[Fetcher]:
+        """A fetcher on a broker that follows one script for each connection."""
+        with ScriptedBroker(*scripts) as broker:
+            fetcher = self.fetcher(broker.endpoint(), budget)
+            fetcher.add([self.flow()])
             try:
                 yield fetcher
             finally:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.fetch.member_stream import add, reading, take
+from tests.unit.fetch.one_partition import manager_of
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
@@ -26,9 +27,7 @@ from zkconsumer.fetch.broker_failures import (
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.kafka import ClusterMetadata
-from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
-from zkconsumer.streams import QueueBudget
 from zkconsumer.testing import FakeCluster, ManualClock
 
 
@@ -168,15 +167,7 @@ def manage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Fetc
         monkeypatch.setattr(Door, "answers", list(answers))
         told: list[Any] = []
         settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, scaled(5), 0, 0.01)
-        manager = FetcherManager(
-            "m",
-            settings,
-            lambda _: [Endpoint(1, "h", 1)],
-            resolved=lambda *_: None,
-            refused=told.append,
-            metrics=Metrics(),
-            budget=QueueBudget(1 << 40),
-        )
+        manager = manager_of(settings, lambda _: [Endpoint(1, "h", 1)], refused=told.append)
         made.append(manager)
         manager.open()
         position = PartitionPosition(TopicPartition("t", 0), ThreadId("m-0"), 0)

@@ -38,24 +38,14 @@ def test_a_broker_that_does_not_cap_is_asked_for_shares() -> None:
     assert {size for _, size in asked} == {MB}, "never more than configured"
 
 
-def test_large_messages_take_turns() -> None:
-    asked, turns = size_request(fetches(*[MB] * 200), 10 * MB, MB, capped=False, most=10 * MB)
-    assert (len(asked), turns) == (10, 20)
-
-
 SIZES = st.lists(st.sampled_from([0, 0, 1000, MB, 20 * MB]), min_size=1, max_size=40)
-
-
-def test_a_small_answer_is_kept_small() -> None:
-    """Bug: no partition was asked for less than 16 kB, so a smaller ``fetch.max.bytes`` had no effect."""
-    asked, turns = size_request(fetches(0, 0, 0), 3000, MB, capped=False, most=3000)
-    assert ([size for _, size in asked], turns) == ([3000], 3)
 
 
 @given(SIZES, st.integers(1, 30 * MB), st.sampled_from([1, 1000, 30 * MB]), st.sampled_from([1000, MB]))
 def test_requests_keep_the_limit_and_partitions_take_turns(
     least: list[int], limit: int, more: int, partition_bytes: int
 ) -> None:
+    """Bug: no partition was asked for less than 16 kB, so a smaller ``fetch.max.bytes`` had no effect."""
     most = min(limit * more, 30 * MB)  # the limit is what is left of it where memory is short
     smallest = min(SMALLEST_SHARE, partition_bytes, most)
     waiting = fetches(*least)
@@ -74,23 +64,23 @@ def test_requests_keep_the_limit_and_partitions_take_turns(
 
 
 @pytest.mark.parametrize(
-    ("turns", "full_for", "wait"),
-    [(1, 0.0, 0.1), (4, 0.0, 0.025), (1, 0.0001, 0.002), (1, 0.04, 0.01), (1, 100.0, 0.1), (4, 100.0, 0.025)],
-)
-def test_a_poll_is_as_long_as_nobody_is_kept_waiting_by_it(turns: int, full_for: float, wait: float) -> None:
-    assert poll_seconds(0.1, turns, full_for) == pytest.approx(wait)
-
-
-@pytest.mark.parametrize(
-    ("max_wait", "turns", "full_for", "wait"),
+    ("quiet", "max_wait", "turns", "full_for", "wait"),
     [
-        (0.1, 1, 0.0, 0.3),
-        (0.05, 1, 0.0, 0.15),
-        (0.2, 1, 0.0, 0.3),
-        (0.5, 1, 0.0, 0.5),
-        (0.1, 4, 0.0, 0.025),
-        (0.1, 1, 0.04, 0.01),
+        (False, 0.1, 1, 0.0, 0.1),
+        (False, 0.1, 4, 0.0, 0.025),
+        (False, 0.1, 1, 0.0001, 0.002),
+        (False, 0.1, 1, 0.04, 0.01),
+        (False, 0.1, 1, 100.0, 0.1),
+        (False, 0.1, 4, 100.0, 0.025),
+        (True, 0.1, 1, 0.0, 0.3),
+        (True, 0.05, 1, 0.0, 0.15),
+        (True, 0.2, 1, 0.0, 0.3),
+        (True, 0.5, 1, 0.0, 0.5),
+        (True, 0.1, 4, 0.0, 0.025),
+        (True, 0.1, 1, 0.04, 0.01),
     ],
 )
-def test_a_quiet_poll_is_longer_but_never_long(max_wait: float, turns: int, full_for: float, wait: float) -> None:
-    assert poll_seconds(max_wait, turns, full_for, quiet=True) == pytest.approx(wait)
+def test_a_poll_keeps_nobody_waiting_and_is_longer_if_quiet(
+    quiet: bool, max_wait: float, turns: int, full_for: float, wait: float
+) -> None:
+    assert poll_seconds(max_wait, turns, full_for, quiet=quiet) == pytest.approx(wait)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.fetch.one_partition import OnePartition
-from tests.unit.kafka.scripted import Peer, ScriptedBroker
+from tests.unit.kafka.scripted import Asked, Peer, ScriptedBroker, response
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -21,10 +20,10 @@ from zkconsumer.errors import BrokerAuthenticationError
 from zkconsumer.fetch import fetcher as fetcher_module
 from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
 from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import StreamQueue
 
-FETCH = 1
 SESSION = 7
 SMALL = Batch().encode(0)[0]
 Answer = tuple[int, bytes] | None
@@ -38,25 +37,18 @@ class Request(NamedTuple):
     named: list[tuple[int, int, int]]
 
 
-def parsed(body: bytes) -> Request:
-    """Return the request of version 11 with that body, for the one topic "t"."""
-    (wait,) = struct.unpack_from(">i", body, 4)
-    (topics,) = struct.unpack_from(">i", body, 25)
-    if not topics:
-        return Request(wait, [])
-    (count,) = struct.unpack_from(">i", body, 32)
-    entries = struct.iter_unpack(">iiqqi", body[36 : 36 + 28 * count])
-    return Request(wait, [(partition, offset, most) for partition, _, offset, _, most in entries])
+def parsed(asked: Asked) -> Request:
+    """Return a fetch request of version 11."""
+    said = asked.values
+    parts = [part for topic in said["topics"] for part in topic["partitions"]]
+    named = [(part["partition"], part["fetch_offset"], part["partition_max_bytes"]) for part in parts]
+    return Request(said["max_wait_ms"], named)
 
 
-def response(answer: Answer) -> bytes:
+def answered(answer: Answer) -> bytes:
     """Return the body of a response of version 11 within the session."""
-    head = struct.pack(">ihi", 0, 0, SESSION)
-    if answer is None:
-        return head + struct.pack(">i", 0)
-    partition, records = answer
-    entry = struct.pack(">ihqqqiii", partition, 0, 100, 100, 0, -1, -1, len(records))
-    return head + struct.pack(">ih", 1, 1) + b"t" + struct.pack(">i", 1) + entry + records
+    topics = [] if answer is None else [("t", [(answer[0], 0, 100, 100, 0, None, -1, answer[1])])]
+    return response(FETCH, 11, 0, 0, SESSION, topics)
 
 
 class Rounds:
@@ -77,10 +69,10 @@ class Rounds:
             peer.versions()
             for number, answer in enumerate(answers):
                 asked = peer.request()
-                assert (asked.api, asked.version) == (FETCH, 11)
-                self.requests.append(parsed(asked.body))
+                assert (asked.api, asked.version) == (FETCH.key, 11)
+                self.requests.append(parsed(asked))
                 before(number)
-                peer.answer(asked.correlation_id, response(answer))
+                peer.answer(asked.correlation_id, answered(answer))
             peer.until_closed()
 
         with ScriptedBroker(script) as broker:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.unit.fetch.one_partition import OnePartition
-from tests.unit.kafka.scripted import Peer, ScriptedBroker, response
+from tests.unit.kafka.scripted import Peer, response
 from tests.unit.kafka.sets import Batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
@@ -149,8 +149,6 @@ class Remembering:
     def __init__(self, *refusals: int) -> None:
         self.said: list[Said] = []
         self.refusals = list(refusals)
-        self.breaks_at = 0
-        """Closes the connection in place of its answer to this request; 0: to none."""
 
     def __call__(self, peer: Peer) -> None:
         peer.versions()
@@ -159,8 +157,6 @@ class Remembering:
             offsets = {p["partition"]: p["fetch_offset"] for topic in told["topics"] for p in topic["partitions"]}
             forgotten = [partition for topic in told["forgotten_topics_data"] for partition in topic["partitions"]]
             self.said.append(Said(told["session_id"], told["session_epoch"], offsets, forgotten))
-            if len(self.said) == self.breaks_at:
-                return
             refusal = self.refusals.pop(0) if self.refusals else 0
             parts = []
             if not refusal and offsets:
@@ -169,27 +165,12 @@ class Remembering:
             peer.answer(asked.correlation_id, response(FETCH, 11, 0, refusal, 0 if refusal else 55, parts))
 
 
-def steps(it: OnePartition, remembering: Remembering, count: int) -> None:
-    with ScriptedBroker(remembering) as broker:
-        fetcher = it.fetcher(broker.endpoint())
-        fetcher.add([PartitionFetch(it.position, it.queue)])
-        try:
-            for _ in range(count):
-                fetcher.step()
-        finally:
-            fetcher.stop()
-
-
-def test_only_what_has_moved_is_said() -> None:
-    it, broker = OnePartition(), Remembering()
-    steps(it, broker, 4)
-    assert broker.said == [
-        Said(0, 0, {3: 0}, []),
-        Said(55, 1, {3: 1}, []),
-        Said(55, 2, {3: 2}, []),
-        Said(55, 3, {}, []),
-    ]
-    assert it.read() == [0, 1]
+def steps(it: OnePartition, remembering: Remembering, count: int) -> list[int]:
+    """Step so many times. Returns the offsets that have come."""
+    with it.fetching_from(remembering) as fetcher:
+        for _ in range(count):
+            fetcher.step()
+        return it.read()
 
 
 def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
@@ -197,18 +178,13 @@ def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
     broker does not repeat in a session what it has told.
     """
     it, broker = OnePartition(), Remembering()
-    with ScriptedBroker(broker) as scripted:
-        fetcher = it.fetcher(scripted.endpoint())
-        fetcher.add([PartitionFetch(it.position, it.queue)])
-        try:
-            for _ in range(3):
-                fetcher.step()
-            it.position.revoked = True
-            moved = PartitionPosition(it.position.tp, it.position.thread, 2)
-            fetcher.add([PartitionFetch(moved, it.queue)])
+    with it.fetching_from(broker) as fetcher:
+        for _ in range(3):
             fetcher.step()
-        finally:
-            fetcher.stop()
+        it.position.revoked = True
+        moved = PartitionPosition(it.position.tp, it.position.thread, 2)
+        fetcher.add([PartitionFetch(moved, it.queue)])
+        fetcher.step()
     assert broker.said[-1] == Said(55, 3, {}, []), "nothing was said of it, and nothing answered"
     assert (moved.log_end, moved.lag) == (2, 0)
 
@@ -216,31 +192,9 @@ def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
 @pytest.mark.parametrize("refusal", [error_codes.FETCH_SESSION_ID_NOT_FOUND, error_codes.INVALID_FETCH_SESSION_EPOCH])
 def test_a_broker_that_has_forgotten_is_told_everything(refusal: int) -> None:
     it, broker = OnePartition(), Remembering(0, 0, refusal)
-    steps(it, broker, 5)
+    assert steps(it, broker, 5) == [0, 1]
     assert broker.said[2:] == [Said(55, 2, {3: 2}, []), Said(0, 0, {3: 2}, []), Said(55, 1, {}, [])]
-    assert it.read() == [0, 1]
     assert it.returned == []
-
-
-def test_on_another_connection_everything_is_said_anew() -> None:
-    """Nobody knows whether the broker has heard what was said last on the one before."""
-    it, broker = OnePartition(), Remembering()
-    broker.breaks_at = 2
-    with ScriptedBroker(broker, broker) as scripted:
-        fetcher = it.fetcher(scripted.endpoint())
-        fetcher.add([PartitionFetch(it.position, it.queue)])
-        try:
-            fetcher.step()
-            with pytest.raises(BrokerUnavailableError) as lost:
-                fetcher.step()
-            fetcher.lose_connection(str(lost.value))
-            fetcher.add(it.returned)
-            for _ in range(2):
-                fetcher.step()
-        finally:
-            fetcher.stop()
-    assert broker.said[1:] == [Said(55, 1, {3: 1}, []), Said(0, 0, {3: 1}, []), Said(55, 1, {3: 2}, [])]
-    assert it.read() == [0, 1]
 
 
 def test_a_full_request_that_is_refused_as_well_is_an_error() -> None:
@@ -261,17 +215,12 @@ def test_reserved_bytes_are_freed_however_a_request_ends() -> None:
         peer.answer(asked.correlation_id, response(FETCH, 11, 0, 0, 55, []))
         peer.request()
 
-    with ScriptedBroker(script) as broker:
-        fetcher = it.fetcher(broker.endpoint(), budget)
-        fetcher.add([PartitionFetch(it.position, it.queue)])
-        try:
+    with it.fetching_from(script, budget=budget) as fetcher:
+        fetcher.step()
+        assert (seen, budget.used) == ([234], 0), "a quarter of what is not kept back"
+        with pytest.raises(BrokerUnavailableError):
             fetcher.step()
-            assert (seen, budget.used) == ([234], 0), "a quarter of what is not kept back"
-            with pytest.raises(BrokerUnavailableError):
-                fetcher.step()
-            assert budget.used == 0
-        finally:
-            fetcher.stop()
+        assert budget.used == 0
 
 
 def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
@@ -288,37 +237,21 @@ def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
         return looks[-1]
 
     it.queue.has_room = looked  # type: ignore[method-assign]
-    with ScriptedBroker(broker) as scripted:
-        fetcher = it.fetcher(scripted.endpoint())
-        fetcher.add([PartitionFetch(it.position, it.queue)])
-        try:
-            fetcher.step()
-        finally:
-            fetcher.stop()
-    assert (looks, it.read()) == ([False, True], [0])
-
-
-def test_the_next_request_is_sent_before_decoding() -> None:
-    it, broker = OnePartition(), Remembering()
-    steps(it, broker, 2)
-    assert len(broker.said) == 2
-    assert it.queue.taken is None, "nobody has read yet"
+    with it.fetching_from(broker) as fetcher:
+        fetcher.step()
+        assert (looks, it.read()) == ([False, True], [0])
 
 
 def test_a_partition_without_room_is_forgotten_and_named_again() -> None:
     it, broker = OnePartition(), Remembering()
     other = OnePartition()
     other.position.tp = TopicPartition("t", 9)
-    with ScriptedBroker(broker) as scripted:
-        fetcher = it.fetcher(scripted.endpoint())
-        fetcher.add([PartitionFetch(it.position, it.queue), PartitionFetch(other.position, other.queue)])
-        try:
-            fetcher.step()
-            other.queue.close()
-            fetcher.step()
-            fetcher.step()
-        finally:
-            fetcher.stop()
+    with it.fetching_from(broker) as fetcher:
+        fetcher.add([other.flow()])
+        fetcher.step()
+        other.queue.close()
+        fetcher.step()
+        fetcher.step()
     assert [(said.epoch, sorted(said.offsets), said.forgotten) for said in broker.said] == [
         (0, [3, 9], []),
         (1, [3], [9]),

@@ -28,13 +28,18 @@ def lookup(cluster: FakeCluster) -> Iterator[MessageLookup]:
     made.close()
 
 
+def add(cluster: FakeCluster, count: int) -> None:
+    """One batch for each of the messages 0, 1, 2 and so on."""
+    for number in range(count):
+        cluster.append("events", 0, [b"%d" % number])
+
+
 def soon() -> Deadline:
     return Deadline(scaled(20))
 
 
 def test_messages_of_one_partition_are_read(cluster: FakeCluster, lookup: MessageLookup) -> None:
-    for number in range(20):
-        cluster.append("events", 0, [b"%d" % number])
+    add(cluster, 20)
     found = lookup.read(WHERE, [17, 3, 4, 3], soon())
     assert {offset: one.record.value for offset, one in found.items()} == {3: b"3", 4: b"4", 17: b"17"}
     assert all(one.offset == one.record.offset and not one.problem for one in found.values())
@@ -49,8 +54,7 @@ def test_reading_stops_at_the_limit_of_bytes(cluster: FakeCluster, lookup: Messa
 
 
 def test_messages_that_are_gone_say_why(cluster: FakeCluster, lookup: MessageLookup) -> None:
-    for number in range(5):
-        cluster.append("events", 0, [b"%d" % number])
+    add(cluster, 5)
     cluster.truncate_before("events", 0, 3)
     found = lookup.read(WHERE, [1, 3, 5, 99], soon())
     assert found[3].record.value == b"3"
@@ -60,8 +64,7 @@ def test_messages_that_are_gone_say_why(cluster: FakeCluster, lookup: MessageLoo
 
 
 def test_corrupt_message_has_a_problem_and_others_come(cluster: FakeCluster, lookup: MessageLookup) -> None:
-    for number in range(3):
-        cluster.append("events", 0, [b"%d" % number])
+    add(cluster, 3)
     cluster.corrupt("events", 0, 1)
     found = lookup.read(WHERE, range(3), soon())
     assert (found[0].record.value, found[2].record.value) == (b"0", b"2")
@@ -75,7 +78,7 @@ def test_large_messages_are_read_and_larger_ones_named(cluster: FakeCluster, loo
 
 
 def test_a_moved_leader_and_a_lost_connection_are_followed(cluster: FakeCluster, lookup: MessageLookup) -> None:
-    cluster.append("events", 0, [b"0"])
+    add(cluster, 1)
     log = present(cluster.log("events", 0))
     assert lookup.read(WHERE, [0], soon())[0].record.value == b"0"
     cluster.move_leader("events", 0, next(one for one, _, _ in cluster.addresses() if one != log.leader))
@@ -90,31 +93,22 @@ def test_partition_without_leader_ends_at_the_deadline(lookup: MessageLookup) ->
 
 
 def test_closed_lookup_reads_nothing(cluster: FakeCluster, lookup: MessageLookup) -> None:
-    cluster.append("events", 0, [b"0"])
+    add(cluster, 1)
     lookup.close()
     with pytest.raises(BrokerUnavailableError):
         lookup.read(WHERE, [0], soon())
 
 
 def test_the_first_message_of_a_range_is_found(cluster: FakeCluster, lookup: MessageLookup) -> None:
-    for number in range(5):
-        cluster.append("events", 0, [b"%d" % number])
+    """Nobody can tell whether the application would have had to see deleted ones. A new leader may know less of the log
+    for some time.
+    """
+    add(cluster, 5)
+    cluster.truncate_before("events", 0, 2)
     assert lookup.first_between(WHERE, 2, 2, soon()) is None
     first = present(lookup.first_between(WHERE, 2, 5, soon()))
     assert (first.offset, first.record.value) == (2, b"2")
-
-
-def test_deleted_offsets_of_a_range_are_not_passed_over(cluster: FakeCluster, lookup: MessageLookup) -> None:
-    """Nobody can tell whether the application would have had to see them."""
-    for number in range(5):
-        cluster.append("events", 0, [b"%d" % number])
-    cluster.truncate_before("events", 0, 3)
-    first = present(lookup.first_between(WHERE, 1, 3, soon()))
-    assert (first.offset, first.problem) == (1, "the log begins at offset 3")
-
-
-def test_offsets_beyond_the_log_are_not_passed_over(cluster: FakeCluster, lookup: MessageLookup) -> None:
-    """A new leader may know less of the log for some time."""
-    cluster.append("events", 0, [b"0"])
-    first = present(lookup.first_between(WHERE, 1, 3, soon()))
-    assert not first.certain
+    deleted = present(lookup.first_between(WHERE, 1, 3, soon()))
+    assert (deleted.offset, deleted.problem) == (1, "the log begins at offset 2")
+    beyond = present(lookup.first_between(WHERE, 5, 7, soon()))
+    assert not beyond.certain

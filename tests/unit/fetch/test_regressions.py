@@ -6,16 +6,14 @@ A test is named for its report and opens with the failure and its cause. ``zkcon
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import enumerate as enumerate_threads
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.fetch.one_partition import OnePartition
+from tests.unit.fetch.one_partition import OnePartition, closing, manager_of
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, response
 from tests.unit.kafka.sets import WHERE, Batch
 from tests.values import present
@@ -23,12 +21,10 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.fetcher_manager import FetcherManager, fetcher_number
-from zkconsumer.fetch.partition_fetch import PartitionFetch
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.broker_schemas import METADATA
-from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
-from zkconsumer.streams import QueueBudget, StreamQueue
+from zkconsumer.streams import StreamQueue
 
 
 def messages(base: int, count: int = 1) -> bytes:
@@ -104,26 +100,6 @@ def test_kafka_832_a_full_queue_holds_up_nobody() -> None:
         assert it.queue.has_room()
 
 
-def test_kafka_1886_and_2241_stop_ends_a_long_poll() -> None:
-    """An interrupt was swallowed, or did not reach a blocking read, and whoever stopped the fetcher hung."""
-    it = OnePartition(max_wait=60.0, socket_timeout=60.0)
-
-    def silent(peer: Peer) -> None:
-        peer.versions()
-        peer.request()
-        it.asked.append((0, 0))
-        peer.until_closed()
-
-    it.serve = lambda _: silent  # type: ignore[method-assign,assignment]
-    with it.fetching(log_of(0)) as fetcher:
-        fetcher.start()
-        eventually(lambda: it.asked, 10, "the fetch request")
-        began = monotonic()
-        fetcher.stop()
-        assert fetcher.join(Deadline(scaled(5)))
-        assert monotonic() - began < scaled(2)
-
-
 def test_kafka_2678_a_lag_is_never_negative() -> None:
     """A position beyond the high watermark that was last heard of gave a lag below nothing."""
     position = PartitionPosition(WHERE, ThreadId("g-0"), 5)
@@ -179,45 +155,12 @@ class Cluster:
             peer.answer(request.correlation_id, response(METADATA, 5, 0, [(7, "h", 1, None)], "id", 7, topics))
 
     def manager(self, **settings: Any) -> FetcherManager:
-        made = OnePartition(backoff=0.05, **settings).settings
-        return FetcherManager(
-            "m",
-            made,
-            lambda _: self.registered,
-            resolved=lambda *_: None,
-            metrics=Metrics(),
-            budget=QueueBudget(1 << 40),
-        )
+        return manager_of(OnePartition(backoff=0.05, **settings).settings, lambda _: self.registered)
 
     def start(self, manager: FetcherManager) -> PartitionPosition:
         position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
         manager.start([(position, StreamQueue(2, lambda: None))])
         return position
-
-
-@contextmanager
-def closing(manager: FetcherManager) -> Iterator[FetcherManager]:
-    try:
-        yield manager
-    finally:
-        manager.close(Deadline(scaled(10)))
-
-
-def test_kafka_256_a_missing_leader_is_looked_for_again() -> None:
-    """A leader that was not registered at that moment left its partitions unfetched for good, though the group
-    counted as rebalanced.
-    """
-    cluster = Cluster()
-    with ScriptedBroker(cluster.serve, cluster.serve, cluster.serve) as broker, closing(cluster.manager()) as manager:
-        other = Endpoint(8, "127.0.0.1", broker.port, 5)
-        cluster.registered = [other]
-        cluster.start(manager)
-        manager.step()
-        assert manager.trouble == "no leader for t-3"
-        cluster.registered = [broker.endpoint()]
-        manager.step()
-        eventually(lambda: "fetch" in cluster.asked, 10, "a fetch")
-        assert manager.trouble == ""
 
 
 def test_kafka_693_a_partition_without_a_leader_is_waited_for() -> None:
@@ -261,34 +204,6 @@ def test_a_silent_broker_delays_the_leaders_of_others_once(monkeypatch: pytest.M
         assert asked == [8, 7, 7]
 
 
-def test_kafka_618_880_914_916_937_no_deadlock_no_stale_fetch() -> None:
-    """Leader finder, fetchers, rebalance and shutdown waited for each other's locks; after a restart partitions that
-    had left were still looked for, and some that were handed over were lost.
-    """
-    cluster = Cluster()
-
-    def silent(peer: Peer) -> None:
-        peer.versions()
-        cluster.asked.append("metadata")
-        peer.until_closed()
-
-    with ScriptedBroker(silent) as broker, closing(cluster.manager(socket_timeout=60.0)) as manager:
-        cluster.registered = [broker.endpoint()]
-        position = cluster.start(manager)
-        manager.open()
-        eventually(lambda: cluster.asked, 10, "a broker that keeps silent on the question for leaders")
-        began = monotonic()
-        position.revoked = True
-        manager.forget()
-        manager.wake()
-        again = cluster.start(manager)
-        assert monotonic() - began < scaled(2), "the group's thread waits for no broker"
-        assert manager.leaderless == {again.tp}
-        manager.close(Deadline(scaled(5)))
-        assert not [thread for thread in enumerate_threads() if "leader-finder" in thread.name]
-        assert monotonic() - began < scaled(3)
-
-
 def test_kafka_1461_a_failed_fetch_is_not_repeated_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """After an error of a fetch there was no pause. Ours asked a broker that closed each connection 900 times a
     second: giving a partition back woke the leader finder out of its pause.
@@ -313,7 +228,9 @@ def test_kafka_1461_a_failed_fetch_is_not_repeated_at_once(caplog: pytest.LogCap
 
 
 def test_kafka_4319_fetchers_end_together() -> None:
-    """They were stopped one after the other, each with its own wait."""
+    """They were stopped one after the other, each with its own wait. KAFKA-1886, KAFKA-2241: an interrupt did not reach
+    a blocking read.
+    """
     cluster = Cluster()
     waiting: list[int] = []
 
@@ -326,24 +243,11 @@ def test_kafka_4319_fetchers_end_together() -> None:
     with ScriptedBroker(lazy) as one, ScriptedBroker(lazy) as two, closing(cluster.manager(max_wait=60.0)) as manager:
         for number, broker in enumerate([one, two]):
             fetcher = present(manager.fetcher_for((number, 0), broker.endpoint()))
-            it = OnePartition()
-            fetcher.add([PartitionFetch(it.position, it.queue)])
+            fetcher.add([OnePartition().flow()])
         eventually(lambda: len(waiting) == 2, 10, "two long polls")
         began = monotonic()
         manager.close(Deadline(scaled(10)))
         assert monotonic() - began < scaled(2)
-
-
-def test_a_broker_at_a_new_address_is_followed() -> None:
-    """KAFKA-474: a broker that came back elsewhere was asked for at its old address."""
-    cluster = Cluster()
-    with closing(cluster.manager()) as manager:
-        old = manager.fetcher_for((7, 0), Endpoint(7, "127.0.0.1", 1, 5))
-        new = manager.fetcher_for((7, 0), Endpoint(7, "127.0.0.1", 2, 5))
-        assert old is not None
-        assert new is not old
-        assert old.join(Deadline(scaled(5)))
-        assert manager.fetcher_for((7, 0), Endpoint(7, "127.0.0.1", 2, 5)) is new
 
 
 def test_without_any_broker_the_reason_is_told() -> None:

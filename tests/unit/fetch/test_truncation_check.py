@@ -20,6 +20,7 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.testing import FakeCluster
 
 REFUSED = 31  # CLUSTER_AUTHORIZATION_FAILED: up to 2.0 only brokers may ask for epochs, where rights are checked
+LATER = 6  # NOT_LEADER_OR_FOLLOWER
 EVERY_TIME = 10**6
 
 
@@ -59,14 +60,25 @@ def test_a_shorter_log_is_never_read_from_its_end(cluster: FakeCluster) -> None:
         assert take(stream, 1) == [(4, "E")]
 
 
-def test_a_shorter_log_without_epochs_is_read_from_its_start(cluster: FakeCluster) -> None:
-    cluster.fail("OffsetForLeaderEpoch", REFUSED, EVERY_TIME)
+@pytest.mark.parametrize(
+    ("refusals", "length", "written", "read"),
+    [
+        ((REFUSED, EVERY_TIME), 2, "CD", [(0, "a"), (1, "b"), (2, "C"), (3, "D")]),
+        ((LATER, 3), 2, "CDEFGH", [(2, "C")]),
+        ((LATER, 0), 0, "ABCDEFGH", list(enumerate("ABCDEFGH"))),
+    ],
+    ids=["without epochs from its start", "once its epochs are told", "nothing is left, as where a disk was lost"],
+)
+def test_a_truncated_log_is_read_from_the_last_common_offset(
+    cluster: FakeCluster, refusals: tuple[int, int], length: int, written: str, read: list[tuple[int, str]]
+) -> None:
     with reading(cluster) as (_, stream):
         take(stream, 6)
+        cluster.fail("OffsetForLeaderEpoch", *refusals)
         with away(cluster):
-            cluster.truncate("t", 0, 2)
-            add(cluster, "CD")
-        assert take(stream, 4) == [(0, "a"), (1, "b"), (2, "C"), (3, "D")]
+            cluster.truncate("t", 0, length)
+            add(cluster, written)
+        assert take(stream, len(read)) == read
 
 
 def test_a_shorter_log_is_read_from_its_start_by_the_next_owner(cluster: FakeCluster) -> None:
@@ -91,16 +103,6 @@ def test_a_new_leader_with_the_same_log_changes_nothing(cluster: FakeCluster, te
         assert take(stream, 2) == [(6, "g"), (7, "h")]
 
 
-def test_an_epoch_that_cannot_be_told_now_is_asked_for_again(cluster: FakeCluster) -> None:
-    with reading(cluster) as (_, stream):
-        take(stream, 6)
-        cluster.fail("OffsetForLeaderEpoch", 6, 3)
-        with away(cluster):
-            cluster.truncate("t", 0, 2)
-            add(cluster, "CDEFGH")
-        assert take(stream, 1) == [(2, "C")]
-
-
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_shorter_old_format_log_is_not_read_from_its_end(*, taken: bool) -> None:
     """It has no epochs, and what was read was not committed: ``largest`` skipped what was written since."""
@@ -121,16 +123,6 @@ def test_a_shorter_old_format_log_is_not_read_from_its_end(*, taken: bool) -> No
         fetcher.step()
         fetcher.step()
         assert it.read() == ([0, 1, 2, 3] if taken else [0, 1, 2, 3, 4, 5, 0, 1, 2, 3])
-
-
-def test_a_log_of_which_nothing_is_left_is_read_from_its_start(cluster: FakeCluster) -> None:
-    """As where the disk of the only replica is lost: its epoch goes on, its offsets begin again."""
-    with reading(cluster) as (_, stream):
-        take(stream, 6)
-        with away(cluster):
-            cluster.truncate("t", 0, 0)
-            add(cluster, "ABCDEFGH")
-        assert take(stream, 8) == list(enumerate("ABCDEFGH"))
 
 
 def test_what_is_queued_is_handed_out_before_going_back(cluster: FakeCluster) -> None:

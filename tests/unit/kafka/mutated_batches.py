@@ -22,7 +22,6 @@ import os
 import struct
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -31,11 +30,10 @@ from random import Random
 from typing import Any
 
 import cramjam  # type: ignore[import-untyped,unused-ignore]
-import google_crc32c
 import pyarrow as pa
 
 from tests.unit.kafka.record_writer import GZIP, LZ4, SNAPPY, ZSTD
-from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
+from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, resealed
 from zkconsumer import data_plane
 from zkconsumer.kafka import CorruptRecordsError, batches
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder
@@ -94,13 +92,6 @@ def _mutated(random: Random, data: bytes, begin: int) -> bytes:
         else:
             changed[at : at + 1] = random.choice(_LONG_NUMBERS)
     return bytes(changed)
-
-
-def resealed(data: bytes) -> bytes:
-    """Return one batch or message with the checksum that fits its content, many times faster than that of ``sets``."""
-    if data[16:17] == b"\2":
-        return data[:17] + int(google_crc32c.value(data[21:])).to_bytes(4, "big") + data[21:]
-    return data[:12] + zlib.crc32(data[16:]).to_bytes(4, "big") + data[16:]
 
 
 def _batch(random: Random, data: bytes) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import google_crc32c
 from hypothesis import strategies as st
 
 from tests.unit.kafka.record_writer import (
@@ -22,7 +23,7 @@ from tests.unit.kafka.record_writer import (
     message_bytes,
     wrapped,
 )
-from tests.unit.kafka.reference import Plain, crc32c
+from tests.unit.kafka.reference import Plain
 from zkconsumer.kafka import batches
 from zkconsumer.kafka.arrow_columns import NAMES, ColumnBuilder
 from zkconsumer.kafka.record_batch import RecordBatch
@@ -101,8 +102,8 @@ class Batch:
 
 def resealed(data: bytes) -> bytes:
     """One batch or message with the checksum that fits its content."""
-    if data[16] == 2:
-        return data[:17] + crc32c(data[21:]).to_bytes(4, "big") + data[21:]
+    if data[16:17] == b"\2":
+        return data[:17] + int(google_crc32c.value(data[21:])).to_bytes(4, "big") + data[21:]
     return data[:12] + zlib.crc32(data[16:]).to_bytes(4, "big") + data[16:]
 
 

@@ -144,14 +144,6 @@ def test_columns_have_the_types_they_claim_even_without_rows() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_transaction_markers_are_no_rows(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    choose(way, monkeypatch)
-    marker = Batch([Written(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], transactional=True, control=True, producer_id=7)
-    written = MessageSet([Batch([Written(value=b"a")], transactional=True, producer_id=7), marker])
-    assert [row[1] for row in rows_of(read_columns(all_batches(written.data), ALL))] == [b"a"]
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_a_timestamp_that_microseconds_cannot_express_is_null(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     choose(way, monkeypatch)
     stamps = [1_500_000_000_000, 2**62, -1, 1_500_000_000_001]

@@ -79,11 +79,6 @@ def test_the_policy_skip_passes_over_a_batch_too_large(read: Read) -> None:
     assert it.queue.skipped == 1
 
 
-@pytest.mark.parametrize("read", [by_message, by_column])
-def test_a_batch_within_the_limit_is_read(read: Read) -> None:
-    assert all_of(read, Filled(largest=5000).stream) == list(range(10))
-
-
 def test_what_is_decompressed_counts_against_the_budget() -> None:
     """Fetchers asked for as much as if the batch in hand took only what was fetched of it."""
     it = Filled(largest=5000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,22 +69,6 @@ def read_back(version: int, request: FetchRequest) -> dict[str, Any]:
     data = encode(version, request, 5, b"me")
     assert len(data) == 4 + int.from_bytes(data[:4], "big")
     return FETCH.read(FETCH.request, version, data[16:])
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_fetch_says_what_its_version_can_say(version: int) -> None:
-    again = read_back(version, REQUEST)
-    assert (again["replica_id"], again["max_wait_ms"], again["min_bytes"]) == (-1, 100, 1)
-    assert again.get("max_bytes") == (1 << 20 if version >= 3 else None)
-    assert again.get("isolation_level") == (1 if version >= 4 else None)
-    assert (again.get("session_id"), again.get("session_epoch")) == ((77, 5) if version >= 7 else (None, None))
-    asked = [
-        (t["topic"], p["partition"], p["fetch_offset"], p["partition_max_bytes"])
-        for t in again["topics"]
-        for p in t["partitions"]
-    ]
-    assert asked == POSITIONS
-    assert again.get("forgotten_topics_data") == ([{"topic": "z", "partitions": [9]}] if version >= 7 else None)
 
 
 def test_the_order_of_positions_is_kept() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 
 from tests.timing import scaled
-from tests.unit.kafka.scripted import RANGES, Asked, Peer, ScriptedBroker
+from tests.unit.kafka.scripted import RANGES, Asked, Peer, Script, ScriptedBroker
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerError,
@@ -22,7 +22,7 @@ from zkconsumer.errors import (
     NotCoordinatorError,
 )
 from zkconsumer.kafka import BrokerChannel
-from zkconsumer.kafka.group_channel import GroupChannel, Membership
+from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.kafka.group_schemas import CONSUMER_GROUP_DESCRIBE, GROUP_MESSAGES, TOOL_MESSAGES
 from zkconsumer.kafka.schema import ApiSchema
 from zkconsumer.model import TopicPartition
@@ -31,6 +31,14 @@ ME = Membership("g", 3, "m-1", "i-1")
 HERE, THERE = TopicPartition("t", 0), TopicPartition("u", 1)
 BY_KEY = {message.key: message for message in TOOL_MESSAGES}
 ALL = {message.key: (0, 99) for message in GROUP_MESSAGES}
+JOINED = {
+    "error_code": 0,
+    "generation_id": 4,
+    "protocol_name": "range",
+    "leader": "m-1",
+    "member_id": "m-1",
+    "members": [],
+}
 FIRST = {message.key: (0, 0) for message in GROUP_MESSAGES if message.key not in (42, 47)} | {8: (0, 2), 9: (0, 1)}
 """As 0.10.0 has them."""
 
@@ -55,6 +63,10 @@ def reply(peer: Peer, asked: Asked, values: Mapping[str, Any]) -> None:
     peer.answer(asked.correlation_id, head + message.write(message.response, asked.version, values))
 
 
+def joins(channel: GroupChannel, deadline: Deadline | None = None) -> Joined:
+    return channel.join(ME, [], session_timeout=1, rebalance_timeout=1, deadline=deadline or soon())
+
+
 @contextmanager
 def coordinator(
     *answers: Mapping[str, Any], ranges: Mapping[int, tuple[int, int]] = ALL
@@ -72,13 +84,15 @@ def coordinator(
             reply(peer, asked, values)
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = made(broker)
-        try:
-            channel.connect(soon())
-            yield channel, asked_
-        finally:
-            channel.close()
+    with connected(script) as channel:
+        yield channel, asked_
+
+
+@contextmanager
+def connected(script: Script, generation: int = 5, socket_timeout: float = 20) -> Iterator[GroupChannel]:
+    with ScriptedBroker(script) as broker, closing(made(broker, generation, socket_timeout)) as channel:
+        channel.connect(soon())
+        yield channel
 
 
 def made(broker: ScriptedBroker, generation: int = 5, socket_timeout: float = 20) -> GroupChannel:
@@ -89,12 +103,12 @@ def made(broker: ScriptedBroker, generation: int = 5, socket_timeout: float = 20
 
 @pytest.mark.parametrize("ranges", [ALL, FIRST], ids=["the newest", "the oldest"])
 def test_members_say_who_they_are_in_every_version(ranges: Mapping[int, tuple[int, int]]) -> None:
-    joined = {"generation_id": 4, "protocol_name": "range", "leader": "m-1", "member_id": "m-1", "members": []}
     ok = {"error_code": 0}
     committed = {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "error_code": 0}]}]}
-    with coordinator(
-        {**ok, **joined}, {**ok, "assignment": b"a"}, ok, committed, {**ok, "members": []}, ranges=ranges
-    ) as (channel, asked):
+    with coordinator(JOINED, {**ok, "assignment": b"a"}, ok, committed, {**ok, "members": []}, ranges=ranges) as (
+        channel,
+        asked,
+    ):
         found = channel.join(
             ME, [("range", b"s")], session_timeout=10, rebalance_timeout=60, deadline=soon(), reason="r"
         )
@@ -124,10 +138,9 @@ def test_members_say_who_they_are_in_every_version(ranges: Mapping[int, tuple[in
 
 
 def test_a_first_join_gets_its_member_id_with_the_error() -> None:
-    refused = {"error_code": 79, "generation_id": -1, "protocol_name": None, "leader": "", "member_id": "m-9"}
-    with coordinator({**refused, "members": []}) as (channel, _):
+    with coordinator({**JOINED, "error_code": 79, "protocol_name": None, "member_id": "m-9"}) as (channel, _):
         with pytest.raises(MemberIdRequiredError) as raised:
-            channel.join(Membership("g"), [], session_timeout=1, rebalance_timeout=1, deadline=soon())
+            joins(channel)
         assert raised.value.member_id == "m-9"
 
 
@@ -136,9 +149,8 @@ def test_the_members_of_a_group_are_its_leader_s_to_know() -> None:
         {"member_id": "m-1", "group_instance_id": None, "metadata": b"a"},
         {"member_id": "m-2", "group_instance_id": "i-2", "metadata": b"b"},
     ]
-    answer = {"error_code": 0, "generation_id": 4, "protocol_name": "range", "leader": "m-2", "member_id": "m-2"}
-    with coordinator({**answer, "members": members, "skip_assignment": True}) as (channel, _):
-        found = channel.join(ME, [], session_timeout=1, rebalance_timeout=1, deadline=soon())
+    with coordinator({**JOINED, "members": members, "skip_assignment": True}) as (channel, _):
+        found = joins(channel)
     assert [tuple(one) for one in found.members] == [("m-1", b"a", None), ("m-2", b"b", "i-2")]
     assert found.skip_assignment
 
@@ -284,11 +296,8 @@ def test_a_broker_that_no_longer_has_our_versions_is_refused() -> None:
             peer.versions({**RANGES, **ALL, 11: (10, 12)})
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = made(broker)
-        with pytest.raises(BrokerError, match="JoinGroup 10 to 12, this client up to 9"):
-            channel.connect(soon())
-        channel.close()
+    with pytest.raises(BrokerError, match="JoinGroup 10 to 12, this client up to 9"), connected(script):
+        pass
 
 
 def test_a_broker_of_0_9_is_not_asked_for_versions() -> None:
@@ -298,11 +307,8 @@ def test_a_broker_of_0_9_is_not_asked_for_versions() -> None:
         reply(peer, asked, {"error_code": 0})
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = made(broker, generation=2)
-        channel.connect(soon())
+    with connected(script, generation=2) as channel:
         channel.heartbeat(ME, soon())
-        channel.close()
 
 
 @contextmanager
@@ -315,13 +321,8 @@ def silent(socket_timeout: float, then: Callable[[Peer, Asked], None]) -> Iterat
         then(peer, peer.request())
         peer.until_closed()
 
-    with ScriptedBroker(script) as broker:
-        channel = made(broker, socket_timeout=socket_timeout)
-        try:
-            channel.connect(soon())
-            yield channel
-        finally:
-            channel.close()
+    with connected(script, socket_timeout=socket_timeout) as channel:
+        yield channel
 
 
 def test_a_join_may_take_longer_than_any_other_answer() -> None:
@@ -329,11 +330,10 @@ def test_a_join_may_take_longer_than_any_other_answer() -> None:
 
     def answer_late(peer: Peer, asked: Asked) -> None:
         late.wait(scaled(1))  # nobody sets it: this is how long the group takes to join
-        joined = {"generation_id": 4, "protocol_name": "range", "leader": "m-2", "member_id": "m-1", "members": []}
-        reply(peer, asked, {"error_code": 0, **joined})
+        reply(peer, asked, JOINED)
 
     with silent(0.4, answer_late) as channel:
-        assert channel.join(ME, [], session_timeout=1, rebalance_timeout=1, deadline=soon()).generation == 4
+        assert joins(channel).generation == 4
 
 
 def test_no_wait_is_endless() -> None:
@@ -342,7 +342,7 @@ def test_no_wait_is_endless() -> None:
         channel.heartbeat(ME, soon())
     late = pytest.raises(BrokerUnavailableError, match="did not answer in time")
     with silent(20, lambda peer, _: peer.until_closed()) as channel, late:
-        channel.join(ME, [], session_timeout=1, rebalance_timeout=1, deadline=Deadline(0.3))
+        joins(channel, Deadline(0.3))
 
 
 def test_closing_wakes_a_member_that_waits_for_the_others() -> None:

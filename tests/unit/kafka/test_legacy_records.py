@@ -104,17 +104,6 @@ def test_sizes_inside_a_wrapper_that_lead_nowhere_do_not_loop() -> None:
                 listed(_wrapper(1, gzip.compress(bytes(inner)), 9, magic), 0, check_crc=False)
 
 
-def test_a_corrupt_message_does_not_take_its_neighbours_with_it() -> None:
-    data = bytearray(MessageSet([Batch(THREE, magic=0)], base=5).data)
-    second = len(data) // 3
-    data[second + 12] ^= 1
-    found = batches(bytes(data), check_crc=True, where=WHERE, fetch_offset=5)
-    assert offsets([next(found)]) == [5]
-    with pytest.raises(CorruptRecordsError, match="t-3 at offset 6") as caught:
-        next(found)
-    assert offsets(listed(bytes(data), caught.value.next_offset)) == [7]
-
-
 @pytest.mark.parametrize("codec", [4, 5, 7])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_codecs_that_the_format_does_not_have(magic: int, codec: int) -> None:

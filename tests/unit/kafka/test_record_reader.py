@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from zkconsumer.data_plane import COMPILED
-from zkconsumer.data_plane.records import MalformedRecordError, Record, RecordReader, crc32c
+from zkconsumer.data_plane.records import MalformedRecordError, Record, RecordReader
 
 LARGEST = 2**63 - 1
 TEN = b"\xff" * 9
@@ -113,15 +113,6 @@ def test_a_count_that_lies_is_found(count: int, complaint: str) -> None:
     assert complaint in failure
 
 
-def test_records_before_the_wanted_offset_are_left_out() -> None:
-    data = batch([b"\0\0" + bytes((n << 1,)) + b"\x01\x02v\0" for n in range(6)], attributes=8)
-    records, failure = read(data, base=100, first=103)
-    assert ([(r.offset, r.timestamp, r.timestamp_type) for r in records], failure) == (
-        [(103, 77, 1), (104, 77, 1), (105, 77, 1)],
-        "",
-    )
-
-
 def test_nothing_is_read_behind_the_bytes_of_a_view() -> None:
     whole = batch([GOOD, b"\0\0\x02\x01\x02v\0"])
     for end in range(61, len(whole)):
@@ -141,17 +132,6 @@ def test_bytes_that_do_not_lie_together_are_refused() -> None:
     for view in (data[::2], data[::-1], data[:400].cast("i")):
         with pytest.raises(BufferError):
             RecordReader(view, 0, 10, 0)
-
-
-def test_a_large_batch_is_read_like_others() -> None:
-    value = bytes(range(256)) * 20_000
-    size = len(value) << 1
-    digits = bytes((size >> shift & 0x7F) | 0x80 for shift in (0, 7, 14)) + bytes((size >> 21,))
-    record = b"\0\0\0\x01" + digits + value + b"\0"
-    length = len(record) << 1
-    content = bytes((length >> shift & 0x7F) | 0x80 for shift in (0, 7, 14)) + bytes((length >> 21,)) + record
-    records, failure = read(batch([], count=1) + content)
-    assert ([record.value for record in records], failure) == ([value], "")
 
 
 def test_the_headers_of_a_record_are_a_list_of_the_callers_own() -> None:
@@ -180,8 +160,3 @@ def test_a_refused_second_call_leaves_a_reader_as_it_is() -> None:
 @pytest.mark.skipif(not COMPILED, reason="the plain class is known to the garbage collector")
 def test_compiled_records_set_no_collection_off() -> None:
     assert not gc.is_tracked(Record(1, 2, 0, None, b"v"))
-
-
-@pytest.mark.parametrize(("data", "expected"), [(b"", 0), (b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA)])
-def test_the_checksum_is_crc32c(data: bytes, expected: int) -> None:
-    assert crc32c(data) == crc32c(memoryview(data)) == crc32c(data, as_any_processor=True) == expected

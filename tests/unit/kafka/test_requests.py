@@ -18,11 +18,6 @@ from zkconsumer.kafka.schema import ApiRequest
 from zkconsumer.model import TopicPartition
 
 
-def test_a_request_on_the_wire() -> None:
-    data = requests.metadata_request(4, ["t"]).encode(5, "me")
-    assert data == struct.pack(">ihhih2sih1s?", len(data) - 4, 3, 4, 5, 2, b"me", 1, 1, b"t", False)
-
-
 def read_back(request: ApiRequest) -> dict[str, Any]:
     body = request.encode(0, "")[14:]
     return request.message.read(request.message.request, request.version, body)

@@ -6,13 +6,11 @@ import pyarrow as pa
 import pytest
 
 from tests.programs import run_python
-from tests.unit.kafka.column_ways import choose
-from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written, read_columns
+from tests.unit.kafka.sets import Batch, MessageSet, Written
 from zkconsumer.data_plane.columns import ColumnMemory, RowScanner
 from zkconsumer.kafka.arrow_columns import NAMES
 from zkconsumer.kafka.column_blocks import FROM_ANYWHERE, NO_END, Block, StrangeBytesError
 from zkconsumer.kafka.constant_columns import constant
-from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.scanned_columns import ScannedRows
 
 RECORD = bytes((14, 0, 0, 0, 1, 2, ord("v"), 0))
@@ -21,13 +19,6 @@ RECORD = bytes((14, 0, 0, 0, 1, 2, ord("v"), 0))
 
 def a_block(data: bytes, total: int = 1, oldest: int = 1000) -> Block:
     return Block(memoryview(data), total, 5, 5 + max(total - 1, 0), oldest, None, FROM_ANYWHERE, NO_END)
-
-
-def test_one_record_is_one_row() -> None:
-    rows = ScannedRows([a_block(RECORD)], NAMES)
-
-    assert rows.row_count == 1
-    assert [rows.column(name).to_pylist()[0] for name in ("key", "value", "offset")] == [None, b"v", 5]
 
 
 @pytest.mark.parametrize(
@@ -98,16 +89,6 @@ def test_too_little_memory_for_the_rows_is_never_overrun(sizes: dict[str, int]) 
     assert not scanner.scan(memoryview(RECORD + SECOND), 2, 5, 6, 0, 0, False, FROM_ANYWHERE, NO_END)
 
 
-def test_enough_memory_is_filled() -> None:
-    room = memory()
-    scanner = RowScanner(room, True, True)
-
-    assert scanner.scan(memoryview(RECORD + SECOND), 2, 5, 6, 1, 0, False, FROM_ANYWHERE, NO_END)
-
-    assert (room.values.tobytes(), room.offsets.tolist(), room.value_ends.tolist()) == (b"vw", [5, 6], [0, 1, 2])
-    assert (scanner.totals(), scanner.nulls()) == ((2, 0, 2), (2, 0, 0))
-
-
 def test_an_unwanted_column_takes_no_memory() -> None:
     rows = ScannedRows([a_block(RECORD)], ["offset"])
 
@@ -153,13 +134,3 @@ print(len(builder.take()[0]), "pandas" in sys.modules)
 def test_columns_do_not_import_pandas() -> None:
     """``pyarrow.scalar`` and ``pyarrow.array`` import it where it is installed, which takes 0.2 s and 40 MB."""
     assert run_python("-c", _NO_PANDAS).stdout == "3 False\n"
-
-
-@pytest.mark.parametrize("kinds", [[False, True], [True, False, True], [True], [False]])
-def test_both_kinds_of_timestamps_stand_in_one_column(kinds: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    choose("scanned", monkeypatch)
-    data = MessageSet([Batch([Written()] * 2, append_time=kind) for kind in kinds]).data
-
-    (column,) = read_columns(batches(data, check_crc=True, where=WHERE, fetch_offset=0), ("timestampType",))
-
-    assert column.to_pylist() == [int(kind) for kind in kinds for _ in range(2)]

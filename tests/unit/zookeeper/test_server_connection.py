@@ -24,8 +24,6 @@ from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.server_connection import NamedHandler, Retired, ServerConnection
 from zkconsumer.zookeeper.session import Session
 
-CALLBACKS = "zkconsumer-zookeeper-callbacks"
-
 
 class SilentServer:
     """Takes connections, and whatever is said on them, and never answers."""
