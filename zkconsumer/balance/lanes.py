@@ -338,6 +338,17 @@ class Lanes:
         gone = set(works)
         lane.works = [work for work in lane.works if work not in gone]
 
+    def lose_pointers(self, work: ReadWork) -> None:
+        """Forget works of pointers that wait behind a message of their key which is parked now, for it comes first.
+
+        They were handed out while their pointers were the first ones of the key. They come again after it.
+        """
+        home = work.part.home
+        lane = None if work.key is None else self._table(home.position.tp).get(work.key)
+        if type(lane) is Lane:
+            gone = [one for one in lane.works if one.pointer and one.part.home is home and one.offset > work.offset]
+            self._lost += self._drop_from(lane, gone)
+
     def block_key(self, tp: TopicPartition, key: bytes) -> None:
         """Let messages of this key wait: earlier ones are parked."""
         self._lane(self._table(tp), key).blocked = True

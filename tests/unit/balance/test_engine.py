@@ -288,6 +288,49 @@ def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     assert world.engine.add_pointer_work(work)
 
 
+def parked_behind_a_pending_one() -> tuple[World, list[Any]]:
+    """Return a world whose offset 2 is parked while 0, of the same key, is answered elsewhere; the works of both."""
+    world = World(3, retry=Retry(delays=[0.0], jitter=0, park_after=1, park_seconds=1e6))
+    works = [work for work in world.take() if work.key == b"a"]
+    world.settle(works[:1], PENDING)
+    world.settle(works[1:], FAILED)
+    assert [*world.ledger.pointers] == [2]
+    return world, works
+
+
+def pointer_work(world: World, offset: int) -> Work:
+    return Work(SimpleNamespace(offset=offset, value=b"", key=b"a"), offset, world.ledger, None)
+
+
+def test_a_parked_message_goes_before_later_parked_ones() -> None:
+    """The pointer of a later one was due, and its message waited for the key, when the earlier one was parked too."""
+    world, (first, _) = parked_behind_a_pending_one()
+    settled: list[int] = []
+    world.engine.pointer_settled = lambda work: settled.append(work.offset)
+    assert world.engine.add_pointer_work(pointer_work(world, 2))
+    world.engine.answer(first, FAILED)
+    assert (world.take(), settled) == ([], [2]), "it comes again after the first one"
+    assert world.engine.add_pointer_work(pointer_work(world, 0))
+    assert [work.offset for work in world.take()] == [0]
+
+
+def test_a_parked_message_goes_before_one_that_comes_back() -> None:
+    world, (first, _) = parked_behind_a_pending_one()
+    assert world.engine.add_pointer_work(pointer_work(world, 2))
+    world.engine.answer(first, NOT_STARTED)
+    assert (world.take(), sorted(world.ledger.pointers)) == ([], [0, 2])
+
+
+def test_a_failed_message_keeps_its_attempts_behind_a_parked_one() -> None:
+    world = World(3, retry=Retry(delays=[9.0], jitter=0))
+    first, second = (work for work in world.take() if work.key == b"a")
+    world.engine.settle([(first, FAILED), (second, Later(99.0))])
+    pointer = world.ledger.pointers[0]
+    assert (pointer.attempts, pointer.reason) == (1, "ZeroDivisionError: no")
+    assert pointer.due_ms > pointer.first_ms > 0
+    assert not world.home.failing
+
+
 def test_a_partition_stops_at_the_limit_and_loses_no_attempt() -> None:
     world = World(order=Order.NONE, failure_limit=FailureLimit(consecutive=3))
     works = world.take()
