@@ -124,7 +124,7 @@ def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome
     """It is read again with the others of the slot, and begins no second time beside itself."""
     world, record, first = one_without_key_in_hand(order)
     world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
-    world.engine.take_on(world.home, ALL_SLOTS)
+    world.engine.reopen(world.home, ALL_SLOTS)
     world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
     assert world.take() == []
     world.settle([first], outcome)
@@ -133,6 +133,25 @@ def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome
         assert again.offset == 1
         world.settle([again], DONE)
     assert (world.take(), world.position.consumed, world.engine.in_hand) == ([], 2, 0)
+
+
+@pytest.mark.parametrize("forgotten", [0, 1, 2])
+def test_a_slot_opens_once_no_gap_is_before_what_is_in_hand(forgotten: int) -> None:
+    world = World()
+    world.home.shared = True
+    works = [work for work in world.take() if work.key == b"a"]
+    for work in works:
+        work.slot = 5
+    gap = 1 << 5 if forgotten < 2 else 0  # nothing in hand is behind the last one
+    world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
+    world.settle([works.pop(forgotten)], NOT_STARTED)
+    opened, in_hand = world.engine.reopen(world.home, ALL_SLOTS)
+    assert opened == ALL_SLOTS & ~gap
+    assert in_hand.intersection({0, 2, 4}) == ({0, 2} if not gap else set())
+    world.settle(works, NOT_STARTED)
+    assert [work.offset for work in world.take() if work.key == b"a"] == ([0, 2] if not gap else [])
+    assert world.engine.reopen(world.home, gap) == (gap, set())
+    assert not world.home.leaving
 
 
 def test_what_was_not_started_comes_again_in_order() -> None:
@@ -284,7 +303,7 @@ def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     world.engine.give_up(world.home, 1 << slot_of_key(b"k"), lambda: None)
     work = Work(SimpleNamespace(offset=3, value=b"", key=b"k"), 3, world.ledger, None)
     assert not world.engine.add_pointer_work(work)
-    world.engine.take_on(world.home, ALL_SLOTS)
+    world.engine.reopen(world.home, ALL_SLOTS)
     assert world.engine.add_pointer_work(work)
 
 
