@@ -80,6 +80,10 @@ class BalancedGroup(Scenario):
         super().settle()
         self._check_counts()
 
+    def progress(self) -> int:
+        """Parked messages are handled one by one, and move no offset."""
+        return super().progress() + sum(len(fates.handled) for fates in self.observer.fates.values())
+
     def _not_done(self) -> str:
         if left := super()._not_done():
             return left
