@@ -409,6 +409,12 @@ class Engine:
         self.look()
         return True
 
+    def return_pointer_works(self, home: OpenPartition) -> None:
+        """Forget the messages of pointers of a partition that have not begun; each is told as settled. Any thread."""
+        with self._lock:
+            for work in self.lanes.remove_all(home, attrgetter("pointer")):
+                self._forget(work)
+
     def refresh_parked(self, home: OpenPartition) -> None:
         """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
         with self._lock:
@@ -425,7 +431,7 @@ class Engine:
         """
         with self._lock:
             home.leaving |= slots
-            dropped = self.lanes.remove_slots(home, slots)
+            dropped = self.lanes.remove_all(home, lambda work: slots >> work.slot & 1)
             for work in dropped:
                 self._note_gap(work)
                 self._forget(work)

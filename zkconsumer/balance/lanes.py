@@ -13,7 +13,7 @@ Source: the shards of parallel-consumer, which lacked the topic in their keys (i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -379,11 +379,11 @@ class Lanes:
                 _lane_of(item).listed = False
                 self._relist(_lane_of(item))
 
-    def remove_slots(self, home: OpenPartition, slots: int) -> list[ReadWork]:
-        """Forget what waits of some slots of a partition. Returns those messages."""
+    def remove_all(self, home: OpenPartition, which: Callable[[ReadWork], object]) -> list[ReadWork]:
+        """Forget what waits of a partition, as far as ``which`` says so. Returns those messages."""
 
-        def goes(work: ReadWork) -> bool:
-            return work.part.home is home and bool(slots >> work.slot & 1)
+        def goes(work: ReadWork) -> object:
+            return work.part.home is home and which(work)
 
         entries = (*self._fresh, *home.aside, *(entry[2] for entry in (*self._again, *self._later)))
         gone = [item for item in entries if type(item) is ReadWork and item.lane is None and goes(item)]

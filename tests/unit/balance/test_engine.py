@@ -340,6 +340,19 @@ def test_a_parked_message_goes_before_one_that_comes_back() -> None:
     assert (world.take(), sorted(world.ledger.pointers)) == ([], [0, 2])
 
 
+def test_what_waits_of_pointers_can_be_given_back() -> None:
+    world, (first, _) = parked_behind_a_pending_one()
+    settled: list[int] = []
+    world.engine.pointer_settled = lambda work: settled.append(work.offset)
+    keyless = Work(SimpleNamespace(offset=7, value=b"", key=None), 7, world.ledger, None)
+    for work in (keyless, pointer_work(world, 2)):
+        assert world.engine.add_pointer_work(work)
+    world.engine.return_pointer_works(world.home)
+    assert (sorted(settled), world.take()) == ([2, 7], [])
+    world.engine.answer(first, DONE)
+    assert (world.take(), world.ledger.unfinished, world.engine.in_hand) == ([], 2, 1)
+
+
 def test_a_failed_message_keeps_its_attempts_behind_a_parked_one() -> None:
     world = World(3, retry=Retry(delays=[9.0], jitter=0))
     first, second = (work for work in world.take() if work.key == b"a")

@@ -286,6 +286,15 @@ def test_slots_that_come_back_stay_finished_beyond_ours(read_to: int) -> None:
     assert [owner.point().note.covers(offset, 1) for offset in range(5)] == [False, True, True, False, False]
 
 
+def test_a_parked_message_finished_ahead_is_noted() -> None:
+    """Its owner has not read the log to it. The next owner, or a borrower of its slot, would handle it once more."""
+    owner = ledger(0, pointers={5: Pointer(5)})
+    owner.finish([5])
+    assert [owner.point().note.covers(offset, 1) for offset in (4, 5, 6)] == [False, True, False]
+    assert [owner.lend("b", 0b10, []).covers(offset, 1) for offset in (4, 5, 6)] == [False, True, False]
+    assert [owner.point().note.covers(5, slot) for slot in (0, 1)] == [True, True]
+
+
 def test_a_message_read_again_waits_for_its_pointer() -> None:
     owner = ledger(0)
     owner.read([0, 1], 2)
