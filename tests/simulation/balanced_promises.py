@@ -57,7 +57,7 @@ class Fates:
 
     ``hand`` are those in handlers; ``handled`` were finished by a handler, or buried by the application; ``known`` is
     what was stored when the present owner began, and ``note`` what is stored now; ``done`` says of each finished
-    message in which ownership it was finished, and by whom.
+    message in which ownership it was finished, and by whom. ``stay`` is that of the newest loan, ``stay_since`` then.
     """
 
     keys: list[bytes | None] = field(default_factory=list)
@@ -68,6 +68,8 @@ class Fates:
     parked: set[int] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     done: dict[int, tuple[float, Handling]] = field(default_factory=dict)
+    stay: str = ""
+    stay_since: float = -1.0
     note: FinishedNote | None = None
     known: FinishedNote | None = None
     sought_at: float = -1.0
@@ -209,6 +211,8 @@ class BalancedObserver(Observer):
             if lent & ~fates.lent.get(name, 0):
                 fates.lent_since[name] = world().now
             fates.lent[name] = lent
+            if loan is not None and lent and loan.stay != fates.stay:
+                fates.stay, fates.stay_since = loan.stay, world().now
             if gone:
                 grace = 0.0 if with_owner or not in_session else SOON
                 until = max(world().now + grace, self._leases.get(name, 0.0))
@@ -285,6 +289,8 @@ class BalancedObserver(Observer):
         ownership, by = fates.done.get(offset, (-2.0, new))
         if fates.known is not None and fates.known.covers(offset, self.slot(tp, offset)):
             self._break(f"{tp}: {offset} comes again, though it was stored as finished when its owner began")
+        elif not by.as_owner and fates.sought_at > owned and by.began < fates.stay_since + SOON:
+            world().note(f"{tp}: {offset} was finished in a loan of the stay that a seek has ended")
         elif ownership == owned and by.lives:
             self._break(f"{tp}: {offset} comes again, though {by.member.name} has finished it in this ownership")
 

@@ -30,9 +30,12 @@ BROKERS = 2
 SESSION = 6.0
 """Seconds: the timeout of the sessions with ZooKeeper."""
 STANDS = 60.0
-"""Seconds without faults in which some offset must be committed, until all are."""
+"""Seconds without faults in which something must be done of what is left, mostly an offset committed."""
 SETTLES = 900.0
 """Seconds after the last fault in which all is consumed and committed, also where each statement is slow."""
+SLOW_FOR = 300.0
+"""Seconds after the last fault for which slow places stay slow. With one in a loop over 1,000 parked messages, each of
+them takes half a minute."""
 PERIODS = (10, 20, 60)
 """Steps after which the faults pause until all is consumed and committed. The seed chooses one."""
 
@@ -201,18 +204,22 @@ class Scenario:
         self._join_if_needed()
         self.world.note("the faults pause")
         began = moved = self.world.now
-        done = 0
+        done, slow_place = 0, self.world.slow_place
         while (left := self._not_done()) and self.world.now < min(moved + STANDS, began + SETTLES):
             self.world.sleep(1.0)
             self._join_if_needed()
-            committed = sum(
-                offset or 0 for seen in self.observer.partitions.values() for offset in seen.committed.values()
-            )
-            if committed != done:
-                done, moved = committed, self.world.now
+            if (progress := self.progress()) != done:
+                done, moved = progress, self.world.now
+            if self.world.now > began + SLOW_FOR:
+                self.world.slow_place = -1
+        self.world.slow_place = slow_place
         self.settled = max(self.settled, self.world.now - began)
         if left:
             self.broken(f"{self.world.now - began:.0f} s after the last fault: {left}")
+
+    def progress(self) -> int:
+        """Return a number that changes as long as what is left is being done."""
+        return sum(offset or 0 for seen in self.observer.partitions.values() for offset in seen.committed.values())
 
     def _join_if_needed(self) -> None:
         """Have a member of ours at least: a group of Scala members that have given up stays as it is."""

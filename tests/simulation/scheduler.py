@@ -69,6 +69,8 @@ class Task:
         self.ready = True
         self.ticket = 0
         self.timed_out = False
+        self.thaws = False
+        """Whether its timer only ends a freeze of its process: it was ready before."""
         self.waits_for = ""
         self.thread: Any = None
         self.interrupt_in = 0
@@ -169,13 +171,14 @@ class World:
             if ticket != task.ticket or task.ready or task.done or not task.process.alive:
                 continue
             self.now = max(self.now, due)
-            task.timed_out = task.ready = True
+            task.timed_out = task.timed_out or not task.thaws
+            task.ready, task.thaws = True, False
             ready.append(task)
         raise Stuck("; ".join(f"{task} waits for {task.waits_for}" for task in self.tasks if task.process.alive))
 
     def _at(self, due: float, task: Task) -> None:
-        """Put a frozen task that is ready back until it thaws."""
-        task.ready = False
+        """Put a frozen task that is ready back until it thaws. What it was woken by, or its time, counts on."""
+        task.ready, task.thaws = False, True
         task.ticket += 1
         heapq.heappush(self._timers, (due, next(self._numbers), task, task.ticket))
 
@@ -239,7 +242,7 @@ class World:
         """
         task = self.current
         assert task is not None, f"the world itself waits for {why}"
-        task.ready, task.timed_out, task.waits_for = False, False, why
+        task.ready, task.timed_out, task.thaws, task.waits_for = False, False, False, why
         task.ticket += 1
         if waiters is not None:
             waiters.append(task)

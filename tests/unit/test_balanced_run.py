@@ -10,6 +10,8 @@ import pytest
 from tests.timing import scaled
 from tests.unit.clusters import Join, cluster_with, committed, connectors_with
 from zkconsumer import ConsumerTimeoutException
+from zkconsumer import connector as connector_module
+from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.retry import Retry
 from zkconsumer.core.message_pointers import decode_pointers
@@ -38,6 +40,32 @@ def test_a_handler_may_shut_down_the_run(cluster: FakeCluster, join: Join) -> No
     assert committed(cluster)[1] == 8
     assert committed(cluster) == [sum(partition == number for number, _ in taken) for partition in range(PARTITIONS)]
     assert threads_left() == []
+
+
+def test_a_run_may_end_while_a_shutdown_looks_at_it(
+    cluster: FakeCluster, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shutdown had seen that there is a run, and then asked the connector for it a second time."""
+    connector, began = join(**{"consumer.timeout.ms": -1}), threading.Event()
+    running = threading.Thread(
+        target=lambda: connector.run(lambda _: began.set(), "events", concurrency=2), name="run", daemon=True
+    )
+
+    class EndsMeanwhile(type):
+        def __instancecheck__(cls, one: object) -> bool:
+            found = isinstance(one, BalancedRun)
+            if found:
+                running.join(scaled(10))
+            return found
+
+    class Looked(metaclass=EndsMeanwhile):
+        pass
+
+    monkeypatch.setattr(connector_module, "BalancedRun", Looked)
+    running.start()
+    assert began.wait(scaled(10))
+    connector.shutdown()
+    assert not running.is_alive()
 
 
 def test_an_interrupt_of_a_handler_ends_the_run(cluster: FakeCluster, join: Join) -> None:

@@ -297,9 +297,17 @@ class Engine:
     def _put_back(self, work: ReadWork) -> None:
         home = work.part.home
         if home.position.revoked or home.leaving >> work.slot & 1:  # whoever gets its slot handles it again
+            self._note_gap(work)
             self._forget(work)
         else:
             self.lanes.put_back(work)
+
+    @staticmethod
+    def _note_gap(work: ReadWork) -> None:
+        """Note if a message is forgotten before a later one of its lane, which is in hand. Under the lock."""
+        home, lane = work.part.home, work.lane
+        if lane is not None and any(one.lane is lane and one.offset > work.offset for one in home.hand):
+            home.gaps |= 1 << work.slot
 
     def _left_hand(self, home: OpenPartition, works: Sequence[ReadWork]) -> None:
         """Note what is no longer in hand. The caller holds the lock."""
@@ -401,6 +409,12 @@ class Engine:
         self.look()
         return True
 
+    def return_pointer_works(self, home: OpenPartition) -> None:
+        """Forget the messages of pointers of a partition that have not begun; each is told as settled. Any thread."""
+        with self._lock:
+            for work in self.lanes.remove_all(home, attrgetter("pointer")):
+                self._forget(work)
+
     def refresh_parked(self, home: OpenPartition) -> None:
         """Look at the pointers of a partition again: somebody may have dropped or replayed some. Any thread."""
         with self._lock:
@@ -417,18 +431,34 @@ class Engine:
         """
         with self._lock:
             home.leaving |= slots
-            dropped = self.lanes.remove_slots(home, slots)
+            dropped = self.lanes.remove_all(home, lambda work: slots >> work.slot & 1)
             for work in dropped:
+                self._note_gap(work)
                 self._forget(work)
             home.leavers.append((slots, empty))
         self._tell_leavers(home)
         return [work.offset for work in dropped]
 
-    def take_on(self, home: OpenPartition, slots: int) -> set[int]:
-        """Begin messages of these slots again. Returns the offsets of those in hand, which come again if need be."""
+    def take_on(self, home: OpenPartition, slots: int) -> None:
+        """Begin messages of these slots, which come back."""
         with self._lock:
             home.leaving &= ~slots
-            return {work.offset for work in home.hand if slots >> work.slot & 1}
+            home.gaps &= ~slots
+
+    def reopen(self, home: OpenPartition, slots: int) -> tuple[int, set[int]]:
+        """Begin messages of these slots again, which stay after all. Any thread.
+
+        Some may have to wait: if a message was forgotten and later ones of its key are in hand, these would begin first
+        if they come back. Returns the slots that are open now, and the offsets of those in hand, which come again if
+        need be.
+        """
+        with self._lock:
+            for work in home.hand:
+                if home.gaps >> work.slot & 1:
+                    slots &= ~(1 << work.slot)
+            home.leaving &= ~slots
+            home.gaps &= ~slots
+            return slots, {work.offset for work in home.hand if slots >> work.slot & 1}
 
     def _tell_leavers(self, home: OpenPartition) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ Source: the shards of parallel-consumer, which lacked the topic in their keys (i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -338,6 +338,17 @@ class Lanes:
         gone = set(works)
         lane.works = [work for work in lane.works if work not in gone]
 
+    def lose_pointers(self, work: ReadWork) -> None:
+        """Forget works of pointers that wait behind a message of their key which is parked now, for it comes first.
+
+        They were handed out while their pointers were the first ones of the key. They come again after it.
+        """
+        home = work.part.home
+        lane = None if work.key is None else self._table(home.position.tp).get(work.key)
+        if type(lane) is Lane:
+            gone = [one for one in lane.works if one.pointer and one.part.home is home and one.offset > work.offset]
+            self._lost += self._drop_from(lane, gone)
+
     def block_key(self, tp: TopicPartition, key: bytes) -> None:
         """Let messages of this key wait: earlier ones are parked."""
         self._lane(self._table(tp), key).blocked = True
@@ -368,11 +379,11 @@ class Lanes:
                 _lane_of(item).listed = False
                 self._relist(_lane_of(item))
 
-    def remove_slots(self, home: OpenPartition, slots: int) -> list[ReadWork]:
-        """Forget what waits of some slots of a partition. Returns those messages."""
+    def remove_all(self, home: OpenPartition, which: Callable[[ReadWork], object]) -> list[ReadWork]:
+        """Forget what waits of a partition, as far as ``which`` says so. Returns those messages."""
 
-        def goes(work: ReadWork) -> bool:
-            return work.part.home is home and bool(slots >> work.slot & 1)
+        def goes(work: ReadWork) -> object:
+            return work.part.home is home and which(work)
 
         entries = (*self._fresh, *home.aside, *(entry[2] for entry in (*self._again, *self._later)))
         gone = [item for item in entries if type(item) is ReadWork and item.lane is None and goes(item)]

@@ -64,8 +64,9 @@ class OpenPartition:
     * ``held_base``: the base at the reader's last look; it is there since ``held_since`` (monotonic)
     * ``cut``: the offset from which the log is another one than what was read; -1 if it is not
     * ``shared``: whether slots come and go; ``hand`` are the works in hand then, ``leaving`` the slots that go,
-      ``refused`` those that go back to the owner because a message fails, and ``leavers`` wait until nothing of their
-      slots is in hand; ``may_start`` is asked before each handler, and returns at once
+      ``gaps`` those of them with a key whose earlier message was given back before later ones, ``refused`` those that
+      go back to the owner because a message fails, and ``leavers`` wait until nothing of their slots is in hand;
+      ``may_start`` is asked before each handler, and returns at once
     """
 
     lender = ""
@@ -106,7 +107,7 @@ class OpenPartition:
         self.held_chunks: set[Chunk] = set()
         self.outcomes = FailureCount()
         self.may_start: Callable[[Any], bool] = lambda _: True
-        self.leaving = self.refused = NO_SLOTS
+        self.leaving = self.gaps = self.refused = NO_SLOTS
         self.leavers: list[tuple[int, Callable[[], None]]] = []
         self.hand: set[Any] = set()
         self.answers: Any = None

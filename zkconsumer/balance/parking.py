@@ -6,6 +6,7 @@ Threads: the engine calls it, with its lock held. Nothing here waits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic, time
 
 from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import OpenPartition
@@ -48,7 +49,7 @@ class Parking:
             decision.reason or work.failure,
         )
         behind = self._lanes.waiting_behind(work) if mark else []
-        if not home.ledger.point_at([pointer, *(Pointer(one.offset, key=mark) for one in behind)]):
+        if not home.ledger.point_at([pointer, *map(self._pointer, behind)]):
             behind = []
             self._full(home)
             if not home.ledger.point_at([pointer]):
@@ -56,8 +57,9 @@ class Parking:
         if mark:
             home.parked.add(mark)
             self._lanes.block(work, behind)
+            self._lanes.lose_pointers(work)
         for one in behind:
-            one.open = False
+            self._leave(one)
             one.part.passed(1)
         self.parked += len(behind) + (not work.pointer)
         return behind
@@ -102,13 +104,26 @@ class Parking:
 
     def _parked(self, home: OpenPartition, works: Sequence[ReadWork]) -> bool:
         """Park messages behind earlier ones of their keys. Returns whether there was room."""
-        if not home.ledger.point_at([Pointer(one.offset, key=self.mark(one)) for one in works]):
+        if not home.ledger.point_at([self._pointer(one) for one in works]):
             self._full(home)
             return False
         self.parked += len(works)
         for one in works:
-            one.open = False
+            self._leave(one)
+            self._lanes.lose_pointers(one)
         return True
+
+    @staticmethod
+    def _leave(work: ReadWork) -> None:
+        """End a work that is parked behind others."""
+        work.open = False
+        work.part.home.failing.pop(work.offset, None)
+
+    def _pointer(self, work: ReadWork) -> Pointer:
+        """Return the pointer of a message that is parked behind others. It may have failed before."""
+        wait = work.not_before - monotonic()
+        due_ms = int((time() + wait) * 1000) if wait > 0 else 0
+        return Pointer(work.offset, Fate.PARKED, work.attempts, due_ms, work.first_ms, self.mark(work), work.failure)
 
     def refresh(self, home: OpenPartition) -> None:
         """Take the keys with parked messages from the ledger, and let the other keys go on.

@@ -58,6 +58,9 @@ class PointerSink(Protocol):
     def refresh_parked(self, home: OpenPartition) -> None:
         """Look again at which keys have parked messages."""
 
+    def return_pointer_works(self, home: OpenPartition) -> None:
+        """Give back the messages of pointers of a partition that have not begun."""
+
 
 class MessageReader(Protocol):
     """Reads messages at offsets; see :class:`zkconsumer.fetch.message_lookup.MessageLookup`."""
@@ -163,7 +166,7 @@ class PointerReader:
         pause = LONGEST_PAUSE
         owned = set()
         homes = list(self._homes())
-        # What waits in a partition that stands still takes no room: the parked messages of the others would starve.
+        # What is in hand of a partition that stands still takes no room: parked messages of the others would starve.
         self._standing = {home.ledger for home in homes if home.stopped or home.position.halted}
         for home in homes:
             position = home.position
@@ -173,7 +176,9 @@ class PointerReader:
             pointers = home.ledger.pointers
             if pointers or home.parked or home.full_because:
                 self._sink.refresh_parked(home)
-            if home.ledger not in self._standing:
+            if home.ledger in self._standing:
+                self._return(home)
+            else:
                 pause = min(pause, self._look_at(home, pointers))
         for known in (self.trouble, self._failures):
             for tp in [tp for tp in known if tp not in owned]:
@@ -182,6 +187,16 @@ class PointerReader:
         with self._lock:
             self._in_hand = {ledger: had for ledger, had in self._in_hand.items() if not ledger.position.revoked}
         return pause
+
+    def _return(self, home: OpenPartition) -> None:
+        """Have the engine give back what has not begun of a partition. It is read again when the partition goes on.
+
+        Otherwise each partition that stands still would have as many messages in memory as all may have together.
+        """
+        with self._lock:
+            some = home.ledger in self._in_hand
+        if some:
+            self._sink.return_pointer_works(home)
 
     def _room(self) -> tuple[int, int]:
         """Return how many more messages, and how many bytes of them, may be in hand."""

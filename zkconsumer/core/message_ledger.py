@@ -146,6 +146,10 @@ class MessageLedger:
                 self._serial += 1
             self._moved()
 
+    def _finished_ahead(self, slots: int) -> tuple[Finished, ...]:
+        """Return what tells of messages of pointers that were finished before the log is read to them."""
+        return joined(Finished(offset, offset + 1, (), slots) for offset in self._ahead)
+
     def failed(self, offset: int, attempts: Attempts) -> None:
         """Note that so many attempts at an unfinished message have failed."""
         with self._lock:
@@ -216,7 +220,7 @@ class MessageLedger:
             passed = frozenset(self._passing) if pointers else frozenset()
             base, finished = (self._unfinished.base_without(passed), self._unfinished.finished(passed))
             attempts = {o: a for o, a in self._attempts.items() if o >= base and o not in passed}
-            note = FinishedNote(base, finished, attempts)
+            note = FinishedNote(base, (*finished, *self._finished_ahead(self._unfinished.slots)), attempts)
             if self._lent:
                 loans = [(lent, self._lent_slots[name]) for name, lent in self._lent.items()]
                 note = _together((note, self._unfinished.slots), *loans)
@@ -312,7 +316,7 @@ class MessageLedger:
             given = [offset for offset in offsets if offset not in self._passing]
             pieces = self._unfinished.give_up(slots, given)
             attempts = {o: self._attempts.pop(o) for o in given if o in self._attempts}
-            note = FinishedNote(base, pieces, attempts)
+            note = FinishedNote(base, (*pieces, *self._finished_ahead(slots)), attempts)
             had, had_slots = (self._lent.get(borrower), self._lent_slots.get(borrower, NO_SLOTS))
             self._lent[borrower] = note if had is None else _together((had, had_slots), (note, slots))
             self._lent_slots[borrower] = had_slots | slots

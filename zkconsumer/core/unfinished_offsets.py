@@ -215,8 +215,8 @@ class UnfinishedOffsets:
             mine = (Finished(again, self.base, (), self.slots), *mine)
         self.slots |= slots
         self._known = joined(rest for one in (*mine, *theirs) if (rest := one.beyond(again)) is not None)
-        self.read_to = again
-        self.highest = min(self.highest, again)
+        # also of slots whose highest finished message is beyond ours
+        self.read_to = self.highest = again
         return again
 
     def _everything(self) -> tuple[Finished, ...]:

@@ -18,7 +18,7 @@ from zkconsumer.balance.failure_limit import FailureCount, FailureLimit
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Outcome
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
 from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.work import Work
@@ -123,7 +123,7 @@ def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome
     """It is read again with the others of the slot, and begins no second time beside itself."""
     world, record, first = one_without_key_in_hand(order)
     world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
-    world.engine.take_on(world.home, ALL_SLOTS)
+    world.engine.reopen(world.home, ALL_SLOTS)
     world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
     assert world.take() == []
     world.settle([first], outcome)
@@ -132,6 +132,25 @@ def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome
         assert again.offset == 1
         world.settle([again], DONE)
     assert (world.take(), world.position.consumed, world.engine.in_hand) == ([], 2, 0)
+
+
+@pytest.mark.parametrize("forgotten", [0, 1, 2])
+def test_a_slot_opens_once_no_gap_is_before_what_is_in_hand(forgotten: int) -> None:
+    world = World()
+    world.home.shared = True
+    works = [work for work in world.take() if work.key == b"a"]
+    for work in works:
+        work.slot = 5
+    gap = 1 << 5 if forgotten < 2 else 0  # nothing in hand is behind the last one
+    world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
+    world.settle([works.pop(forgotten)], NOT_STARTED)
+    opened, in_hand = world.engine.reopen(world.home, ALL_SLOTS)
+    assert opened == ALL_SLOTS & ~gap
+    assert in_hand.intersection({0, 2, 4}) == ({0, 2} if not gap else set())
+    world.settle(works, NOT_STARTED)
+    assert [work.offset for work in world.take() if work.key == b"a"] == ([0, 2] if not gap else [])
+    assert world.engine.reopen(world.home, gap) == (gap, set())
+    assert not world.home.leaving
 
 
 def test_what_was_not_started_comes_again_in_order() -> None:
@@ -258,8 +277,64 @@ def test_a_parked_message_waits_while_its_key_is_on_loan() -> None:
     world.engine.give_up(world.home, 1 << slot_of_key(b"k"), lambda: None)
     work = Work(SimpleNamespace(offset=3, value=b"", key=b"k"), 3, world.ledger, None)
     assert not world.engine.add_pointer_work(work)
-    world.engine.take_on(world.home, ALL_SLOTS)
+    world.engine.reopen(world.home, ALL_SLOTS)
     assert world.engine.add_pointer_work(work)
+
+
+def parked_behind_a_pending_one() -> tuple[World, list[Any]]:
+    """Return a world whose offset 2 is parked while 0, of the same key, is answered elsewhere; the works of both."""
+    world = World(3, retry=Retry(delays=[0.0], jitter=0, park_after=1, park_seconds=1e6))
+    works = [work for work in world.take() if work.key == b"a"]
+    world.settle(works[:1], PENDING)
+    world.settle(works[1:], FAILED)
+    assert [*world.ledger.pointers] == [2]
+    return world, works
+
+
+def pointer_work(world: World, offset: int) -> Work:
+    return Work(SimpleNamespace(offset=offset, value=b"", key=b"a"), offset, world.ledger, None)
+
+
+def test_a_parked_message_goes_before_later_parked_ones() -> None:
+    """The pointer of a later one was due, and its message waited for the key, when the earlier one was parked too."""
+    world, (first, _) = parked_behind_a_pending_one()
+    settled: list[int] = []
+    world.engine.pointer_settled = lambda work: settled.append(work.offset)
+    assert world.engine.add_pointer_work(pointer_work(world, 2))
+    world.engine.answer(first, FAILED)
+    assert (world.take(), settled) == ([], [2]), "it comes again after the first one"
+    assert world.engine.add_pointer_work(pointer_work(world, 0))
+    assert [work.offset for work in world.take()] == [0]
+
+
+def test_a_parked_message_goes_before_one_that_comes_back() -> None:
+    world, (first, _) = parked_behind_a_pending_one()
+    assert world.engine.add_pointer_work(pointer_work(world, 2))
+    world.engine.answer(first, NOT_STARTED)
+    assert (world.take(), sorted(world.ledger.pointers)) == ([], [0, 2])
+
+
+def test_what_waits_of_pointers_can_be_given_back() -> None:
+    world, (first, _) = parked_behind_a_pending_one()
+    settled: list[int] = []
+    world.engine.pointer_settled = lambda work: settled.append(work.offset)
+    keyless = Work(SimpleNamespace(offset=7, value=b"", key=None), 7, world.ledger, None)
+    for work in (keyless, pointer_work(world, 2)):
+        assert world.engine.add_pointer_work(work)
+    world.engine.return_pointer_works(world.home)
+    assert (sorted(settled), world.take()) == ([2, 7], [])
+    world.engine.answer(first, DONE)
+    assert (world.take(), world.ledger.unfinished, world.engine.in_hand) == ([], 2, 1)
+
+
+def test_a_failed_message_keeps_its_attempts_behind_a_parked_one() -> None:
+    world = World(3, retry=Retry(delays=[9.0], jitter=0))
+    first, second = (work for work in world.take() if work.key == b"a")
+    world.engine.settle([(first, FAILED), (second, Later(99.0))])
+    pointer = world.ledger.pointers[0]
+    assert (pointer.attempts, pointer.reason) == (1, "ZeroDivisionError: no")
+    assert pointer.due_ms > pointer.first_ms > 0
+    assert not world.home.failing
 
 
 def test_a_partition_stops_at_the_limit_and_loses_no_attempt() -> None:

@@ -72,6 +72,7 @@ class Fixture:
         )
         self.homes: list[Any] = [self.home]
         self.refreshed = 0
+        self.returned: list[int] = []
         self.reader = PointerReader(
             "g_c", lambda: self.homes, self, self.log, 3, now_ms=lambda: self.now_ms, monotonic=lambda: self.clock
         )
@@ -82,6 +83,11 @@ class Fixture:
     def add_pointer_work(self, work: Work) -> bool:
         self.works.append(work)
         return True
+
+    def return_pointer_works(self, home: Any) -> None:
+        for work in [work for work in self.works if work.ledger is home.ledger]:
+            self.returned.append(work.offset)
+            self.reader.settled(work)
 
     def looked(self) -> list[int]:
         """Look once. Return the offsets that the engine got."""
@@ -143,6 +149,18 @@ def test_a_partition_that_stands_still_takes_no_room(why: str) -> None:
     else:
         this.position.revoked = True
     assert this.looked() == [7]
+
+
+def test_a_partition_that_stands_still_gives_back_what_waits() -> None:
+    """Otherwise each such partition would have as many messages in memory as all may have together."""
+    this = Fixture(Pointer(3), Pointer(4))
+    assert this.looked() == [3, 4]
+    this.home.stopped = "nearly everything fails"
+    this.reader.look()
+    this.reader.look()
+    assert this.returned == [3, 4]
+    this.home.stopped = ""
+    assert this.looked() == [3, 4]
 
 
 def test_so_many_bytes_are_in_hand_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from zkconsumer.balance import reader as reader_module
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition, ReadLimits
-from zkconsumer.balance.outcomes import DONE, Failed, Outcome
+from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing import sharing_thread
 from zkconsumer.balance.sharing.lender import SeenLoan
@@ -26,7 +26,7 @@ from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, Owner
 from zkconsumer.balance.sharing.sharing_thread import Sharing, SharingAccess
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.key_slots import ALL_SLOTS
+from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.deadline import Deadline
@@ -126,9 +126,9 @@ class World:
     def fetch(self, position: PartitionPosition, queue: Sink) -> None:
         self.fetched.append((position, queue))
 
-    def lend(self, number: int, session: int, start: int = 0) -> None:
-        """Let ``a`` lend everything of the partition to a session of ours."""
-        loan = Loan(number, "s", "a", 10, session, "key", ALL_SLOTS, 0, FinishedNote(start))
+    def lend(self, number: int, session: int, start: int = 0, kept: int = ALL_SLOTS) -> None:
+        """Let ``a`` lend everything of the partition to a session of ours, and recall all but what is ``kept``."""
+        loan = Loan(number, "s", "a", 10, session, "key", kept, ALL_SLOTS & ~kept, FinishedNote(start))
         self.store.sight = GroupSight(owners={TP: Owner("a", 10, True)}, mine={TP: SeenLoan(loan, number)})
         self.sharing.step()
 
@@ -160,10 +160,10 @@ class World:
         registration = Registration("static", {"t": 1}, extra={SHARE_KEY: str(AdvertisedShare("key", 2))})
         self.store.sight = GroupSight(sessions, dict.fromkeys(sessions, registration), {TP: Owner("b", 20, True)})
 
-    def take(self, first: int = 0, count: int = 4) -> list[Any]:
+    def take(self, first: int = 0, count: int = 4, key: bytes | None = None) -> list[Any]:
         """Let some messages come from the broker to the last position that is fetched, and have workers take all."""
         position, queue = self.fetched[-1]
-        records = bytearray(encode_batch([b"v"] * count, 0, ()))
+        records = bytearray(encode_batch([b"v"] * count, 0, () if key is None else [key] * count))
         records[:8] = first.to_bytes(8, "big")
         queue.deliver(position, bytes(records), (first, first + count), ())
         while self.reader.step():
@@ -209,6 +209,48 @@ def test_a_look_of_two_connections_decides_nothing() -> None:
     world.store.looked = lambda: None
     world.sharing.step()
     assert [position.consumed for position, _ in world.fetched] == [0, 4]
+
+
+def key_to_lend() -> bytes:
+    """Return a key whose slot an owner lends to a member ``c`` that joins."""
+    world = World()
+    world.own_partition()
+    home = world.take()[0].home
+    world.group("c")
+    for _ in range(2):
+        world.sharing.step()
+    return next(key for n in range(1000) if home.leaving >> slot_of_key(key := b"%d" % n) & 1)
+
+
+def test_a_key_stays_in_order_when_its_slot_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker gave the first messages back, which were forgotten. It gave the others back when the slot was open."""
+    monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
+    key, world = key_to_lend(), World()
+    world.own_partition()
+    works = world.take(key=key)
+    home: OpenPartition = works[0].home
+    for others, back in (("c", works[:2]), ("", works[2:])):
+        world.group(others)
+        for _ in range(2):
+            world.sharing.step()
+        assert home.leaving >> slot_of_key(key) & 1
+        world.finish(back, NOT_STARTED)
+    world.sharing.step()
+    assert [work.offset for work in world.take(key=key)] == [0, 1, 2, 3]
+
+
+def test_a_borrowed_key_stays_in_order_when_its_slot_stays() -> None:
+    """The owner asked for it, and then gave it again, while a worker gave its messages back."""
+    world = World()
+    world.lend(1, 20)
+    works = world.take(key=b"k")
+    slot = 1 << slot_of_key(b"k")
+    for number, kept, back in ((2, ALL_SLOTS & ~slot, works[:2]), (3, ALL_SLOTS, works[2:])):
+        world.lend(number, 20, kept=kept)
+        assert works[0].home.leaving & slot
+        world.finish(back, NOT_STARTED)
+    world.sharing.step()
+    assert [work.offset for work in world.take(key=b"k")] == [0, 1, 2, 3]
 
 
 def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -194,6 +195,26 @@ def test_a_base_during_reading_again_is_not_guessed() -> None:
     assert owner.take_back("b", 0b10) == note.base == 4
     owner.point_at([Pointer(10)])
     assert owner.point().offset == 4
+
+
+@pytest.mark.parametrize("read_to", [4, 6])
+def test_slots_that_come_back_stay_finished_beyond_ours(read_to: int) -> None:
+    """The owner has read the log and finished nothing. The note said nothing of what the borrower had finished."""
+    owner = ledger(0)
+    owner.lend("b", 0b10, [])
+    owner.read([0, 3], read_to)
+    owner.report("b", FinishedNote(4))
+    assert owner.take_back("b", 0b10) == 4
+    assert [owner.point().note.covers(offset, 1) for offset in range(5)] == [False, True, True, False, False]
+
+
+def test_a_parked_message_finished_ahead_is_noted() -> None:
+    """Its owner has not read the log to it. The next owner, or a borrower of its slot, would handle it once more."""
+    owner = ledger(0, pointers={5: Pointer(5)})
+    owner.finish([5])
+    assert [owner.point().note.covers(offset, 1) for offset in (4, 5, 6)] == [False, True, False]
+    assert [owner.lend("b", 0b10, []).covers(offset, 1) for offset in (4, 5, 6)] == [False, True, False]
+    assert [owner.point().note.covers(5, slot) for slot in (0, 1)] == [True, True]
 
 
 def test_a_message_read_again_waits_for_its_pointer() -> None:

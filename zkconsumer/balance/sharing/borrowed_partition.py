@@ -80,11 +80,13 @@ class BorrowedPartition:
             return
         home.lender = lender
         closing = self.borrower.closing
-        if reopened := self._closed & ~closing & ledger.slots:
-            reader.read_again(home, reopen(home, ledger, engine, reopened))
+        reopened = self._closed & ~closing & ledger.slots
+        opened, start = reopen(home, ledger, engine, reopened)
+        if opened:
+            reader.read_again(home, start)
         if closed := closing & ~self._closed:
             engine.give_up(home, closed, wake)
-        self._closed = closing
+        self._closed = closing | reopened & ~opened
         paused = self.borrower.reports is None
         if paused != home.position.paused:
             (home.queue.pause if paused else home.queue.resume)(home.position)

@@ -47,7 +47,7 @@ class LentPartition:
         self.ready = False
         self.opened = False
         self.over = False
-        self._closed = NO_SLOTS
+        self._closing = self._closed = NO_SLOTS
 
     @classmethod
     def of_stay(cls, position: PartitionPosition, lender: Lender, view: LenderView) -> LentPartition:
@@ -69,6 +69,11 @@ class LentPartition:
         """The slots that must stay here, because a message of them is parked, or has failed."""
         return self.ledger.parked_slots() | self.ledger.attempted_slots()
 
+    @property
+    def reopens(self) -> bool:
+        """Whether slots stay closed that are not to be lent any more: call :meth:`obey` again."""
+        return bool(self._closed & ~self._closing)
+
     def obey(
         self,
         orders: Sequence[LenderOrder],
@@ -81,11 +86,9 @@ class LentPartition:
         ledger, again = self.ledger, None
         for order in orders:
             if isinstance(order, CloseSlots):
-                reopened = self._closed & ~order.slots & ledger.slots
                 engine.give_up(home, order.slots & ~self._closed, wake)
-                self._closed = order.slots
-                if reopened:
-                    again = _lower(again, reopen(home, ledger, engine, reopened))
+                self._closing = order.slots
+                self._closed |= order.slots
             elif isinstance(order, LendSlots):
                 ledger.lend_slots(order.borrower, order.slots)
             elif isinstance(order, TakeReport):
@@ -93,15 +96,23 @@ class LentPartition:
             elif isinstance(order, TakeBack):
                 again = _lower(again, ledger.take_back(order.borrower, order.slots, keeps=order.keeps))
                 engine.take_on(home, order.slots)
+        reopened = self._closed & ~self._closing & ledger.slots
+        opened, start = reopen(home, ledger, engine, reopened)
+        self._closed = self._closing | reopened & ~opened
+        if opened:
+            again = _lower(again, start)
         if again is not None:
             reader.read_again(home, again)
 
 
-def reopen(home: OpenPartition, ledger: SharedLedger, engine: Engine, slots: int) -> int:
-    """Handle slots again whose waiting messages were forgotten. Returns the offset to read again from."""
+def reopen(home: OpenPartition, ledger: SharedLedger, engine: Engine, slots: int) -> tuple[int, int]:
+    """Handle slots again whose waiting messages were forgotten, but for some that must wait.
+
+    Returns those that are open now, and the offset to read again from.
+    """
     # The engine first: until then it forgets a message that a worker gives back, and afterwards it begins it again.
-    in_hand = engine.take_on(home, slots)
-    return ledger.forget_waiting(slots, in_hand)
+    slots, in_hand = engine.reopen(home, slots)
+    return slots, ledger.forget_waiting(slots, in_hand) if slots else 0
 
 
 def _lower(one: int | None, other: int) -> int:

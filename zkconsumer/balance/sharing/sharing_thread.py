@@ -376,7 +376,7 @@ class Sharing:
             return  # the plan is not known yet
         else:
             orders = lender.step(view)
-            if any(not isinstance(order, WriteLoan | DeleteLoan) for order in orders):
+            if lent.reopens or any(not isinstance(order, WriteLoan | DeleteLoan) for order in orders):
                 self._on_reader(lambda: lent.obey(orders, home, self._engine, self._reader, self.wake))
         self._write(lent, orders, view)
 
