@@ -77,13 +77,6 @@ def test_a_schema_names_the_columns_to_read(
     assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(0, b"a"), (1, b"b")]
 
 
-@pytest.mark.one_way
-def test_an_empty_topic_is_an_empty_frame(reader: MakeReader, new_topic: NewTopic) -> None:
-    frame = reader(new_topic(2)).batch()
-    assert frame.collect() == []
-    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
-
-
 def test_the_ends_are_fixed_when_a_frame_is_first_used(
     reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
 ) -> None:
@@ -120,71 +113,12 @@ def test_a_batch_reads_from_and_to_the_offsets_it_is_told(
 
 
 @pytest.mark.one_way
-def test_ranges_are_packed_or_split_into_spark_partitions(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    topic = new_topic(4)
-    produce(topic, [b"x"] * 100, partitions=4)
-    for options, tasks in (({}, 1), ({"minPartitions": "6"}, 6)):
-        frame = reader(topic).batch(**options)
-        assert frame.rdd.getNumPartitions() == tasks
-        assert frame.select("partition", "offset").distinct().count() == 100
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"subscribed": "x"}, "subscribed: 'x': unknown option; did you mean 'subscribe'?"),
-        ({"startingOffsets": "tomorrow"}, "startingOffsets: 'tomorrow': must be earliest, latest, group, or JSON"),
-        ({"subscribe": "no-such-topic"}, "subscribe: 'no-such-topic': there is no such topic in this cluster"),
-        ({"startingOffsets": '{"TOPIC":{"0":7}}'}, "TOPIC-0: offset 7 is beyond the log's end 0"),
-    ],
-)
-@pytest.mark.one_way
-def test_a_wrong_option_is_refused_with_its_name_and_value(
-    reader: MakeReader, new_topic: NewTopic, options: dict[str, str], message: str
-) -> None:
-    from pyspark.errors import PySparkException
-
-    topic = new_topic()
-    given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
-    with pytest.raises(PySparkException) as refused:
-        reader(topic).batch(**given).collect()
-    assert message.replace("TOPIC", topic) in str(refused.value)
-
-
-@pytest.mark.one_way
 def test_the_source_can_be_registered_by_hand(reader: MakeReader, new_topic: NewTopic) -> None:
     from zkconsumer.spark import register
 
     of_topic = reader(new_topic())
     register(of_topic.spark)
     assert of_topic.batch().count() == 0
-
-
-@pytest.mark.one_way
-def test_a_batch_reads_from_and_to_times(
-    cluster: DevCluster, reader: MakeReader, new_topic: NewTopic, zookeeper: Any
-) -> None:
-    from confluent_kafka import Producer
-    from pyspark.errors import PySparkException
-
-    topic = new_topic(2)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    for number in range(20):
-        producer.produce(topic, b"v", partition=number % 2, timestamp=1_700_000_000_000 + 1000 * number)
-    assert producer.flush(scaled(20)) == 0
-    of_topic = reader(topic)
-
-    def read(**options: str) -> list[tuple[int, int]]:
-        rows = of_topic.batch("partition int, offset bigint", **options).collect()
-        return sorted((row.partition, row.offset) for row in rows)
-
-    assert read(startingTimestamp="1700000015000") == [(0, 8), (0, 9), (1, 7), (1, 8), (1, 9)]
-    assert read(endingTimestamp="1700000003000") == [(0, 0), (0, 1), (1, 0)]
-    assert read(startingTimestamp="1700000019000", startingOffsetsByTimestampStrategy="latest") == [(1, 9)]
-    with pytest.raises(PySparkException, match="startingTimestamp: '1700000019000': .*-0 has no message of that time"):
-        read(startingTimestamp="1700000019000")
 
 
 @pytest.fixture

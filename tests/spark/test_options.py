@@ -100,21 +100,6 @@ def test_a_stream_waits_for_enough_messages(
     assert len(sink.rows) == 19
 
 
-def test_a_delay_ends_the_wait(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
-) -> None:
-    topic, sink = new_topic(), Sink()
-    frame = reader(topic).stream(minOffsetsPerTrigger="1000000", maxTriggerDelay="2s")
-    query = sink.start(frame, tmp_path, processingTime="0 seconds")
-    try:
-        produce(topic, [b"v"] * 3)
-        eventually(lambda: len(sink.rows) == 3, 120, "a first batch")
-        produce(topic, [b"v"] * 3)
-        eventually(lambda: len(sink.rows) == 6, 120, "a batch after the delay")
-    finally:
-        query.stop()
-
-
 def test_a_progress_tells_what_was_read_and_what_is_left(
     reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
 ) -> None:

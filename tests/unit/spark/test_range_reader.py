@@ -97,12 +97,6 @@ def at(offset: int, *batches: Batch, partition: int = 3) -> bytes:
     return fetched(MessageSet(batches or (TWO,), base=offset).data, partition=partition)
 
 
-def test_each_fetch_goes_on_where_the_last_one_ended() -> None:
-    """A range is read to its end."""
-    with ScriptedBroker(answers({0: at(0), 2: at(2)})) as broker:
-        assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0, 2]
-
-
 OTHER = WHERE._replace(partition=4)
 SMALL = (OffsetRange(*WHERE, 0, 2), OffsetRange(*OTHER, 6, 8))
 

@@ -354,20 +354,6 @@ def test_a_topic_made_anew_is_read_whole(
     assert query.read == read
 
 
-@pytest.mark.parametrize("membership", ["member", "none"])
-def test_zookeeper_tells_of_a_longer_topic_made_anew(membership: str, cluster: FakeCluster, new_query: Any) -> None:
-    query = new_query(options(cluster, "zookeeper", membership=membership))
-    eventually(lambda: query.trigger() or query.read, 20, "the first batch")
-    query.trigger()
-    cluster.delete_topic("t")
-    cluster.create_topic("t", 2)
-    fill(cluster, BEFORE + 50)
-    eventually(lambda: query.trigger() or query.read[1:] == [(0, BEFORE + 50)], 20, "all of the new topic")
-    eventually(lambda: query.trigger() or stored(cluster, "zookeeper") == [90, 90], 20, "the group's offsets")
-    fill(cluster, 1)
-    eventually(lambda: query.trigger() or query.read[2:] == [(90, 91)], 20, "the next message")
-
-
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_longer_topic_made_anew_between_two_runs(loses: bool, cluster: FakeCluster, new_query: Any) -> None:
     """The member said that it went back to the start, but the query went on at its checkpoint."""

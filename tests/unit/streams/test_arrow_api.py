@@ -18,7 +18,6 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerTimeoutException,
-    InvalidMessageException,
     MissingExtraError,
     ZkConsumerError,
 )
@@ -167,13 +166,6 @@ def test_a_table_without_rows_has_a_chunk_a_column_for_spark(bench: Bench) -> No
     assert {column.num_chunks for column in table.columns} == {1}
 
 
-def test_a_table_ends_when_nothing_comes_for_so_long() -> None:
-    bench = Bench(timeout=0.05)
-    bench.put(position(), 0, 2)
-    assert offsets(bench.stream.to_arrow(max_messages=5)) == [0, 1]
-    bench.queue.close()
-
-
 def test_a_table_ends_although_messages_never_do(bench: Bench) -> None:
     """Otherwise messages that come faster than they are read would let the timeout never pass."""
     where, next_offset = position(), 0
@@ -205,20 +197,6 @@ def test_a_table_ends_before_a_jump(bench: Bench) -> None:
 
 
 # ---- revocation, pause, lease
-
-
-def test_who_revokes_waits_until_the_batch_in_hand_is_finished(bench: Bench) -> None:
-    where = position()
-    bench.put(where, 0, 5)
-    batches = bench.stream.batches(max_rows=3)
-    next(batches)
-    bench.queue.revoke([where])
-    assert not bench.queue.wait_let_go([where], Deadline(0.0))
-    reader = Thread(target=lambda: nothing_comes(bench), name="reader")
-    reader.start()
-    assert bench.queue.wait_let_go([where], Deadline(scaled(5)))
-    reader.join()
-    assert where.finished(including_held=True) == 3, "what is behind the batch is its next owner's"
 
 
 def test_nothing_is_waited_for_while_a_table_is_collected() -> None:
@@ -262,18 +240,6 @@ def test_rows_of_a_paused_partition_come_later_in_order() -> None:
     assert [(row["partition"], row["offset"]) for row in made[0].to_pylist()] == [(1, 0)]
     bench.queue.resume(where)
     assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1, 2, 3, 4]
-
-
-def test_a_pause_lets_the_batch_in_hand_be_finished(bench: Bench) -> None:
-    where = position()
-    bench.put(where, 0, 5)
-    batches = bench.stream.batches(max_rows=2)
-    next(batches)
-    bench.queue.pause(where)
-    assert nothing_comes(bench)
-    assert (where.held, where.finished(including_held=True)) == (False, 2)
-    bench.queue.resume(where)
-    assert offsets(next(batches)) == [2, 3]
 
 
 def test_no_batch_is_handed_out_without_a_lease(bench: Bench) -> None:
@@ -509,35 +475,6 @@ def test_what_spark_does_not_take_comes_again(bench: Bench) -> None:
     assert offsets(bench.stream.to_dataframe(spark, timeout=0)) == list(range(6))
     assert spark.made.startswith("key binary, value binary, topic string")
     assert (where.finished(including_held=False), where.finished(including_held=True)) == (0, 6)
-
-
-def test_corrupt_data_comes_after_the_good_rows_and_is_skipped(bench: Bench) -> None:
-    where = position()
-    data, end = b"", 0
-    for number in range(3):
-        one, end = Batch([Written()] * 2).encode(end)
-        data += one[:-1] + bytes([one[-1] ^ (number == 1)])
-    bench.queue.deliver(where, data, (0, end), ())
-    batches = bench.stream.batches()
-    assert offsets(next(batches)) == [0, 1]
-    for _ in range(2):
-        with pytest.raises(InvalidMessageException, match="t-0 at offset 2"):
-            next(batches)
-    assert where.finished(including_held=True) == 2
-    assert bench.stream.skip() == 4
-    assert offsets(next(batches)) == [4, 5]
-
-
-def test_an_unreadable_place_ends_a_table(bench: Bench) -> None:
-    where = position()
-    good, end = Batch([Written()] * 2).encode(0)
-    bench.queue.deliver(where, good, (0, 2), ())
-    bad, end = Batch([Written()] * 2).encode(2)
-    bench.queue.deliver(where, bad[:-1] + b"?", (2, end), ())
-    assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1]
-    with pytest.raises(InvalidMessageException):
-        bench.stream.to_arrow(timeout=0)
-    assert where.finished(including_held=True) == 2
 
 
 def test_with_action_end_a_timeout_ends_only_the_loop(bench: Bench) -> None:

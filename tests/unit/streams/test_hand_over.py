@@ -86,17 +86,6 @@ def test_messages_finished_before_a_revocation_count(
     assert revoked_after <= finished < (6 if revoked_after == 3 else revoked_after + 1)
 
 
-def test_the_last_message_of_a_chunk_counts_when_its_stream_ends(stream: KafkaStream[bytes, bytes]) -> None:
-    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
-    put(stream, position, 1)
-    messages = iter(stream)
-    next(messages)
-    stream.queue.close()
-    assert next(messages, None) is None
-    assert not position.held
-    assert position.finished(including_held=True) == 3
-
-
 @pytest.mark.parametrize("batches", [(3,), (2, 1), (1, 1, 1)])
 def test_whenever_one_looks_a_message_is_in_hand_or_counted(
     stream: KafkaStream[bytes, bytes], batches: tuple[int, ...]

@@ -7,16 +7,13 @@ from contextlib import suppress
 from threading import Thread, get_native_id
 from time import monotonic
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from tests.streams import new_stream, valid_lease
-from tests.tiers import only_plain
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.data_plane import hand_out
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue, merged_streams
@@ -289,26 +286,6 @@ def test_while_zookeeper_is_away_nothing_comes_and_nothing_spins(
     assert len(three.rest()) == 5
 
 
-def test_a_turn_that_finishes_a_revoked_message_lets_it_go(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zkconsumer.deadline import Deadline
-
-    monkeypatch.setattr(merged_streams, "TURN", 0.0)
-    three.put(0, 2)
-    three.put(1, 1)
-    assert three.merged.get(timeout=0).partition == 0
-    queue, where = three.streams[0].queue, three.positions[0]
-    let_go: list[bool] = []
-    queue.revoke([where])
-    group = Thread(target=lambda: let_go.append(queue.wait_let_go([where], Deadline(scaled(20)))))
-    group.start()
-    begin = monotonic()
-    assert three.merged.get(timeout=0).partition == 1
-    group.join(scaled(10))
-    assert let_go == [True]
-    assert monotonic() - begin < scaled(5)
-    assert where.finished(including_held=False) == 1
-
-
 def test_stopping_ends_it_and_leaves_the_streams_usable(three: Several) -> None:
     three.put(0, 3)
     messages = iter(three.merged)
@@ -317,25 +294,6 @@ def test_stopping_ends_it_and_leaves_the_streams_usable(three: Several) -> None:
     assert list(messages) == []
     assert three.finished[0] == 1
     assert three.streams[0].get(timeout=0).offset == 1
-
-
-def test_a_stream_alone_is_as_before_after_its_turns(three: Several) -> None:
-    three.put(0, 2)
-    assert three.rest() == [(0, 0), (0, 1)]
-    with pytest.raises(ConsumerTimeoutException):
-        next(three.streams[0])
-
-
-@only_plain
-def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
-    three.put(0, 3)
-    assert three.merged.get(timeout=0).offset == 0
-    with monkeypatch.context() as patched:
-        patched.setattr(hand_out, "time_before", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            next(three.merged)
-    assert three.positions[0].finished(including_held=three.streams[0].held_by(get_native_id())) == 1
-    assert [offset for _, offset in three.rest()] in ([0, 1, 2], [1, 2])
 
 
 def test_a_signal_handler_sees_that_its_thread_is_asking(patient: Several) -> None:

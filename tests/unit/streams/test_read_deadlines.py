@@ -156,22 +156,6 @@ def test_the_read_after_a_message_has_its_whole_time(monkeypatch: pytest.MonkeyP
     assert ends[2] < ends[1], "its own time, and not that of the one before"
 
 
-def test_the_gate_has_the_time_of_the_read_that_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    coming = Coming()
-    ends = recorded(monkeypatch)
-    coming.message(4)
-    coming.stream.get(timeout=60)
-    coming.stream.get(timeout=60)
-    for _ in range(2):
-        coming.lease.suspend()
-        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper or the group's coordinator is away"):
-            coming.stream.get(timeout=0.01)
-        coming.lease.resume(coming.lease.epoch)
-        coming.stream.get(timeout=60)
-    assert ends[1] < ends[0]
-    assert ends[2] > ends[1]
-
-
 def test_a_complete_table_waits_briefly_at_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: at the gate only the time of the whole table counted, of which there may be none."""
     pytest.importorskip("pyarrow")
