@@ -33,11 +33,17 @@ GOES_ON = {"failOnDataLoss": "false", "startingOffsets": "earliest"}
 # ---- on dictionaries
 
 
+def started(membership: str, cluster: Dictionaries, share: Share, **more: str) -> Query:
+    """A query on dictionaries: with ``membership=none``, or as a member that owns this share."""
+    given = {**GOES_ON, **more}
+    return Query(run_on(cluster, **given) if membership == "none" else member_run(cluster, share, **given))
+
+
 @pytest.mark.parametrize("membership", ["none", "member"])
 def test_a_shorter_log_is_read_once_from_its_beginning(membership: str, caplog: pytest.LogCaptureFixture) -> None:
     """A topic is made anew with 30 messages after 40 were read, and 100 more come: each of the 130 is read once."""
     cluster, share = Dictionaries({A: (0, BEFORE)}), Share(A)
-    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    query = started(membership, cluster, share)
     assert query.trigger() == [(0, BEFORE)]
     assert query.trigger() == []
     cluster.logs[A] = (0, 30)
@@ -74,7 +80,7 @@ def test_a_new_query_of_a_group_beyond_the_log_begins_it(membership: str) -> Non
     """The checkpoint knows nothing, but the group's offset is of the topic that was there before."""
     cluster, share = Dictionaries({A: (3, 30)}), Share(A)
     cluster.offsets[A] = share.offsets[A] = 1000
-    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    query = started(membership, cluster, share)
     assert query.trigger() == [(3, 30)]
     cluster.logs[A] = (3, 50)
     assert query.trigger() == [(30, 50)]
@@ -193,7 +199,7 @@ class Anew(Dictionaries):
 def test_a_topic_made_anew_that_is_longer_is_read_whole(membership: str, caplog: pytest.LogCaptureFixture) -> None:
     """By its length alone the log looks as if it had only grown, and 0 to 39 were never read."""
     cluster, share = Anew({A: (0, BEFORE)}), Share(A)
-    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    query = started(membership, cluster, share)
     query.trigger()
     query.trigger()
     cluster.logs[A], cluster.topics = (0, 90), frozenset("t")
@@ -212,7 +218,7 @@ def test_a_topic_made_anew_that_is_longer_is_read_whole(membership: str, caplog:
 def test_a_topic_made_anew_with_as_many_messages_is_read(membership: str, count: int) -> None:
     """The batch from 0 had the same offsets as the one before it, so Spark saw nothing new, and nothing was read."""
     cluster, share = Anew({A: (0, count)}), Share(A)
-    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    query = started(membership, cluster, share)
     assert query.trigger() == [(0, count)]
     query.trigger()
     cluster.topics = frozenset("t")
@@ -228,8 +234,7 @@ def test_a_topic_that_was_gone_for_a_while_is_read_whole(membership: str) -> Non
     """A batch of another topic was read meanwhile, so the checkpoint has forgotten the partition; its group has not."""
     other = TopicPartition("u", 0)
     cluster, share = Anew({A: (0, BEFORE), other: (0, 5)}), Share(A, other)
-    given = {**GOES_ON, "subscribe": "t,u"}
-    query = Query(run_on(cluster, **given) if membership == "none" else member_run(cluster, share, **given))
+    query = started(membership, cluster, share, subscribe="t,u")
     query.trigger()
     query.trigger()
     del cluster.logs[A]

@@ -110,10 +110,11 @@ def test_a_batch_is_at_most_as_large_as_asked_for(bench: Bench) -> None:
     assert where.finished(including_held=False) == end
 
 
-@pytest.mark.parametrize("limits", [{"max_rows": 0}, {"max_bytes": -1}, {"max_rows": 1.5}, {"max_rows": True}])
-def test_a_limit_that_is_none_is_refused(bench: Bench, limits: Any) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(limits))} must be a whole number from 1 on"):
-        bench.stream.batches(**limits)
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "3"])
+@pytest.mark.parametrize(("ask", "name"), [("batches", "max_rows"), ("batches", "max_bytes"), ("take", "max_messages")])
+def test_a_limit_that_is_none_is_refused(bench: Bench, ask: str, name: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a whole number from 1 on"):
+        getattr(bench.stream, ask)(**{name: wrong})
 
 
 @pytest.mark.parametrize("timeout", ["never", True, b"1"])
@@ -489,12 +490,10 @@ def test_with_action_end_a_timeout_ends_only_the_loop(bench: Bench) -> None:
 # ---- what is counted and committed
 
 
-def test_what_is_passed_is_counted_once(bench: Bench) -> None:
+def test_what_is_passed_is_counted_once() -> None:
     counted: list[tuple[str, int, int]] = []
-    lease, queue = bench.lease, StreamQueue(9, lambda: None)
-    stream: KafkaStream[bytes, bytes] = new_stream(
-        "s", queue, lease, timeout=0, count=lambda *what: counted.append(what)
-    )
+    bench = Bench(capacity=9, count=lambda *what: counted.append(what))
+    queue, stream = bench.queue, bench.stream
     where, size = position(), 0
     for first in (0, 10, 20):
         data = record_batch(first, 10)
@@ -525,21 +524,12 @@ def test_explicitly_committed_rows_are_not_taken_back() -> None:
 # ---- what has no rows
 
 
-class Transactions:
+class Transactions(Bench):
     """A stream that reads committed data, of which most was aborted; ``kept`` is what each table held in the end."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bench = Bench()
-        self.queue = self.bench.queue
         self.counted: list[tuple[str, int, int]] = []
-        self.stream: KafkaStream[bytes, bytes] = new_stream(
-            "s",
-            self.queue,
-            self.bench.lease,
-            timeout=0,
-            read_committed=True,
-            count=lambda *what: self.counted.append(what),
-        )
+        super().__init__(read_committed=True, count=lambda *what: self.counted.append(what))
         self.where = position()
         self.end = self.sent = 0
         self.kept: list[list[chunk_batches.ChunkPart]] = []
@@ -551,7 +541,7 @@ class Transactions:
 
         monkeypatch.setattr(column_reader.ColumnReader, "hand_over", hand_over)
 
-    def put(self, *, aborted: int = 0, good: int = 0, where: Any = None) -> None:
+    def put_batches(self, *, aborted: int = 0, good: int = 0) -> None:
         """Chunks of an aborted message each, or one of so many good ones."""
         for _ in range(aborted):
             self._put(Batch([Written(value=b"x" * 1000)], transactional=True, producer_id=1), 1, ((1, self.end),))
@@ -574,14 +564,14 @@ def test_a_table_holds_no_chunk_without_rows(monkeypatch: pytest.MonkeyPatch) ->
     over much aborted data took memory without a limit.
     """
     some = Transactions(monkeypatch)
-    some.put(aborted=50)
+    some.put_batches(aborted=50)
     assert some.stream.to_arrow(timeout=0).num_rows == 0
     assert some.kept[-1] == []
     assert some.where.finished(including_held=False) == 50, "as with batches, it is finished at once"
-    some.put(good=2)
-    some.put(aborted=50)
-    some.put(good=2)
-    some.put(aborted=50)
+    some.put_batches(good=2)
+    some.put_batches(aborted=50)
+    some.put_batches(good=2)
+    some.put_batches(aborted=50)
     assert offsets(some.stream.to_arrow(timeout=0)) == [50, 51, 102, 103]
     assert some.held < 500
     assert len(some.kept[-1]) == 4
@@ -599,8 +589,8 @@ def test_what_had_no_rows_is_put_back_as_a_place_without_a_gap(
 ) -> None:
     some = Transactions(monkeypatch)
     for _ in range(2):
-        some.put(good=2)
-        some.put(aborted=3)
+        some.put_batches(good=2)
+        some.put_batches(aborted=3)
 
     def happens(*_: Any) -> bool:
         if event != "paused":
@@ -615,7 +605,7 @@ def test_what_had_no_rows_is_put_back_as_a_place_without_a_gap(
     assert len(some.kept[-1]) == 4
     some.queue.resume(some.where)
     assert (some.where.held, some.where.finished(including_held=True)) == (False, 0)
-    some.put(good=1)
+    some.put_batches(good=1)
     assert [some.stream.get(timeout=0).offset for _ in range(3)] == [0, 1, 5]
     assert offsets(some.stream.to_arrow(timeout=0)) == [6, 10]
     with pytest.raises(ConsumerTimeoutException):

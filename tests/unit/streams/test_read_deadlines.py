@@ -9,36 +9,25 @@ from typing import Any
 
 import pytest
 
-from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
-from tests.unit.streams.bench import position, record_batch
+from tests.unit.streams.bench import Bench, position, record_batch
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+from zkconsumer.streams import MergedStreams, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader
 
 MARKER = Batch([Written(key=b"\0\0\0\1", value=b"\0" * 6)], control=True, transactional=True, producer_id=1)
 PATIENCE = 0.2
 
 
-class Coming:
+class Coming(Bench):
     """A stream, and chunks without a message that come for it one after the other."""
 
     def __init__(self, timeout: float | None = None, *, skip_corrupt: bool = False) -> None:
-        self.lease = valid_lease()
-        self.queue = StreamQueue(2, lambda: None)
+        super().__init__(timeout=timeout, read_committed=True, skip_corrupt=skip_corrupt, count=self._count)
         self.finished = 0
         self.whenever_one_is_finished: Callable[[], None] = lambda: None
-        self.stream: KafkaStream[Any, Any] = new_stream(
-            "s",
-            self.queue,
-            self.lease,
-            timeout=timeout,
-            read_committed=True,
-            skip_corrupt=skip_corrupt,
-            count=self._count,
-        )
         self.merged = MergedStreams(lambda: [self.stream], timeout=timeout)
         self.where = position()
         self.end = 0

@@ -88,9 +88,3 @@ def test_a_list_that_was_not_returned_comes_again(bench: Bench, monkeypatch: pyt
 
     assert not where.held
     assert offsets(bench.stream.take(2, timeout=0)) == [0, 1]
-
-
-@pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "3"])
-def test_a_wrong_limit_is_named(bench: Bench, wrong: Any) -> None:
-    with pytest.raises(ValueError, match="max_messages"):
-        bench.stream.take(wrong)
