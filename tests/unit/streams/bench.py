@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
 from threading import Thread
 from types import coroutine
 from typing import Any
@@ -118,6 +119,16 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
         return await asyncio.wait_for(work, scaled(WITHIN))
 
     return asyncio.run(bounded())
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine, which :func:`run` runs."""
+
+    @wraps(test)
+    def on_its_loop(*arguments: Any, **options: Any) -> None:
+        run(test(*arguments, **options))
+
+    return on_its_loop
 
 
 def elsewhere(act: Callable[[], object]) -> None:
