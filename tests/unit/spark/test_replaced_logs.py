@@ -288,6 +288,12 @@ def cluster() -> Iterator[FakeCluster]:
         yield made
 
 
+def make_anew(cluster: FakeCluster, count: int) -> None:
+    cluster.delete_topic("t")
+    cluster.create_topic("t", 2)
+    fill(cluster, count)
+
+
 def fill(cluster: FakeCluster, count: int) -> None:
     for number in range(2):
         cluster.append("t", number, [b"x"] * count)
@@ -338,9 +344,7 @@ def test_a_topic_made_anew_is_read_whole(
     assert query.read == [(0, BEFORE)]
     if available_now:
         query.run.close()
-    cluster.delete_topic("t")
-    cluster.create_topic("t", 2)
-    fill(cluster, 30)
+    make_anew(cluster, 30)
     if available_now:
         query = new_query(given, query.done)
         query.run.fix_targets()
@@ -367,9 +371,7 @@ def test_a_longer_topic_made_anew_between_two_runs(loses: bool, cluster: FakeClu
     eventually(lambda: query.trigger() or query.read, 20, "the first batch")
     eventually(lambda: query.trigger() or stored(cluster, "zookeeper") == [BEFORE, BEFORE], 20, "the group's offsets")
     query.run.close()
-    cluster.delete_topic("t")
-    cluster.create_topic("t", 2)
-    fill(cluster, BEFORE + 50)
+    make_anew(cluster, BEFORE + 50)
     query = new_query({**given, "failOnDataLoss": str(not loses).lower()}, query.done)
     if not loses:
         error = "made anew, and the query has come to offset 40; set failOnDataLoss=false"
@@ -459,9 +461,7 @@ def test_a_snapshot_of_a_topic_made_anew_reads_it_whole(
     given = {**options(cluster, coordination, membership="none"), "startingOffsets": "group"}
     make(given).commit()
     assert stored(cluster, coordination) == [BEFORE, BEFORE]
-    cluster.delete_topic("t")
-    cluster.create_topic("t", 2)
-    fill(cluster, 30)
+    make_anew(cluster, 30)
     if coordination == "kafka":  # the cluster in memory deletes them with the topic, brokers by and by
         with cluster_of(parse(given)) as beside:
             beside.commit("g", {A: BEFORE, B: BEFORE})

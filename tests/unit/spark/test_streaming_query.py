@@ -11,10 +11,11 @@ import pytest
 
 from tests.programs import run_python
 from tests.unit.spark.dictionary_cluster import HERE, A, B, FakeCluster, Share, member_run, offset, run_on
+from tests.unit.streams.bench import elsewhere
 from zkconsumer.errors import BrokerUnavailableError, ConfigException, OffsetOutOfRangeError, RegistryUnavailableError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.options import Selection, parse
-from zkconsumer.spark.streaming_query import QueryRun
+from zkconsumer.spark.streaming_query import QueryRun, end_cleanly_on_sigterm
 
 
 def test_a_query_reads_what_is_there_and_then_what_came() -> None:
@@ -385,14 +386,8 @@ def test_the_group_is_left_once_whenever_the_signal_comes(when: str) -> None:
 
 
 def test_signals_are_left_alone_on_other_threads() -> None:
-    import threading
-
-    from zkconsumer.spark.streaming_query import end_cleanly_on_sigterm
-
     before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=end_cleanly_on_sigterm)
-    thread.start()
-    thread.join()
+    elsewhere(end_cleanly_on_sigterm)
     assert signal.getsignal(signal.SIGTERM) is before
 
 

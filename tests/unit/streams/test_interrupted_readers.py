@@ -10,13 +10,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from itertools import islice
-from threading import Thread, get_native_id
+from threading import get_native_id
 from unittest.mock import Mock
 
 import pytest
 
 from tests.tiers import only_plain
-from tests.unit.streams.bench import Bench, position
+from tests.unit.streams.bench import Bench, elsewhere, position
 from zkconsumer.data_plane import hand_out
 from zkconsumer.streams import KafkaStream, MergedStreams, merged_streams, message_iterator
 from zkconsumer.zookeeper.lease import Lease
@@ -72,9 +72,7 @@ def test_what_a_dead_reader_held_is_not_the_next_threads() -> None:
     reading = Reading()
     seen: list[int | None] = []
     for action in (lambda: reading.stream.get(timeout=0), lambda: seen.append(reading.committed)):
-        thread = Thread(target=action)
-        thread.start()
-        thread.join()
+        elsewhere(action)
     assert seen == [0]
 
 

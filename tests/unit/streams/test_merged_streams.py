@@ -144,7 +144,7 @@ def test_a_second_reader_of_the_same_streams_is_woken_too(three: Several, monkey
     assert monotonic() - begin < scaled(15)
 
 
-def test_the_budget_is_passed_only_while_thereader_waits() -> None:
+def test_the_budget_is_passed_only_while_the_reader_waits() -> None:
     """Bug: every stream that was found empty counted as one whose reader waits, so each of 200 was served and
     the budget passed by as many messages.
     """
