@@ -9,11 +9,14 @@ from threading import Thread
 from types import coroutine
 from typing import Any
 
+import pytest
+
 from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.record_writer import NewRecord, batch_bytes
 from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue
 from zkconsumer.streams.async_stream import AsyncStream
@@ -62,6 +65,13 @@ class Bench:
 
 def take(stream: KafkaStream[bytes, bytes], count: int) -> list[int]:
     return [stream.get(timeout=0).offset for _ in range(count)]
+
+
+def nothing_comes(stream: KafkaStream[Any, Any]) -> bool:
+    """Ask for another message in vain, which finishes the one in hand."""
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(timeout=0)
+    return True
 
 
 class AsyncBench(Bench):

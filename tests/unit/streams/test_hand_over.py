@@ -14,7 +14,7 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, Written
-from tests.unit.streams.bench import Bench, position
+from tests.unit.streams.bench import Bench, nothing_comes, position
 from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
@@ -58,12 +58,6 @@ def put(stream: KafkaStream[bytes, bytes], position: PartitionPosition, *batches
         data, offset = Batch([Written()] * count, trailing=2 * last).encode(offset)
         records += data
     stream.queue.deliver(position, records, (0, offset), ())
-
-
-def nothing_comes(stream: KafkaStream[bytes, bytes]) -> bool:
-    with pytest.raises(ConsumerTimeoutException):
-        stream.get(timeout=0)
-    return True
 
 
 @pytest.mark.parametrize("batches", [(3,), (2, 1), (1, 2)])
