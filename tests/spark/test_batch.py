@@ -10,23 +10,26 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import NewTopic
-from tests.spark.conftest import Reader, offsets_of
+from tests.spark.conftest import Reader
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster
 
 MakeReader = Callable[[str], Reader]
+Filled = Callable[..., Reader]
 
 
-def test_a_batch_holds_what_was_produced(reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]) -> None:
-    topic = new_topic(3)
+def test_a_batch_holds_what_was_produced(filled: Filled) -> None:
+    of_topic = filled(3)
     began = datetime.now(UTC) - timedelta(seconds=5)
     values: list[bytes | None] = [b"value %d" % n if n % 10 else None for n in range(900)]
-    produce(topic, values[:600], partitions=3, key=lambda n: b"key %d" % n if n % 2 else None)
-    produce(topic, values[600:], partitions=3, key=lambda n: b"key %d" % n if n % 2 else None, compression_type="zstd")
-    rows = reader(topic).batch().orderBy("offset", "partition").collect()
+    of_topic.produce(values[:600], key=lambda n: b"key %d" % n if n % 2 else None)
+    of_topic.produce(values[600:], key=lambda n: b"key %d" % n if n % 2 else None, compression_type="zstd")
+    rows = of_topic.batch().orderBy("offset", "partition").collect()
     assert [row.value for row in rows] == values
     assert [row.key for row in rows] == [b"key %d" % (n % 600) if n % 2 else None for n in range(900)]
-    assert [(row.topic, row.partition, row.offset) for row in rows] == [(topic, n % 3, n // 3) for n in range(900)]
+    assert [(row.topic, row.partition, row.offset) for row in rows] == [
+        (of_topic.topic, n % 3, n // 3) for n in range(900)
+    ]
     assert {row.timestampType for row in rows} == {0}
     assert all(began <= row.timestamp.replace(tzinfo=UTC) <= datetime.now(UTC) for row in rows)
 
@@ -67,36 +70,24 @@ def test_headers_come_on_request(cluster: DevCluster, reader: MakeReader, new_to
     assert "headers" not in reader(topic).batch().columns
 
 
-def test_a_schema_names_the_columns_to_read(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    topic = new_topic()
-    produce(topic, [b"a", b"b"])
-    frame = reader(topic).batch("offset bigint, value binary")
+def test_a_schema_names_the_columns_to_read(filled: Filled) -> None:
+    frame = filled(1, [b"a", b"b"]).batch("offset bigint, value binary")
     assert frame.columns == ["offset", "value"]
     assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(0, b"a"), (1, b"b")]
 
 
-def test_the_ends_are_fixed_when_a_frame_is_first_used(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    topic = new_topic(2)
-    produce(topic, [b"x"] * 10, partitions=2)
-    of_topic = reader(topic)
+def test_the_ends_are_fixed_when_a_frame_is_first_used(filled: Filled) -> None:
+    of_topic = filled(2, [b"x"] * 10)
     frame = of_topic.batch()
     assert frame.count() == 10
-    produce(topic, [b"x"] * 4, partitions=2)
+    of_topic.produce([b"x"] * 4)
     assert (frame.count(), frame.where("partition = 0").count()) == (10, 5)
     assert of_topic.batch().count() == 14
 
 
-def test_a_batch_reads_from_and_to_the_offsets_it_is_told(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any
-) -> None:
-    topic = new_topic(2)
-    produce(topic, [b"x"] * 200, partitions=2)
-    of_topic = reader(topic)
-    zookeeper.create(f"/consumers/{of_topic.options['group.id']}/offsets/{topic}/1", b"70", makepath=True)
+def test_a_batch_reads_from_and_to_the_offsets_it_is_told(filled: Filled, zookeeper: Any) -> None:
+    of_topic = filled(2, [b"x"] * 200)
+    zookeeper.create(f"/consumers/{of_topic.group}/offsets/{of_topic.topic}/1", b"70", makepath=True)
 
     def read(**options: str) -> dict[int, tuple[int, int]]:
         frame = of_topic.batch(**options).groupBy("partition").agg({"offset": "min", "*": "count"})
@@ -104,12 +95,12 @@ def test_a_batch_reads_from_and_to_the_offsets_it_is_told(
 
     assert read(startingOffsets="group") == {0: (0, 100), 1: (70, 30)}
     assert read(endingOffsets="group") == {1: (0, 70)}
-    starts, ends = (json.dumps({topic: offsets}) for offsets in ({"0": -2, "1": 95}, {"0": 20, "1": -1}))
+    starts, ends = (json.dumps({of_topic.topic: offsets}) for offsets in ({"0": -2, "1": 95}, {"0": 20, "1": -1}))
     assert read(startingOffsets=starts, endingOffsets=ends) == {
         0: (0, 20),
         1: (95, 5),
     }
-    assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {1: 70}
+    assert of_topic.offsets(zookeeper) == {1: 70}
 
 
 @pytest.mark.one_way
@@ -130,41 +121,33 @@ def _pushdown(spark: Any) -> Iterator[None]:
 
 
 @pytest.mark.one_way
-def test_a_filtered_count_leaves_the_next_count_whole(
-    _pushdown: None, reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
+def test_a_filtered_count_leaves_the_next_count_whole(_pushdown: None, filled: Filled) -> None:
     """Bug: with ``pushdown=true`` the second count of a frame was that of the filtered query before it."""
-    topic = new_topic(2)
-    produce(topic, [b"x"] * 10, partitions=2)
-    frame = reader(topic).batch()
+    frame = filled(2, [b"x"] * 10).batch()
     assert frame.where("partition = 1").count() == 5
     assert frame.count() == 10
 
 
 @pytest.mark.one_way
-def test_a_snapshot_is_read_and_then_committed_for_the_group(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any
-) -> None:
+def test_a_snapshot_is_read_and_then_committed_for_the_group(filled: Filled, zookeeper: Any) -> None:
     from zkconsumer.errors import OffsetCommitError
     from zkconsumer.spark import snapshot
 
-    topic = new_topic(3)
-    produce(topic, [b"x"] * 300, partitions=3)
-    of_topic = reader(topic)
-    group = of_topic.options["group.id"]
+    of_topic = filled(3, [b"x"] * 300)
+    topic, group = of_topic.topic, of_topic.group
     zookeeper.create(f"/consumers/{group}/offsets/{topic}/1", b"70", makepath=True)
     part = snapshot({**of_topic.options, "startingOffsets": "group"})
-    produce(topic, [b"y"] * 30, partitions=3)
+    of_topic.produce([b"y"] * 30)
     frame = part.load(of_topic.spark, "partition int, offset bigint")
     assert frame.count() == 230
     assert frame.where("partition = 1").count() == 30
-    assert offsets_of(zookeeper, group, topic) == {1: 70}
+    assert of_topic.offsets(zookeeper) == {1: 70}
     zookeeper.set(f"/consumers/{group}/offsets/{topic}/1", b"105")  # others went on meanwhile
     part.commit()
-    assert offsets_of(zookeeper, group, topic) == {0: 100, 1: 105, 2: 100}
+    assert of_topic.offsets(zookeeper) == {0: 100, 1: 105, 2: 100}
     after = snapshot({**of_topic.options, "startingOffsets": "group"})
     assert [(start, end) for _, _, start, end in after.ranges] == [(100, 110), (105, 110), (100, 110)]
     zookeeper.create(f"/consumers/{group}/owners/{topic}/2", b"somebody-0", makepath=True)
     with pytest.raises(OffsetCommitError, match=f"not committed: {topic}-2 .another member's owner node exists"):
         after.commit()
-    assert offsets_of(zookeeper, group, topic) == {0: 110, 1: 110, 2: 100}
+    assert of_topic.offsets(zookeeper) == {0: 110, 1: 110, 2: 100}
