@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from threading import Event
@@ -15,6 +16,7 @@ import pytest
 
 import zkconsumer.spark
 from tests.cluster.conftest import (
+    NewTopic,
     _java,
     cluster,
     legacy_member,
@@ -83,13 +85,20 @@ def spark(_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spa
 class Reader:
     """Reads one topic in one group."""
 
+    produce: Callable[..., int]
+    """Produces values to the partitions in turn; of a reader that ``filled`` made."""
+
     def __init__(self, spark: SparkSession, connect: str, group: str, topic: str) -> None:
-        self.spark = spark
+        self.spark, self.topic, self.group = spark, topic, group
         self.options = {"zookeeper.connect": connect, "group.id": group, "subscribe": topic}
 
     def batch(self, schema: str | None = None, **options: str) -> DataFrame:
         reader = self.spark.read.format("zkconsumer").options(**{**self.options, **options})
         return (reader.schema(schema) if schema else reader).load()
+
+    def offsets(self, client: KazooClient) -> dict[int, int]:
+        """Partition -> the group's offset as written in ZooKeeper."""
+        return offsets_of(client, self.group, self.topic)
 
     def stream(self, **options: str) -> DataFrame:
         """With ``membership=none`` unless told otherwise."""
@@ -101,6 +110,20 @@ class Reader:
 def reader(spark: SparkSession, cluster: DevCluster, new_group: Callable[[], str]) -> Callable[[str], Reader]:
     """``reader(topic)``: reads a topic in a group of its own."""
     return lambda topic: Reader(spark, cluster.zookeeper_connect, new_group(), topic)
+
+
+@pytest.fixture
+def filled(reader: Callable[[str], Reader], new_topic: NewTopic, produce: Callable[..., int]) -> Callable[..., Reader]:
+    """``filled(2, values)``: reads a new topic of two partitions that has these values in turn."""
+
+    def make(partitions: int = 1, values: Sequence[bytes | None] = (), **options: Any) -> Reader:
+        one = reader(new_topic(partitions))
+        one.produce = partial(produce, one.topic, partitions=partitions)
+        if values:
+            one.produce(values, **options)
+        return one
+
+    return make
 
 
 def child_processes(parent: int) -> dict[int, str]:

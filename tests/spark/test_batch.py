@@ -10,23 +10,26 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import NewTopic
-from tests.spark.conftest import Reader, offsets_of
+from tests.spark.conftest import Reader
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster
 
 MakeReader = Callable[[str], Reader]
+Filled = Callable[..., Reader]
 
 
-def test_a_batch_holds_what_was_produced(reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]) -> None:
-    topic = new_topic(3)
+def test_a_batch_holds_what_was_produced(filled: Filled) -> None:
+    of_topic = filled(3)
     began = datetime.now(UTC) - timedelta(seconds=5)
     values: list[bytes | None] = [b"value %d" % n if n % 10 else None for n in range(900)]
-    produce(topic, values[:600], partitions=3, key=lambda n: b"key %d" % n if n % 2 else None)
-    produce(topic, values[600:], partitions=3, key=lambda n: b"key %d" % n if n % 2 else None, compression_type="zstd")
-    rows = reader(topic).batch().orderBy("offset", "partition").collect()
+    of_topic.produce(values[:600], key=lambda n: b"key %d" % n if n % 2 else None)
+    of_topic.produce(values[600:], key=lambda n: b"key %d" % n if n % 2 else None, compression_type="zstd")
+    rows = of_topic.batch().orderBy("offset", "partition").collect()
     assert [row.value for row in rows] == values
     assert [row.key for row in rows] == [b"key %d" % (n % 600) if n % 2 else None for n in range(900)]
-    assert [(row.topic, row.partition, row.offset) for row in rows] == [(topic, n % 3, n // 3) for n in range(900)]
+    assert [(row.topic, row.partition, row.offset) for row in rows] == [
+        (of_topic.topic, n % 3, n // 3) for n in range(900)
+    ]
     assert {row.timestampType for row in rows} == {0}
     assert all(began <= row.timestamp.replace(tzinfo=UTC) <= datetime.now(UTC) for row in rows)
 
@@ -67,43 +70,24 @@ def test_headers_come_on_request(cluster: DevCluster, reader: MakeReader, new_to
     assert "headers" not in reader(topic).batch().columns
 
 
-def test_a_schema_names_the_columns_to_read(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    topic = new_topic()
-    produce(topic, [b"a", b"b"])
-    frame = reader(topic).batch("offset bigint, value binary")
+def test_a_schema_names_the_columns_to_read(filled: Filled) -> None:
+    frame = filled(1, [b"a", b"b"]).batch("offset bigint, value binary")
     assert frame.columns == ["offset", "value"]
     assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(0, b"a"), (1, b"b")]
 
 
-@pytest.mark.one_way
-def test_an_empty_topic_is_an_empty_frame(reader: MakeReader, new_topic: NewTopic) -> None:
-    frame = reader(new_topic(2)).batch()
-    assert frame.collect() == []
-    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
-
-
-def test_the_ends_are_fixed_when_a_frame_is_first_used(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    topic = new_topic(2)
-    produce(topic, [b"x"] * 10, partitions=2)
-    of_topic = reader(topic)
+def test_the_ends_are_fixed_when_a_frame_is_first_used(filled: Filled) -> None:
+    of_topic = filled(2, [b"x"] * 10)
     frame = of_topic.batch()
     assert frame.count() == 10
-    produce(topic, [b"x"] * 4, partitions=2)
+    of_topic.produce([b"x"] * 4)
     assert (frame.count(), frame.where("partition = 0").count()) == (10, 5)
     assert of_topic.batch().count() == 14
 
 
-def test_a_batch_reads_from_and_to_the_offsets_it_is_told(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any
-) -> None:
-    topic = new_topic(2)
-    produce(topic, [b"x"] * 200, partitions=2)
-    of_topic = reader(topic)
-    zookeeper.create(f"/consumers/{of_topic.options['group.id']}/offsets/{topic}/1", b"70", makepath=True)
+def test_a_batch_reads_from_and_to_the_offsets_it_is_told(filled: Filled, zookeeper: Any) -> None:
+    of_topic = filled(2, [b"x"] * 200)
+    zookeeper.create(f"/consumers/{of_topic.group}/offsets/{of_topic.topic}/1", b"70", makepath=True)
 
     def read(**options: str) -> dict[int, tuple[int, int]]:
         frame = of_topic.batch(**options).groupBy("partition").agg({"offset": "min", "*": "count"})
@@ -111,46 +95,12 @@ def test_a_batch_reads_from_and_to_the_offsets_it_is_told(
 
     assert read(startingOffsets="group") == {0: (0, 100), 1: (70, 30)}
     assert read(endingOffsets="group") == {1: (0, 70)}
-    starts, ends = (json.dumps({topic: offsets}) for offsets in ({"0": -2, "1": 95}, {"0": 20, "1": -1}))
+    starts, ends = (json.dumps({of_topic.topic: offsets}) for offsets in ({"0": -2, "1": 95}, {"0": 20, "1": -1}))
     assert read(startingOffsets=starts, endingOffsets=ends) == {
         0: (0, 20),
         1: (95, 5),
     }
-    assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {1: 70}
-
-
-@pytest.mark.one_way
-def test_ranges_are_packed_or_split_into_spark_partitions(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    topic = new_topic(4)
-    produce(topic, [b"x"] * 100, partitions=4)
-    for options, tasks in (({}, 1), ({"minPartitions": "6"}, 6)):
-        frame = reader(topic).batch(**options)
-        assert frame.rdd.getNumPartitions() == tasks
-        assert frame.select("partition", "offset").distinct().count() == 100
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"subscribed": "x"}, "subscribed: 'x': unknown option; did you mean 'subscribe'?"),
-        ({"startingOffsets": "tomorrow"}, "startingOffsets: 'tomorrow': must be earliest, latest, group, or JSON"),
-        ({"subscribe": "no-such-topic"}, "subscribe: 'no-such-topic': there is no such topic in this cluster"),
-        ({"startingOffsets": '{"TOPIC":{"0":7}}'}, "TOPIC-0: offset 7 is beyond the log's end 0"),
-    ],
-)
-@pytest.mark.one_way
-def test_a_wrong_option_is_refused_with_its_name_and_value(
-    reader: MakeReader, new_topic: NewTopic, options: dict[str, str], message: str
-) -> None:
-    from pyspark.errors import PySparkException
-
-    topic = new_topic()
-    given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
-    with pytest.raises(PySparkException) as refused:
-        reader(topic).batch(**given).collect()
-    assert message.replace("TOPIC", topic) in str(refused.value)
+    assert of_topic.offsets(zookeeper) == {1: 70}
 
 
 @pytest.mark.one_way
@@ -162,31 +112,6 @@ def test_the_source_can_be_registered_by_hand(reader: MakeReader, new_topic: New
     assert of_topic.batch().count() == 0
 
 
-@pytest.mark.one_way
-def test_a_batch_reads_from_and_to_times(
-    cluster: DevCluster, reader: MakeReader, new_topic: NewTopic, zookeeper: Any
-) -> None:
-    from confluent_kafka import Producer
-    from pyspark.errors import PySparkException
-
-    topic = new_topic(2)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    for number in range(20):
-        producer.produce(topic, b"v", partition=number % 2, timestamp=1_700_000_000_000 + 1000 * number)
-    assert producer.flush(scaled(20)) == 0
-    of_topic = reader(topic)
-
-    def read(**options: str) -> list[tuple[int, int]]:
-        rows = of_topic.batch("partition int, offset bigint", **options).collect()
-        return sorted((row.partition, row.offset) for row in rows)
-
-    assert read(startingTimestamp="1700000015000") == [(0, 8), (0, 9), (1, 7), (1, 8), (1, 9)]
-    assert read(endingTimestamp="1700000003000") == [(0, 0), (0, 1), (1, 0)]
-    assert read(startingTimestamp="1700000019000", startingOffsetsByTimestampStrategy="latest") == [(1, 9)]
-    with pytest.raises(PySparkException, match="startingTimestamp: '1700000019000': .*-0 has no message of that time"):
-        read(startingTimestamp="1700000019000")
-
-
 @pytest.fixture
 def _pushdown(spark: Any) -> Iterator[None]:
     """Spark's own switch, which is off by default."""
@@ -196,41 +121,33 @@ def _pushdown(spark: Any) -> Iterator[None]:
 
 
 @pytest.mark.one_way
-def test_a_filtered_count_leaves_the_next_count_whole(
-    _pushdown: None, reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
+def test_a_filtered_count_leaves_the_next_count_whole(_pushdown: None, filled: Filled) -> None:
     """Bug: with ``pushdown=true`` the second count of a frame was that of the filtered query before it."""
-    topic = new_topic(2)
-    produce(topic, [b"x"] * 10, partitions=2)
-    frame = reader(topic).batch()
+    frame = filled(2, [b"x"] * 10).batch()
     assert frame.where("partition = 1").count() == 5
     assert frame.count() == 10
 
 
 @pytest.mark.one_way
-def test_a_snapshot_is_read_and_then_committed_for_the_group(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any
-) -> None:
+def test_a_snapshot_is_read_and_then_committed_for_the_group(filled: Filled, zookeeper: Any) -> None:
     from zkconsumer.errors import OffsetCommitError
     from zkconsumer.spark import snapshot
 
-    topic = new_topic(3)
-    produce(topic, [b"x"] * 300, partitions=3)
-    of_topic = reader(topic)
-    group = of_topic.options["group.id"]
+    of_topic = filled(3, [b"x"] * 300)
+    topic, group = of_topic.topic, of_topic.group
     zookeeper.create(f"/consumers/{group}/offsets/{topic}/1", b"70", makepath=True)
     part = snapshot({**of_topic.options, "startingOffsets": "group"})
-    produce(topic, [b"y"] * 30, partitions=3)
+    of_topic.produce([b"y"] * 30)
     frame = part.load(of_topic.spark, "partition int, offset bigint")
     assert frame.count() == 230
     assert frame.where("partition = 1").count() == 30
-    assert offsets_of(zookeeper, group, topic) == {1: 70}
+    assert of_topic.offsets(zookeeper) == {1: 70}
     zookeeper.set(f"/consumers/{group}/offsets/{topic}/1", b"105")  # others went on meanwhile
     part.commit()
-    assert offsets_of(zookeeper, group, topic) == {0: 100, 1: 105, 2: 100}
+    assert of_topic.offsets(zookeeper) == {0: 100, 1: 105, 2: 100}
     after = snapshot({**of_topic.options, "startingOffsets": "group"})
     assert [(start, end) for _, _, start, end in after.ranges] == [(100, 110), (105, 110), (100, 110)]
     zookeeper.create(f"/consumers/{group}/owners/{topic}/2", b"somebody-0", makepath=True)
     with pytest.raises(OffsetCommitError, match=f"not committed: {topic}-2 .another member's owner node exists"):
         after.commit()
-    assert offsets_of(zookeeper, group, topic) == {0: 110, 1: 110, 2: 100}
+    assert of_topic.offsets(zookeeper) == {0: 110, 1: 110, 2: 100}

@@ -9,7 +9,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -147,62 +146,6 @@ def test_a_query_and_a_connector_share_a_group(
     eventually(lambda: one.shares() == [], 30, "the query to leave")
     assert_once([*one.sink.places, *places(other)])
     assert {*one.sink.places, *places(other)} == everything(4, 1250)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_join_during_a_long_batch_waits_for_its_end(
-    strategy: str,
-    query: NewQuery,
-    new_topic: NewTopic,
-    produce: Callable[..., int],
-    our_member: Callable[..., OurMember],
-) -> None:
-    """The batch takes several heartbeats. Nothing is read twice."""
-    topic = new_topic(4)
-    produce(topic, values(0, 2000), partitions=4)
-    one = query(topic, strategy)
-    one.sink.hold_at = 0
-    one.start()
-    assert one.sink.holding.wait(scaled(120))
-    assert one.shares() == [4]
-    other = our_member(one.group, {topic: 1}, properties=one.common)
-    eventually(lambda: one.shares() != [4], 60, "the group to be rebalanced")
-    Event().wait(8.0)  # many heartbeats, and more than a session
-    assert other.messages == []
-    assert one.query.exception() is None
-    one.sink.go_on.set()
-    eventually(lambda: one.shares() == [2, 2], 60, "both to have a half")
-    produce(topic, values(2000, 4000), partitions=4)
-    other.wait_messages(1000)
-    eventually(lambda: len(one.sink.places) == 3000, 60, "the query to read its half")
-    assert {offset for _, offset in places(other)} == set(range(500, 1000))
-    eventually(lambda: one.at(4, 1000), 60, "all to be committed")
-    assert_once([*one.sink.places, *places(other)])
-    assert {*one.sink.places, *places(other)} == everything(4, 1000)
-
-
-def test_a_batch_longer_than_releaseafter_gives_up(
-    query: NewQuery,
-    new_topic: NewTopic,
-    produce: Callable[..., int],
-    our_member: Callable[..., OurMember],
-) -> None:
-    """Nothing is read twice in the query."""
-    topic = new_topic(2)
-    produce(topic, values(0, 1000), partitions=2)
-    one = query(topic, "range")
-    one.sink.hold_at = 0
-    one.start(releaseAfter="1")
-    assert one.sink.holding.wait(scaled(120))
-    other = our_member(one.group, {topic: 1}, commit_each=True, properties=one.common)
-    other.wait_messages(500)
-    one.sink.go_on.set()
-    eventually(lambda: one.offsets().keys() == {0, 1}, 60, "commits of both")
-    other.stop()
-    produce(topic, values(1000, 1200), partitions=2)
-    eventually(lambda: one.at(2, 600), 60, "the query to read everything")
-    assert_once(one.sink.places)
-    assert {*one.sink.places, *places(other)} == everything(2, 600)
 
 
 def test_a_batch_whose_driver_dies_is_repeated_exactly(

@@ -28,7 +28,6 @@ from zkconsumer.spark import membership
 from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span, encode_progress
 from zkconsumer.spark.options import parse
-from zkconsumer.zookeeper.cluster_admin import Admin
 
 MakeReader = Callable[[str], Reader]
 QUICK = {"processingTime": "50 milliseconds"}
@@ -394,23 +393,6 @@ def test_a_query_at_the_end_of_its_topic_misses_nothing(
     produce(topic, values(100, 140), partitions=2)
     eventually(lambda: one.at(2, 70), 60, "all to be read")
     assert set(one.sink.places) == everything(2, 70) - everything(2, 50)
-
-
-def test_added_partitions_are_read_from_their_beginning(
-    query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int], cluster: DevCluster
-) -> None:
-    topic = new_topic(2)
-    produce(topic, values(0, 100), partitions=2)
-    one = query(topic)
-    one.start(startingOffsets="latest")
-    eventually(lambda: one.at(2, 50), 60, "the start to be stored")
-    with Admin(cluster.zookeeper_connect) as admin:
-        admin.add_partitions(topic, 3)
-    eventually(lambda: len(one.owned_by(one.member)) == 3, 60, "the query to own the new partition too")
-    produce(topic, values(100, 160), partitions=3)
-    eventually(lambda: one.offsets() == {0: 70, 1: 70, 2: 20}, 60, "all to be read")
-    assert_once(one.sink.places)
-    assert set(one.sink.places) == {(p, n) for p in (0, 1) for n in range(50, 70)} | {(2, n) for n in range(20)}
 
 
 def test_the_group_goes_on_from_the_further_place(

@@ -20,6 +20,7 @@ from zkconsumer.model import OffsetRange
 from zkconsumer.spark import source_reports
 
 MakeReader = Callable[[str], Reader]
+Filled = Callable[..., Reader]
 pytestmark = pytest.mark.one_way
 
 T0 = 1_700_000_000_000
@@ -78,55 +79,34 @@ def test_no_task_reads_more_records_than_it_may(
 
 
 @pytest.mark.parametrize("on_driver", ["false", "true"])
-def test_a_stream_waits_for_enough_messages(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path, on_driver: str
-) -> None:
-    topic, sink = new_topic(2), Sink()
-    produce(topic, [b"v"] * 5, partitions=2)
+def test_a_stream_waits_for_enough_messages(filled: Filled, tmp_path: Path, on_driver: str) -> None:
+    of_topic, sink = filled(2, [b"v"] * 5), Sink()
     options = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1d", "readOnDriver": on_driver}
-    frame = reader(topic).stream(**options, maxOffsetsPerTrigger="16384", membership="member")
+    frame = of_topic.stream(**options, maxOffsetsPerTrigger="16384", membership="member")
     query = sink.start(frame, tmp_path, processingTime="0 seconds")
     try:
         eventually(lambda: len(sink.rows) == 5, 120, "the first batch")  # the first trigger of a run does not wait
-        produce(topic, [b"v"] * 9, partitions=2)
-        produce(topic, [b"v"])
+        of_topic.produce([b"v"] * 9)
+        of_topic.produce([b"v"])
         eventually(lambda: len(sink.rows) == 15, 120, "the second batch")
         # whenever the source looked meanwhile: no batch had 9 or fewer
         assert [len(rows) for rows in sink.batches.values() if rows][-1] == 10
-        produce(topic, [b"v"] * 4, partitions=2)
+        of_topic.produce([b"v"] * 4)
     finally:
         query.stop()
     sink.drain(frame, tmp_path)  # availableNow does not wait
     assert len(sink.rows) == 19
 
 
-def test_a_delay_ends_the_wait(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
-) -> None:
-    topic, sink = new_topic(), Sink()
-    frame = reader(topic).stream(minOffsetsPerTrigger="1000000", maxTriggerDelay="2s")
-    query = sink.start(frame, tmp_path, processingTime="0 seconds")
-    try:
-        produce(topic, [b"v"] * 3)
-        eventually(lambda: len(sink.rows) == 3, 120, "a first batch")
-        produce(topic, [b"v"] * 3)
-        eventually(lambda: len(sink.rows) == 6, 120, "a batch after the delay")
-    finally:
-        query.stop()
-
-
-def test_a_progress_tells_what_was_read_and_what_is_left(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
-) -> None:
+def test_a_progress_tells_what_was_read_and_what_is_left(filled: Filled, tmp_path: Path) -> None:
     """Spark has no description and no metrics of a Python source: if it has one day, the docs must say so."""
     from pyspark.sql import functions
 
-    topic, sink = new_topic(2), Sink()
-    produce(topic, [b"v"] * 100, partitions=2)
-    stream = reader(topic).stream(maxOffsetsPerTrigger="60")
+    of_topic, sink = filled(2, [b"v"] * 100), Sink()
+    stream = of_topic.stream(maxOffsetsPerTrigger="60")
     observed = stream.observe("read", functions.count("*").alias("rows"), functions.max("timestamp").alias("newest"))
     sink.drain(observed, tmp_path)
-    produce(topic, [b"v"] * 100, partitions=2)
+    of_topic.produce([b"v"] * 100)
     query = sink.start(observed, tmp_path)
     try:
         assert query.awaitTermination(scaled(120))
@@ -135,8 +115,8 @@ def test_a_progress_tells_what_was_read_and_what_is_left(
         query.stop()
     reports = [report for progress in batches for report in source_reports(progress)]
     assert [report.ranges for report in reports] == [
-        tuple(OffsetRange(topic, number, 50, 80) for number in (0, 1)),
-        tuple(OffsetRange(topic, number, 80, 100) for number in (0, 1)),
+        tuple(OffsetRange(of_topic.topic, number, 50, 80) for number in (0, 1)),
+        tuple(OffsetRange(of_topic.topic, number, 80, 100) for number in (0, 1)),
     ]
     assert [report.metrics["maxOffsetsBehindLatest"] for report in reports] == ["20", "0"]
     assert [progress["observedMetrics"]["read"]["rows"] for progress in batches] == [60, 40]

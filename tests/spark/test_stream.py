@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import NewTopic
 from tests.faults.proxy import Proxy
-from tests.spark.conftest import Reader, Sink, offsets_of
+from tests.spark.conftest import Reader, Sink
 from tests.timing import eventually
 
-MakeReader = Callable[[str], Reader]
+Filled = Callable[..., Reader]
 
 
 def wanted(count: int, partitions: int, first: int = 0) -> list[tuple[int, int, bytes]]:
@@ -26,23 +25,18 @@ def values(first: int, end: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, end)]
 
 
-def test_available_now_reads_all_and_a_restart_the_rest(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
-) -> None:
-    topic, sink = new_topic(4), Sink()
-    produce(topic, values(0, 4000), partitions=4)
-    of_topic = reader(topic)
-    group = of_topic.options["group.id"]
+def test_available_now_reads_all_and_a_restart_the_rest(filled: Filled, zookeeper: Any, tmp_path: Path) -> None:
+    of_topic, sink = filled(4, values(0, 4000)), Sink()
     sink.drain(of_topic.stream(maxOffsetsPerTrigger="1500"), tmp_path)
     assert sink.rows == wanted(4000, 4)
     assert [len(rows) for rows in sink.batches.values()] == [1500, 1500, 1000]
     # also the last batch, which Spark never reports as committed under this trigger
-    assert offsets_of(zookeeper, group, topic) == dict.fromkeys(range(4), 1000)
+    assert of_topic.offsets(zookeeper) == dict.fromkeys(range(4), 1000)
 
-    produce(topic, values(4000, 4400), partitions=4)
+    of_topic.produce(values(4000, 4400))
     sink.drain(of_topic.stream(), tmp_path)
     assert sink.rows == wanted(4400, 4)
-    assert offsets_of(zookeeper, group, topic) == dict.fromkeys(range(4), 1100)
+    assert of_topic.offsets(zookeeper) == dict.fromkeys(range(4), 1100)
 
     sink.drain(of_topic.stream(), tmp_path)
     assert sink.rows == wanted(4400, 4)
@@ -50,45 +44,39 @@ def test_available_now_reads_all_and_a_restart_the_rest(
 
 @pytest.mark.parametrize("on_driver", ["false", "true"])
 def test_a_batch_that_failed_is_read_again_and_nothing_else(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path, on_driver: str
+    filled: Filled, zookeeper: Any, tmp_path: Path, on_driver: str
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
-    topic, sink = new_topic(2), Sink()
-    produce(topic, values(0, 600), partitions=2)
-    of_topic = reader(topic)
+    of_topic, sink = filled(2, values(0, 600)), Sink()
     sink.fail_at = 1
     with pytest.raises(StreamingQueryException):
         sink.drain(of_topic.stream(maxOffsetsPerTrigger="200", readOnDriver=on_driver), tmp_path)
     seen = sink.batches[1]
-    assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {0: 100, 1: 100}
+    assert of_topic.offsets(zookeeper) == {0: 100, 1: 100}
     sink.fail_at = None
-    produce(topic, values(600, 700), partitions=2)
+    of_topic.produce(values(600, 700))
     sink.drain(of_topic.stream(maxOffsetsPerTrigger="16384", readOnDriver=on_driver), tmp_path)
     assert sink.batches[1] == seen
     assert sink.rows == wanted(700, 2)
-    assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {0: 350, 1: 350}
+    assert of_topic.offsets(zookeeper) == {0: 350, 1: 350}
 
 
-def test_offsets_of_the_last_batch_are_written_while_idle(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
-) -> None:
+def test_offsets_of_the_last_batch_are_written_while_idle(filled: Filled, zookeeper: Any, tmp_path: Path) -> None:
     """Spark reports a batch as committed only when it plans the next one, which an idle topic never brings.
 
     An idle query asks ZooKeeper next to nothing, however many triggers it has: it read 5 nodes a trigger here.
     """
-    topic, sink = new_topic(2), Sink()
-    of_topic = reader(topic)
-    group = of_topic.options["group.id"]
+    of_topic, sink = filled(2), Sink()
     host, port = of_topic.options["zookeeper.connect"].split(":")
     with Proxy((host, int(port))) as link:
         of_topic.options["zookeeper.connect"] = link.address
         query = sink.start(of_topic.stream(startingOffsets="latest"), tmp_path, processingTime="0 seconds")
         try:
-            eventually(lambda: offsets_of(zookeeper, group, topic) == {0: 0, 1: 0}, 40, "the first, empty batch")
-            produce(topic, values(0, 40), partitions=2)
+            eventually(lambda: of_topic.offsets(zookeeper) == {0: 0, 1: 0}, 40, "the first, empty batch")
+            of_topic.produce(values(0, 40))
             ends = {0: 20, 1: 20}
-            eventually(lambda: offsets_of(zookeeper, group, topic) == ends, 20, "the offsets of the last batch")
+            eventually(lambda: of_topic.offsets(zookeeper) == ends, 20, "the offsets of the last batch")
             assert sink.rows == wanted(40, 2)
             asked, began = link.requests, monotonic()
             eventually(lambda: monotonic() - began > 1, 20, "a second without messages")
@@ -98,15 +86,12 @@ def test_offsets_of_the_last_batch_are_written_while_idle(
             query.stop()
 
 
-def test_a_second_query_of_one_frame_is_refused(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
-) -> None:
+def test_a_second_query_of_one_frame_is_refused(filled: Filled, tmp_path: Path) -> None:
     """Two queries of one frame gave (4000, 0) rows. A query that was stopped may be started again at once."""
     from pyspark.errors import StreamingQueryException
 
-    topic, sink, other = new_topic(2), Sink(), Sink()
-    produce(topic, values(0, 4000), partitions=2)
-    frame = reader(topic).stream(membership="member")
+    of_topic, sink, other = filled(2, values(0, 4000)), Sink(), Sink()
+    frame = of_topic.stream(membership="member")
     sink.hold_at = 0
     first = sink.start(frame, tmp_path / "first", processingTime="50 milliseconds")
     try:
@@ -117,18 +102,14 @@ def test_a_second_query_of_one_frame_is_refused(
         sink.go_on.set()
         first.stop()
     assert other.rows == []
-    produce(topic, values(4000, 4100), partitions=2)
+    of_topic.produce(values(4000, 4100))
     sink.drain(frame, tmp_path / "first")
     assert sink.rows == wanted(4100, 2)
 
 
-def test_a_query_begins_where_its_group_is(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
-) -> None:
-    topic, sink = new_topic(1), Sink()
-    produce(topic, values(0, 100))
-    of_topic = reader(topic)
-    zookeeper.create(f"/consumers/{of_topic.options['group.id']}/offsets/{topic}/0", b"90", makepath=True)
+def test_a_query_begins_where_its_group_is(filled: Filled, zookeeper: Any, tmp_path: Path) -> None:
+    of_topic, sink = filled(1, values(0, 100)), Sink()
+    zookeeper.create(f"/consumers/{of_topic.group}/offsets/{of_topic.topic}/0", b"90", makepath=True)
     sink.drain(of_topic.stream(), tmp_path)
     assert sink.rows == wanted(100, 1, first=90)
 
@@ -146,17 +127,12 @@ def test_a_query_begins_where_its_group_is(
     ],
 )
 def test_a_stream_says_why_it_does_not_run(
-    reader: MakeReader,
-    new_topic: NewTopic,
-    zookeeper: Any,
-    tmp_path: Path,
-    options: dict[str, str],
-    message: str,
+    filled: Filled, zookeeper: Any, tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
     from pyspark.errors import PySparkException
 
-    of_topic = reader(new_topic())
-    zookeeper.create(f"/consumers/{of_topic.options['group.id']}/ids/somebody", b"{}", ephemeral=True, makepath=True)
+    of_topic = filled()
+    zookeeper.create(f"/consumers/{of_topic.group}/ids/somebody", b"{}", ephemeral=True, makepath=True)
     with pytest.raises(PySparkException) as refused:
         Sink().drain(of_topic.stream(**options), tmp_path)
     assert message in str(refused.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -112,16 +112,3 @@ def test_created_tables_are_joined_in_sql(
     spark.sql(f"CREATE TABLE {named} (lag BIGINT) USING zkconsumer OPTIONS ({connect}, table 'lag')")
     with pytest.raises(Exception, match="Spark forgets the options of a table whose columns are named"):
         spark.sql(f"SELECT * FROM {named}").collect()
-
-
-def test_a_wrong_use_of_a_table_is_refused_by_name(spark: SparkSession, cluster: DevCluster) -> None:
-    def refused(use: Callable[[], Any], text: str) -> None:
-        with pytest.raises(Exception, match=text):
-            use()
-
-    refused(lambda: table(spark, cluster, "lags"), "there is no such table, only members, owners, offsets, lag")
-    stream = spark.readStream.format("zkconsumer").option("zookeeper.connect", cluster.zookeeper_connect)
-    refused(
-        lambda: stream.option("table", "lag").load().writeStream.format("noop").start().processAllAvailable(),
-        "a table about groups is read in a batch",
-    )

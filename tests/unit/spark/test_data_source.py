@@ -72,11 +72,6 @@ def test_a_column_named_twice_is_refused() -> None:
         check_schema(StructType([StructField("key", BinaryType()), StructField("key", BinaryType())]))
 
 
-def test_a_wrong_option_fails_when_the_source_is_made() -> None:
-    with pytest.raises(ConfigException, match="did you mean 'subscribe'"):
-        source(subscribes="x")
-
-
 def test_sources_readers_and_partitions_travel() -> None:
     made = pickle.loads(pickle.dumps(source(includeHeaders="true")))
     for make in (made.reader, made.streamReader):

@@ -108,55 +108,34 @@ def test_a_batch_starts_and_ends_where_the_option_says(
     assert named_position(wanted, A, LogSpan(10, 90), committed, 77) == position
 
 
-@pytest.mark.parametrize(
-    ("done", "committed", "wanted", "at_time", "position"),
-    [
-        ({}, None, LATEST, None, 90),
-        ({}, None, EARLIEST, None, 10),
-        ({}, None, GROUP, None, 90),
-        ({}, None, OffsetChoice("timestamp", time=5), 44, 44),
-        ({}, None, OffsetChoice("timestamp", time=5), None, 90),
-        ({}, 50, EARLIEST, None, 50),
-        ({A: Span(20, 30)}, None, EARLIEST, None, 30),
-        ({A: Span(20, 30)}, 40, EARLIEST, None, 40),
-        ({A: Span(20, 30)}, 25, EARLIEST, None, 30),
-        ({B: Span(0, 3)}, None, LATEST, None, 10),
-        ({B: Span(0, 3)}, 60, LATEST, None, 60),
-        ({B: Span(0, 3)}, None, OffsetChoice("given", {A: 40, B: 0}), None, 40),
-        ({B: Span(0, 3)}, None, OffsetChoice("given", {A: -2, B: 0}), None, 10),
-        ({B: Span(0, 3)}, None, OffsetChoice("given", {A: -1, B: 0}), None, 10),
-        ({B: Span(0, 3)}, None, OffsetChoice("given", {B: 0}), None, 10),
-        ({B: Span(0, 3)}, None, OffsetChoice("timestamp", time=5), 50, 50),
-        ({B: Span(0, 3)}, None, OffsetChoice("timestamp", time=5), None, 90),
-        ({}, None, OffsetChoice("timestamp", times={A: 5, B: 6}), 44, 44),
-        ({}, None, OffsetChoice("timestamp", times={A: 5, B: 6}), None, 90),
-        ({B: Span(0, 3)}, None, OffsetChoice("timestamp", times={A: 5, B: 6}), 44, 44),
-        ({B: Span(0, 3)}, None, OffsetChoice("timestamp", times={B: 6}), None, 10),
-    ],
-    ids=[
-        "new query, latest",
-        "new query, earliest",
-        "new query, the group has no offset",
-        "new query, from a time on",
-        "new query, from a time on that has not come",
-        "new query in a group with offsets",
-        "the group's offset does not count",
-        "others went on",
-        "the group is behind",
-        "a new partition is read from its beginning",
-        "a partition that others read before",
-        "a partition that comes later, with a place of its own",
-        "a partition that comes later, from its beginning",
-        "a partition that comes later, from its end: it may be new",
-        "a partition that comes later and is not named",
-        "a partition that comes later, from a time on",
-        "a partition that comes later and has nothing of that time",
-        "new query, from times of partitions on",
-        "new query, from times of partitions on that have not come",
-        "a partition that comes later, with a time of its own",
-        "a partition that comes later, without a time of its own",
-    ],
-)
+BEGUN, LATER = {A: Span(20, 30)}, {B: Span(0, 3)}
+SINCE, SINCE_EACH = OffsetChoice("timestamp", time=5), OffsetChoice("timestamp", times={A: 5, B: 6})
+READ_ON = {
+    "new query, latest": ({}, None, LATEST, None, 90),
+    "new query, earliest": ({}, None, EARLIEST, None, 10),
+    "new query, the group has no offset": ({}, None, GROUP, None, 90),
+    "new query, from a time on": ({}, None, SINCE, 44, 44),
+    "new query, from a time on that has not come": ({}, None, SINCE, None, 90),
+    "new query in a group with offsets": ({}, 50, EARLIEST, None, 50),
+    "new query, from times of partitions on": ({}, None, SINCE_EACH, 44, 44),
+    "new query, from times of partitions on that have not come": ({}, None, SINCE_EACH, None, 90),
+    "the group's offset does not count": (BEGUN, None, EARLIEST, None, 30),
+    "others went on": (BEGUN, 40, EARLIEST, None, 40),
+    "the group is behind": (BEGUN, 25, EARLIEST, None, 30),
+    "a new partition is read from its beginning": (LATER, None, LATEST, None, 10),
+    "a partition that others read before": (LATER, 60, LATEST, None, 60),
+    "one that comes later, with a place of its own": (LATER, None, OffsetChoice("given", {A: 40, B: 0}), None, 40),
+    "one that comes later, from its beginning": (LATER, None, OffsetChoice("given", {A: -2, B: 0}), None, 10),
+    "one that comes later, from its end: it may be new": (LATER, None, OffsetChoice("given", {A: -1, B: 0}), None, 10),
+    "one that comes later and is not named": (LATER, None, OffsetChoice("given", {B: 0}), None, 10),
+    "one that comes later, from a time on": (LATER, None, SINCE, 50, 50),
+    "one that comes later and has nothing of that time": (LATER, None, SINCE, None, 90),
+    "one that comes later, with a time of its own": (LATER, None, SINCE_EACH, 44, 44),
+    "one that comes later, without one": (LATER, None, OffsetChoice("timestamp", times={B: 6}), None, 10),
+}
+
+
+@pytest.mark.parametrize(("done", "committed", "wanted", "at_time", "position"), READ_ON.values(), ids=READ_ON)
 def test_a_stream_reads_on(
     done: dict[TopicPartition, Span], committed: int | None, wanted: OffsetChoice, at_time: int | None, position: int
 ) -> None:
@@ -244,27 +223,18 @@ BIG = PACKED_OFFSETS
 
 
 @pytest.mark.parametrize(
-    ("ranges", "least", "tasks"),
-    [
-        ([], None, []),
-        ([r(3, 3)], None, []),
-        ([r(0, 150), r(0, 150, 1), r(0, 150, 2)], None, [[r(0, 150), r(0, 150, 1), r(0, 150, 2)]]),
-        ([r(0, BIG), r(0, BIG + 1, 1)], None, [[r(0, BIG)], [r(0, BIG + 1, 1)]]),
-        ([r(0, BIG - 9), r(0, 10, 1), r(0, 5, 2)], None, [[r(0, BIG - 9)], [r(0, 10, 1), r(0, 5, 2)]]),
-        ([r(0, 10), r(0, 10, 1)], 1, [[r(0, 10)], [r(0, 10, 1)]]),
-        ([r(0, 10), r(0, 10, 1)], 2, [[r(0, 10)], [r(0, 10, 1)]]),
-        ([r(0, 10), r(0, 4, 1)], 3, [[r(0, 5)], [r(5, 10)], [r(0, 4, 1)]]),
-        ([r(0, 9), r(0, 2, 1)], 4, [[r(0, 3)], [r(3, 6)], [r(6, 9)], [r(0, 2, 1)]]),
-        ([r(7, 9)], 5, [[r(7, 8)], [r(8, 9)]]),
-    ],
-)
-def test_tasks(ranges: list[OffsetRange], least: int | None, tasks: list[list[OffsetRange]]) -> None:
-    assert [list(task) for task in pieces(ranges, least)] == tasks
-
-
-@pytest.mark.parametrize(
     ("ranges", "least", "most", "tasks"),
     [
+        ([], None, None, []),
+        ([r(3, 3)], None, None, []),
+        ([r(0, 150), r(0, 150, 1), r(0, 150, 2)], None, None, [[r(0, 150), r(0, 150, 1), r(0, 150, 2)]]),
+        ([r(0, BIG), r(0, BIG + 1, 1)], None, None, [[r(0, BIG)], [r(0, BIG + 1, 1)]]),
+        ([r(0, BIG - 9), r(0, 10, 1), r(0, 5, 2)], None, None, [[r(0, BIG - 9)], [r(0, 10, 1), r(0, 5, 2)]]),
+        ([r(0, 10), r(0, 10, 1)], 1, None, [[r(0, 10)], [r(0, 10, 1)]]),
+        ([r(0, 10), r(0, 10, 1)], 2, None, [[r(0, 10)], [r(0, 10, 1)]]),
+        ([r(0, 10), r(0, 4, 1)], 3, None, [[r(0, 5)], [r(5, 10)], [r(0, 4, 1)]]),
+        ([r(0, 9), r(0, 2, 1)], 4, None, [[r(0, 3)], [r(3, 6)], [r(6, 9)], [r(0, 2, 1)]]),
+        ([r(7, 9)], 5, None, [[r(7, 8)], [r(8, 9)]]),
         ([r(0, 10), r(0, 10, 1)], None, 10, [[r(0, 10)], [r(0, 10, 1)]]),
         ([r(0, 10), r(0, 10, 1)], None, 20, [[r(0, 10), r(0, 10, 1)]]),
         ([r(0, 11)], None, 10, [[r(0, 5)], [r(5, 11)]]),
@@ -277,9 +247,7 @@ def test_tasks(ranges: list[OffsetRange], least: int | None, tasks: list[list[Of
         ([], 5, 20, []),
     ],
 )
-def test_tasks_of_limited_size(
-    ranges: list[OffsetRange], least: int | None, most: int, tasks: list[list[OffsetRange]]
-) -> None:
+def test_tasks(ranges: list[OffsetRange], least: int | None, most: int | None, tasks: list[list[OffsetRange]]) -> None:
     """First no piece is larger than the limit, then there are as many as the minimum."""
     assert [list(task) for task in pieces(ranges, least, most)] == tasks
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.spark.dictionary_cluster import A, B, FakeCluster, offset, run_on
 from zkconsumer.errors import ConfigException
-from zkconsumer.model import OffsetRange, TopicPartition
+from zkconsumer.model import TopicPartition
 from zkconsumer.spark.batch_reader import plan
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.zookeeper_cluster import NoTimesError
@@ -91,13 +91,6 @@ def test_a_stream_starts_at_the_time_of_each_partition() -> None:
     assert run.latest(first, None) == offset(p0=(10, 10), p1=(20, 20), p2=(3, 9))
 
 
-def test_a_group_with_offsets_goes_on_there() -> None:
-    cluster = TimedCluster({A: (0, 10), B: (0, 20)})
-    cluster.offsets = {A: 7}
-    run = run_on(cluster, startingOffsetsByTimestamp='{"t":{"0":1004,"1":1010}}')
-    assert run.latest({}, None) == offset(p0=(7, 10), p1=(10, 20))
-
-
 def test_brokers_that_know_no_times_are_told_of() -> None:
     class Old(TimedCluster):
         def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -110,13 +103,3 @@ def test_brokers_that_know_no_times_are_told_of() -> None:
     ):
         with pytest.raises(ConfigException, match=f"^{name}: .*: broker 1 is older than 0.10.1; name offsets"):
             ranges(Old({A: (0, 10)}), **{name: value})
-
-
-def test_a_large_batch_is_divided_by_records() -> None:
-    run = run_on(FakeCluster({}), maxRecordsPerPartition="60")
-    parts = run.plan(offset(p0=(600, 700), p1=(0, 30), p2=(0, 30)))
-    assert [part.ranges for part in parts] == [
-        (OffsetRange("t", 0, 600, 650),),
-        (OffsetRange("t", 0, 650, 700),),
-        (OffsetRange("t", 1, 0, 30), OffsetRange("t", 2, 0, 30)),
-    ]

@@ -212,12 +212,6 @@ def test_absent_brokers_are_reported_with_the_cause(cluster: FakeCluster) -> Non
         asked.partitions(options.selection)
 
 
-def test_available_now_waits_for_partitions_of_others(new_member: NewMember, new_connector: NewConnector) -> None:
-    join(connector := new_connector("cooperative-sticky")).result(20)
-    assert connector.state.owned == 4
-    assert len(new_member("cooperative-sticky").claim(ALL, patient=True)) == 2
-
-
 def test_available_now_waits_for_the_batch_of_another_query(cluster: FakeCluster, new_member: NewMember) -> None:
     """It does not end without any message meanwhile."""
     first = new_member("cooperative-sticky")

@@ -97,12 +97,6 @@ def at(offset: int, *batches: Batch, partition: int = 3) -> bytes:
     return fetched(MessageSet(batches or (TWO,), base=offset).data, partition=partition)
 
 
-def test_each_fetch_goes_on_where_the_last_one_ended() -> None:
-    """A range is read to its end."""
-    with ScriptedBroker(answers({0: at(0), 2: at(2)})) as broker:
-        assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0, 2]
-
-
 OTHER = WHERE._replace(partition=4)
 SMALL = (OffsetRange(*WHERE, 0, 2), OffsetRange(*OTHER, 6, 8))
 
@@ -197,16 +191,17 @@ def test_a_range_of_another_broker_is_left_to_its_turn() -> None:
         reader.close()
 
 
-def test_a_transaction_marker_at_the_end_of_a_range_ends_it() -> None:
-    # No message ever comes at the marker's offset: a reader that waits for one would wait for ever.
-    marker = Batch([Written(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], transactional=True, control=True, producer_id=7)
-    with ScriptedBroker(answers({0: at(0), 2: at(2, Batch()), 3: at(3, marker)})) as broker:
-        assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0, 2, 3]
+MARKER = Batch([Written(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], transactional=True, control=True, producer_id=7)
 
 
-def test_a_gap_left_by_compaction_is_stepped_over() -> None:
-    with ScriptedBroker(answers({0: at(0, Batch(trailing=7))})) as broker:
-        assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0]
+@pytest.mark.parametrize(
+    ("log", "asked"),
+    [({0: at(0), 2: at(2, Batch()), 3: at(3, MARKER)}, [0, 2, 3]), ({0: at(0, Batch(trailing=7))}, [0])],
+    ids=["a transaction marker", "a gap left by compaction"],
+)
+def test_a_range_ends_although_no_message_has_its_last_offset(log: Mapping[int, bytes], asked: list[int]) -> None:
+    with ScriptedBroker(answers(log)) as broker:
+        assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == asked
 
 
 def test_reading_goes_on_at_a_moved_leader() -> None:

@@ -33,11 +33,17 @@ GOES_ON = {"failOnDataLoss": "false", "startingOffsets": "earliest"}
 # ---- on dictionaries
 
 
+def started(membership: str, cluster: Dictionaries, share: Share, **more: str) -> Query:
+    """A query on dictionaries: with ``membership=none``, or as a member that owns this share."""
+    given = {**GOES_ON, **more}
+    return Query(run_on(cluster, **given) if membership == "none" else member_run(cluster, share, **given))
+
+
 @pytest.mark.parametrize("membership", ["none", "member"])
 def test_a_shorter_log_is_read_once_from_its_beginning(membership: str, caplog: pytest.LogCaptureFixture) -> None:
     """A topic is made anew with 30 messages after 40 were read, and 100 more come: each of the 130 is read once."""
     cluster, share = Dictionaries({A: (0, BEFORE)}), Share(A)
-    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    query = started(membership, cluster, share)
     assert query.trigger() == [(0, BEFORE)]
     assert query.trigger() == []
     cluster.logs[A] = (0, 30)
@@ -74,7 +80,7 @@ def test_a_new_query_of_a_group_beyond_the_log_begins_it(membership: str) -> Non
     """The checkpoint knows nothing, but the group's offset is of the topic that was there before."""
     cluster, share = Dictionaries({A: (3, 30)}), Share(A)
     cluster.offsets[A] = share.offsets[A] = 1000
-    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    query = started(membership, cluster, share)
     assert query.trigger() == [(3, 30)]
     cluster.logs[A] = (3, 50)
     assert query.trigger() == [(30, 50)]
@@ -193,7 +199,7 @@ class Anew(Dictionaries):
 def test_a_topic_made_anew_that_is_longer_is_read_whole(membership: str, caplog: pytest.LogCaptureFixture) -> None:
     """By its length alone the log looks as if it had only grown, and 0 to 39 were never read."""
     cluster, share = Anew({A: (0, BEFORE)}), Share(A)
-    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    query = started(membership, cluster, share)
     query.trigger()
     query.trigger()
     cluster.logs[A], cluster.topics = (0, 90), frozenset("t")
@@ -212,7 +218,7 @@ def test_a_topic_made_anew_that_is_longer_is_read_whole(membership: str, caplog:
 def test_a_topic_made_anew_with_as_many_messages_is_read(membership: str, count: int) -> None:
     """The batch from 0 had the same offsets as the one before it, so Spark saw nothing new, and nothing was read."""
     cluster, share = Anew({A: (0, count)}), Share(A)
-    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    query = started(membership, cluster, share)
     assert query.trigger() == [(0, count)]
     query.trigger()
     cluster.topics = frozenset("t")
@@ -228,8 +234,7 @@ def test_a_topic_that_was_gone_for_a_while_is_read_whole(membership: str) -> Non
     """A batch of another topic was read meanwhile, so the checkpoint has forgotten the partition; its group has not."""
     other = TopicPartition("u", 0)
     cluster, share = Anew({A: (0, BEFORE), other: (0, 5)}), Share(A, other)
-    given = {**GOES_ON, "subscribe": "t,u"}
-    query = Query(run_on(cluster, **given) if membership == "none" else member_run(cluster, share, **given))
+    query = started(membership, cluster, share, subscribe="t,u")
     query.trigger()
     query.trigger()
     del cluster.logs[A]
@@ -283,6 +288,12 @@ def cluster() -> Iterator[FakeCluster]:
         yield made
 
 
+def make_anew(cluster: FakeCluster, count: int) -> None:
+    cluster.delete_topic("t")
+    cluster.create_topic("t", 2)
+    fill(cluster, count)
+
+
 def fill(cluster: FakeCluster, count: int) -> None:
     for number in range(2):
         cluster.append("t", number, [b"x"] * count)
@@ -333,9 +344,7 @@ def test_a_topic_made_anew_is_read_whole(
     assert query.read == [(0, BEFORE)]
     if available_now:
         query.run.close()
-    cluster.delete_topic("t")
-    cluster.create_topic("t", 2)
-    fill(cluster, 30)
+    make_anew(cluster, 30)
     if available_now:
         query = new_query(given, query.done)
         query.run.fix_targets()
@@ -354,20 +363,6 @@ def test_a_topic_made_anew_is_read_whole(
     assert query.read == read
 
 
-@pytest.mark.parametrize("membership", ["member", "none"])
-def test_zookeeper_tells_of_a_longer_topic_made_anew(membership: str, cluster: FakeCluster, new_query: Any) -> None:
-    query = new_query(options(cluster, "zookeeper", membership=membership))
-    eventually(lambda: query.trigger() or query.read, 20, "the first batch")
-    query.trigger()
-    cluster.delete_topic("t")
-    cluster.create_topic("t", 2)
-    fill(cluster, BEFORE + 50)
-    eventually(lambda: query.trigger() or query.read[1:] == [(0, BEFORE + 50)], 20, "all of the new topic")
-    eventually(lambda: query.trigger() or stored(cluster, "zookeeper") == [90, 90], 20, "the group's offsets")
-    fill(cluster, 1)
-    eventually(lambda: query.trigger() or query.read[2:] == [(90, 91)], 20, "the next message")
-
-
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_longer_topic_made_anew_between_two_runs(loses: bool, cluster: FakeCluster, new_query: Any) -> None:
     """The member said that it went back to the start, but the query went on at its checkpoint."""
@@ -376,9 +371,7 @@ def test_a_longer_topic_made_anew_between_two_runs(loses: bool, cluster: FakeClu
     eventually(lambda: query.trigger() or query.read, 20, "the first batch")
     eventually(lambda: query.trigger() or stored(cluster, "zookeeper") == [BEFORE, BEFORE], 20, "the group's offsets")
     query.run.close()
-    cluster.delete_topic("t")
-    cluster.create_topic("t", 2)
-    fill(cluster, BEFORE + 50)
+    make_anew(cluster, BEFORE + 50)
     query = new_query({**given, "failOnDataLoss": str(not loses).lower()}, query.done)
     if not loses:
         error = "made anew, and the query has come to offset 40; set failOnDataLoss=false"
@@ -468,9 +461,7 @@ def test_a_snapshot_of_a_topic_made_anew_reads_it_whole(
     given = {**options(cluster, coordination, membership="none"), "startingOffsets": "group"}
     make(given).commit()
     assert stored(cluster, coordination) == [BEFORE, BEFORE]
-    cluster.delete_topic("t")
-    cluster.create_topic("t", 2)
-    fill(cluster, 30)
+    make_anew(cluster, 30)
     if coordination == "kafka":  # the cluster in memory deletes them with the topic, brokers by and by
         with cluster_of(parse(given)) as beside:
             beside.commit("g", {A: BEFORE, B: BEFORE})

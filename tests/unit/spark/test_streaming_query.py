@@ -11,10 +11,11 @@ import pytest
 
 from tests.programs import run_python
 from tests.unit.spark.dictionary_cluster import HERE, A, B, FakeCluster, Share, member_run, offset, run_on
+from tests.unit.streams.bench import elsewhere
 from zkconsumer.errors import BrokerUnavailableError, ConfigException, OffsetOutOfRangeError, RegistryUnavailableError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.options import Selection, parse
-from zkconsumer.spark.streaming_query import QueryRun
+from zkconsumer.spark.streaming_query import QueryRun, end_cleanly_on_sigterm
 
 
 def test_a_query_reads_what_is_there_and_then_what_came() -> None:
@@ -53,14 +54,6 @@ def test_a_query_at_the_end_of_the_log_remembers_it() -> None:
     assert run.latest(first, None) == offset(p0=(10, 12))
 
 
-def test_a_limit_holds_batch_after_batch() -> None:
-    cluster = FakeCluster({A: (0, 100), B: (0, 3)})
-    run = run_on(cluster, startingOffsets="earliest")
-    first = run.latest({}, 10)
-    assert first == offset(p0=(0, 7), p1=(0, 3))
-    assert run.latest(first, 10) == offset(p0=(7, 17), p1=(3, 3))
-
-
 class Clock:
     """A clock that a test turns."""
 
@@ -96,38 +89,6 @@ def test_a_small_batch_waits_and_its_partitions_may_leave() -> None:
     assert run.latest(second, None) == offset(p0=(8, 8), p1=(5, 6))
 
 
-def test_a_large_batch_has_its_limit_nevertheless() -> None:
-    cluster, share = FakeCluster({A: (0, 100)}), Share(A)
-    run = waiting_run(cluster, share, Clock(), maxOffsetsPerTrigger="48")
-    first = run.latest({}, 48)
-    second = run.latest(first, 48)
-    assert second == offset(p0=(48, 96))
-    assert run.latest(second, 48) is second  # the rest waits, as in Spark's Kafka source
-
-
-def test_a_won_partition_is_read_without_a_wait() -> None:
-    cluster, share, clock = FakeCluster({A: (0, 3), B: (0, 3)}), Share(A), Clock()
-    run = waiting_run(cluster, share, clock)
-    first = run.latest({}, None)
-    cluster.logs[A] = (0, 5)
-    assert run.latest(first, None) is first
-    share.owned, share.offsets[B] = {A, B}, 2
-    second = run.latest(first, None)
-    assert second == offset(p0=(3, 5), p1=(2, 3))
-    cluster.logs[A] = (0, 9)
-    share.owned = {B}
-    assert run.latest(second, None) is second
-    share.owned = {A, B}
-    assert run.latest(second, None) == offset(p0=(5, 9), p1=(3, 3))
-
-
-def test_a_restarted_query_does_not_wait_at_first() -> None:
-    cluster, share = FakeCluster({A: (0, 5)}), Share(A)
-    done = offset(p0=(0, 3))
-    share.offsets[A] = 3
-    assert waiting_run(cluster, share, Clock()).latest(done, None) == offset(p0=(3, 5))
-
-
 def test_available_now_and_once_wait_for_nothing() -> None:
     for once in (False, True):
         cluster, share = FakeCluster({A: (0, 100)}), Share(A)
@@ -149,12 +110,6 @@ def test_available_now_stops_at_the_present_ends() -> None:
     assert first == offset(p0=(0, 10))
     assert run.latest(first, None) is first
     assert cluster.offsets == {A: 10}
-
-
-def test_a_new_query_goes_on_where_the_group_is() -> None:
-    cluster = FakeCluster({A: (0, 10), B: (0, 10)})
-    cluster.offsets = {A: 4}
-    assert run_on(cluster, startingOffsets="earliest").latest({}, None) == offset(p0=(4, 10), p1=(0, 10))
 
 
 def test_a_restarted_query_skips_messages_of_other_members() -> None:
@@ -261,12 +216,6 @@ def test_given_offsets_must_name_every_partition() -> None:
     assert run.latest({}, None) == offset(p0=(5, 10), p1=(0, 10))
 
 
-def test_the_end_of_a_run_closes_what_it_opened() -> None:
-    cluster = FakeCluster({})
-    run_on(cluster).close()
-    assert cluster.closed
-
-
 def test_a_member_remembers_positions_of_released_partitions() -> None:
     """It reads its share."""
     cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A)
@@ -295,16 +244,6 @@ def test_a_partition_that_comes_back_goes_on_at_our_position() -> None:
     assert run.latest(offset(p0=(0, 20)), None) == offset(p0=(20, 30))
 
 
-def test_a_partition_whose_start_cannot_be_stored_waits() -> None:
-    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
-    share.not_stored = {B}
-    run = member_run(cluster, share, startingOffsets="earliest")
-    first = run.latest({}, None)
-    assert first == offset(p0=(0, 10))
-    share.not_stored = set()
-    assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 10))
-
-
 @pytest.mark.parametrize(
     ("starting", "place"), [("latest", 10), ("earliest", 0), ('{"t":{"0":7,"1":7}}', 7), ('{"t":{"0":-1,"1":-1}}', 10)]
 )
@@ -321,20 +260,6 @@ def test_a_start_that_cannot_be_stored_is_looked_up_once(starting: str, place: i
     assert run.latest(first, None) == offset(p0=(10, 10), p1=(place, 12))
 
 
-def test_a_new_query_at_the_end_misses_nothing_before_its_start() -> None:
-    """Its start cannot be stored for a while."""
-    cluster, share = FakeCluster({A: (0, 10)}), Share(A)
-    share.not_stored = {A}
-    run = member_run(cluster, share, startingOffsets="latest")
-    nothing = run.latest({}, None)
-    assert nothing == {}
-    share.owned = set()
-    assert run.latest(nothing, None) == {}
-    cluster.logs[A] = (0, 13)
-    share.owned, share.not_stored = {A}, set()
-    assert run.latest(nothing, None) == offset(p0=(10, 13))
-
-
 @pytest.mark.parametrize(
     ("starting", "log", "span"), [("latest", (0, 3), (0, 3)), ("earliest", (4, 12), (4, 12))], ids=["anew", "shorter"]
 )
@@ -347,16 +272,6 @@ def test_a_waiting_start_follows_its_log(starting: str, log: tuple[int, int], sp
     cluster.logs[B] = log
     share.not_stored = set()
     assert run.latest(first, None) == offset(p0=(10, 10), p1=span)
-
-
-@pytest.mark.parametrize(("starting", "place"), [("latest", 0), ('{"t":{"0":7,"1":7}}', 7)])
-def test_a_partition_without_offset_starts_at_the_named_place(starting: str, place: int) -> None:
-    """Other members had it before."""
-    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A)
-    run = member_run(cluster, share, startingOffsets=starting)
-    first = run.latest({}, None)
-    share.owned = {A, B}
-    assert run.latest(first, None) == offset(p0=(10, 10), p1=(place, 10))
 
 
 def test_a_batch_of_the_last_run_is_claimed_and_repeated() -> None:
@@ -471,14 +386,8 @@ def test_the_group_is_left_once_whenever_the_signal_comes(when: str) -> None:
 
 
 def test_signals_are_left_alone_on_other_threads() -> None:
-    import threading
-
-    from zkconsumer.spark.streaming_query import end_cleanly_on_sigterm
-
     before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=end_cleanly_on_sigterm)
-    thread.start()
-    thread.join()
+    elsewhere(end_cleanly_on_sigterm)
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -23,29 +23,19 @@ def begun(least: int = 5, longest: float = 60.0, now: float = 100.0) -> TriggerD
     return delay
 
 
-@pytest.mark.parametrize(
-    ("ends", "now", "waits"),
-    [
-        ({A: 10, B: 20}, 101.0, True),
-        ({A: 12, B: 22}, 101.0, True),
-        ({A: 12, B: 23}, 101.0, False),
-        ({A: 10, B: 25}, 101.0, False),
-        ({A: 11, B: 20}, 159.9, True),
-        ({A: 11, B: 20}, 160.0, False),
-        ({A: 5, B: 24}, 101.0, True),
-        ({A: 5, B: 25}, 101.0, False),
-    ],
-    ids=[
-        "nothing",
-        "too few together",
-        "enough together",
-        "enough in one partition",
-        "too few, shortly before the delay",
-        "too few, after the delay",
-        "a log that was cut counts nothing",
-        "and takes nothing away from the others",
-    ],
-)
+WAITS = {
+    "nothing": ({A: 10, B: 20}, 101.0, True),
+    "too few together": ({A: 12, B: 22}, 101.0, True),
+    "enough together": ({A: 12, B: 23}, 101.0, False),
+    "enough in one partition": ({A: 10, B: 25}, 101.0, False),
+    "too few, shortly before the delay": ({A: 11, B: 20}, 159.9, True),
+    "too few, after the delay": ({A: 11, B: 20}, 160.0, False),
+    "a log that was cut counts nothing": ({A: 5, B: 24}, 101.0, True),
+    "and takes nothing away from the others": ({A: 5, B: 25}, 101.0, False),
+}
+
+
+@pytest.mark.parametrize(("ends", "now", "waits"), WAITS.values(), ids=WAITS)
 def test_a_batch_waits_for_enough_or_for_the_delay(ends: Ends, now: float, waits: bool) -> None:
     assert begun().waits(PLACE, ends, DONE, now) is waits
 

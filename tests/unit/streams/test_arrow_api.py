@@ -18,7 +18,6 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerTimeoutException,
-    InvalidMessageException,
     MissingExtraError,
     ZkConsumerError,
 )
@@ -111,10 +110,11 @@ def test_a_batch_is_at_most_as_large_as_asked_for(bench: Bench) -> None:
     assert where.finished(including_held=False) == end
 
 
-@pytest.mark.parametrize("limits", [{"max_rows": 0}, {"max_bytes": -1}, {"max_rows": 1.5}, {"max_rows": True}])
-def test_a_limit_that_is_none_is_refused(bench: Bench, limits: Any) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(limits))} must be a whole number from 1 on"):
-        bench.stream.batches(**limits)
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "3"])
+@pytest.mark.parametrize(("ask", "name"), [("batches", "max_rows"), ("batches", "max_bytes"), ("take", "max_messages")])
+def test_a_limit_that_is_none_is_refused(bench: Bench, ask: str, name: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a whole number from 1 on"):
+        getattr(bench.stream, ask)(**{name: wrong})
 
 
 @pytest.mark.parametrize("timeout", ["never", True, b"1"])
@@ -167,13 +167,6 @@ def test_a_table_without_rows_has_a_chunk_a_column_for_spark(bench: Bench) -> No
     assert {column.num_chunks for column in table.columns} == {1}
 
 
-def test_a_table_ends_when_nothing_comes_for_so_long() -> None:
-    bench = Bench(timeout=0.05)
-    bench.put(position(), 0, 2)
-    assert offsets(bench.stream.to_arrow(max_messages=5)) == [0, 1]
-    bench.queue.close()
-
-
 def test_a_table_ends_although_messages_never_do(bench: Bench) -> None:
     """Otherwise messages that come faster than they are read would let the timeout never pass."""
     where, next_offset = position(), 0
@@ -205,20 +198,6 @@ def test_a_table_ends_before_a_jump(bench: Bench) -> None:
 
 
 # ---- revocation, pause, lease
-
-
-def test_who_revokes_waits_until_the_batch_in_hand_is_finished(bench: Bench) -> None:
-    where = position()
-    bench.put(where, 0, 5)
-    batches = bench.stream.batches(max_rows=3)
-    next(batches)
-    bench.queue.revoke([where])
-    assert not bench.queue.wait_let_go([where], Deadline(0.0))
-    reader = Thread(target=lambda: nothing_comes(bench), name="reader")
-    reader.start()
-    assert bench.queue.wait_let_go([where], Deadline(scaled(5)))
-    reader.join()
-    assert where.finished(including_held=True) == 3, "what is behind the batch is its next owner's"
 
 
 def test_nothing_is_waited_for_while_a_table_is_collected() -> None:
@@ -262,18 +241,6 @@ def test_rows_of_a_paused_partition_come_later_in_order() -> None:
     assert [(row["partition"], row["offset"]) for row in made[0].to_pylist()] == [(1, 0)]
     bench.queue.resume(where)
     assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1, 2, 3, 4]
-
-
-def test_a_pause_lets_the_batch_in_hand_be_finished(bench: Bench) -> None:
-    where = position()
-    bench.put(where, 0, 5)
-    batches = bench.stream.batches(max_rows=2)
-    next(batches)
-    bench.queue.pause(where)
-    assert nothing_comes(bench)
-    assert (where.held, where.finished(including_held=True)) == (False, 2)
-    bench.queue.resume(where)
-    assert offsets(next(batches)) == [2, 3]
 
 
 def test_no_batch_is_handed_out_without_a_lease(bench: Bench) -> None:
@@ -511,35 +478,6 @@ def test_what_spark_does_not_take_comes_again(bench: Bench) -> None:
     assert (where.finished(including_held=False), where.finished(including_held=True)) == (0, 6)
 
 
-def test_corrupt_data_comes_after_the_good_rows_and_is_skipped(bench: Bench) -> None:
-    where = position()
-    data, end = b"", 0
-    for number in range(3):
-        one, end = Batch([Written()] * 2).encode(end)
-        data += one[:-1] + bytes([one[-1] ^ (number == 1)])
-    bench.queue.deliver(where, data, (0, end), ())
-    batches = bench.stream.batches()
-    assert offsets(next(batches)) == [0, 1]
-    for _ in range(2):
-        with pytest.raises(InvalidMessageException, match="t-0 at offset 2"):
-            next(batches)
-    assert where.finished(including_held=True) == 2
-    assert bench.stream.skip() == 4
-    assert offsets(next(batches)) == [4, 5]
-
-
-def test_an_unreadable_place_ends_a_table(bench: Bench) -> None:
-    where = position()
-    good, end = Batch([Written()] * 2).encode(0)
-    bench.queue.deliver(where, good, (0, 2), ())
-    bad, end = Batch([Written()] * 2).encode(2)
-    bench.queue.deliver(where, bad[:-1] + b"?", (2, end), ())
-    assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1]
-    with pytest.raises(InvalidMessageException):
-        bench.stream.to_arrow(timeout=0)
-    assert where.finished(including_held=True) == 2
-
-
 def test_with_action_end_a_timeout_ends_only_the_loop(bench: Bench) -> None:
     stream = new_stream("s", bench.queue, bench.lease, ends_on_timeout=True)
     where = position()
@@ -552,12 +490,10 @@ def test_with_action_end_a_timeout_ends_only_the_loop(bench: Bench) -> None:
 # ---- what is counted and committed
 
 
-def test_what_is_passed_is_counted_once(bench: Bench) -> None:
+def test_what_is_passed_is_counted_once() -> None:
     counted: list[tuple[str, int, int]] = []
-    lease, queue = bench.lease, StreamQueue(9, lambda: None)
-    stream: KafkaStream[bytes, bytes] = new_stream(
-        "s", queue, lease, timeout=0, count=lambda *what: counted.append(what)
-    )
+    bench = Bench(capacity=9, count=lambda *what: counted.append(what))
+    queue, stream = bench.queue, bench.stream
     where, size = position(), 0
     for first in (0, 10, 20):
         data = record_batch(first, 10)
@@ -588,21 +524,12 @@ def test_explicitly_committed_rows_are_not_taken_back() -> None:
 # ---- what has no rows
 
 
-class Transactions:
+class Transactions(Bench):
     """A stream that reads committed data, of which most was aborted; ``kept`` is what each table held in the end."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bench = Bench()
-        self.queue = self.bench.queue
         self.counted: list[tuple[str, int, int]] = []
-        self.stream: KafkaStream[bytes, bytes] = new_stream(
-            "s",
-            self.queue,
-            self.bench.lease,
-            timeout=0,
-            read_committed=True,
-            count=lambda *what: self.counted.append(what),
-        )
+        super().__init__(read_committed=True, count=lambda *what: self.counted.append(what))
         self.where = position()
         self.end = self.sent = 0
         self.kept: list[list[chunk_batches.ChunkPart]] = []
@@ -614,7 +541,7 @@ class Transactions:
 
         monkeypatch.setattr(column_reader.ColumnReader, "hand_over", hand_over)
 
-    def put(self, *, aborted: int = 0, good: int = 0, where: Any = None) -> None:
+    def put_batches(self, *, aborted: int = 0, good: int = 0) -> None:
         """Chunks of an aborted message each, or one of so many good ones."""
         for _ in range(aborted):
             self._put(Batch([Written(value=b"x" * 1000)], transactional=True, producer_id=1), 1, ((1, self.end),))
@@ -637,14 +564,14 @@ def test_a_table_holds_no_chunk_without_rows(monkeypatch: pytest.MonkeyPatch) ->
     over much aborted data took memory without a limit.
     """
     some = Transactions(monkeypatch)
-    some.put(aborted=50)
+    some.put_batches(aborted=50)
     assert some.stream.to_arrow(timeout=0).num_rows == 0
     assert some.kept[-1] == []
     assert some.where.finished(including_held=False) == 50, "as with batches, it is finished at once"
-    some.put(good=2)
-    some.put(aborted=50)
-    some.put(good=2)
-    some.put(aborted=50)
+    some.put_batches(good=2)
+    some.put_batches(aborted=50)
+    some.put_batches(good=2)
+    some.put_batches(aborted=50)
     assert offsets(some.stream.to_arrow(timeout=0)) == [50, 51, 102, 103]
     assert some.held < 500
     assert len(some.kept[-1]) == 4
@@ -662,8 +589,8 @@ def test_what_had_no_rows_is_put_back_as_a_place_without_a_gap(
 ) -> None:
     some = Transactions(monkeypatch)
     for _ in range(2):
-        some.put(good=2)
-        some.put(aborted=3)
+        some.put_batches(good=2)
+        some.put_batches(aborted=3)
 
     def happens(*_: Any) -> bool:
         if event != "paused":
@@ -678,7 +605,7 @@ def test_what_had_no_rows_is_put_back_as_a_place_without_a_gap(
     assert len(some.kept[-1]) == 4
     some.queue.resume(some.where)
     assert (some.where.held, some.where.finished(including_held=True)) == (False, 0)
-    some.put(good=1)
+    some.put_batches(good=1)
     assert [some.stream.get(timeout=0).offset for _ in range(3)] == [0, 1, 5]
     assert offsets(some.stream.to_arrow(timeout=0)) == [6, 10]
     with pytest.raises(ConsumerTimeoutException):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.streams.bench import AsyncBench, elsewhere, position, run
+from tests.unit.streams.bench import AsyncBench, elsewhere, on_a_loop, position, run
 from tests.values import present
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.streams import MergedStreams, async_stream
@@ -39,117 +39,100 @@ async def offsets(reader: AsyncMessages[Any, Any], count: int) -> list[int]:
     return found
 
 
-def test_loops_and_calls_are_one_pass(bench: AsyncBench) -> None:
+@on_a_loop
+async def test_loops_and_calls_are_one_pass(bench: AsyncBench) -> None:
     where = position()
     bench.put(where, 0, 6)
-
-    async def read() -> None:
-        assert await offsets(bench.reader, 2) == [0, 1]
-        assert (await bench.reader.getone()).offset == 2
-        assert where.finished(including_held=False) == 2
-        many = await bench.reader.getmany(max_records=2)
-        assert [message.offset for message in many[where.tp]] == [3, 4]
-        assert (where.finished(including_held=False), where.finished(including_held=True)) == (3, 5)
-        assert await offsets(bench.reader, 1) == [5]
-
-    run(read())
+    assert await offsets(bench.reader, 2) == [0, 1]
+    assert (await bench.reader.getone()).offset == 2
+    assert where.finished(including_held=False) == 2
+    many = await bench.reader.getmany(max_records=2)
+    assert [message.offset for message in many[where.tp]] == [3, 4]
+    assert (where.finished(including_held=False), where.finished(including_held=True)) == (3, 5)
+    assert await offsets(bench.reader, 1) == [5]
 
 
-def test_a_waiting_reader_is_woken_by_a_fetcher(bench: AsyncBench) -> None:
+@on_a_loop
+async def test_a_waiting_reader_is_woken_by_a_fetcher(bench: AsyncBench) -> None:
     where = position()
-
-    async def read() -> None:
-        for way in (lambda: offsets(bench.reader, 1), bench.reader.getone, lambda: bench.reader.getmany(60_000)):
-            task = asyncio.ensure_future(way())
-            await until(lambda: bench.queue.reader_waits)
-            start = present(where.consumed if not where.held else where.finished(including_held=True))
-            elsewhere(partial(bench.put, where, start, 1))
-            await task
-
-    run(read())
+    for way in (lambda: offsets(bench.reader, 1), bench.reader.getone, lambda: bench.reader.getmany(60_000)):
+        task = asyncio.ensure_future(way())
+        await until(lambda: bench.queue.reader_waits)
+        start = present(where.consumed if not where.held else where.finished(including_held=True))
+        elsewhere(partial(bench.put, where, start, 1))
+        await task
     assert where.finished(including_held=True) == 3
 
 
-def test_a_chunk_wakes_once_and_not_for_each_message(bench: AsyncBench) -> None:
+@on_a_loop
+async def test_a_chunk_wakes_once_and_not_for_each_message(bench: AsyncBench) -> None:
     where = position()
     wakes = []
+    loop: Any = asyncio.get_running_loop()
+    original = loop.call_soon_threadsafe
 
-    async def read() -> None:
-        loop: Any = asyncio.get_running_loop()
-        original = loop.call_soon_threadsafe
+    def counted(*arguments: Any) -> Any:
+        wakes.append(arguments)
+        return original(*arguments)
 
-        def counted(*arguments: Any) -> Any:
-            wakes.append(arguments)
-            return original(*arguments)
-
-        loop.call_soon_threadsafe = counted
-        task = asyncio.ensure_future(offsets(bench.reader, 1000))
-        await until(lambda: bench.queue.reader_waits)
-        elsewhere(lambda: [bench.put(where, first, 100) for first in range(0, 1000, 100)])
-        assert await task == list(range(1000))
-
-    run(read())
+    loop.call_soon_threadsafe = counted
+    task = asyncio.ensure_future(offsets(bench.reader, 1000))
+    await until(lambda: bench.queue.reader_waits)
+    elsewhere(lambda: [bench.put(where, first, 100) for first in range(0, 1000, 100)])
+    assert await task == list(range(1000))
     assert len(wakes) <= 10
 
 
-def test_a_timeout_raises_or_ends(bench: AsyncBench) -> None:
+@on_a_loop
+async def test_a_timeout_raises_or_ends(bench: AsyncBench) -> None:
     ending = AsyncBench(0.01, ends=True)
     raising = AsyncBench(0.01)
-
-    async def read() -> None:
-        assert [message async for message in ending.reader] == []
-        for _ in range(2):
-            with pytest.raises(ConsumerTimeoutException):
-                await offsets(raising.reader, 1)
+    assert [message async for message in ending.reader] == []
+    for _ in range(2):
         with pytest.raises(ConsumerTimeoutException):
-            await bench.reader.getone(timeout=0)
-        assert await bench.reader.getmany(timeout_ms=1) == {}
-        raising.put(position(), 0, 1)
-        assert await offsets(raising.reader, 1) == [0]
-
-    run(read())
-
-
-def test_the_end_ends_loops_and_is_an_error_elsewhere(bench: AsyncBench) -> None:
-    async def read() -> None:
-        task = asyncio.ensure_future(offsets(bench.reader, 5))
-        await until(lambda: bench.queue.reader_waits)
-        elsewhere(bench.queue.close)
-        assert await task == []
-        with pytest.raises(ConnectorClosedException):
-            await bench.reader.getone()
-        with pytest.raises(ConnectorClosedException):
-            await bench.reader.getmany()
-
-    run(read())
+            await offsets(raising.reader, 1)
+    with pytest.raises(ConsumerTimeoutException):
+        await bench.reader.getone(timeout=0)
+    assert await bench.reader.getmany(timeout_ms=1) == {}
+    raising.put(position(), 0, 1)
+    assert await offsets(raising.reader, 1) == [0]
 
 
-def test_an_error_of_the_connector_reaches_the_reader(bench: AsyncBench) -> None:
-    async def read() -> None:
-        task = asyncio.ensure_future(bench.reader.getone())
-        await until(lambda: bench.queue.reader_waits)
-        elsewhere(lambda: bench.queue.fail_readers(ValueError("refused")))
-        with pytest.raises(ValueError, match="refused"):
-            await task
+@on_a_loop
+async def test_the_end_ends_loops_and_is_an_error_elsewhere(bench: AsyncBench) -> None:
+    task = asyncio.ensure_future(offsets(bench.reader, 5))
+    await until(lambda: bench.queue.reader_waits)
+    elsewhere(bench.queue.close)
+    assert await task == []
+    with pytest.raises(ConnectorClosedException):
+        await bench.reader.getone()
+    with pytest.raises(ConnectorClosedException):
+        await bench.reader.getmany()
 
-    run(read())
+
+@on_a_loop
+async def test_an_error_of_the_connector_reaches_the_reader(bench: AsyncBench) -> None:
+    task = asyncio.ensure_future(bench.reader.getone())
+    await until(lambda: bench.queue.reader_waits)
+    elsewhere(lambda: bench.queue.fail_readers(ValueError("refused")))
+    with pytest.raises(ValueError, match="refused"):
+        await task
 
 
-def test_a_second_task_is_refused_while_one_waits(bench: AsyncBench) -> None:
-    async def read() -> None:
-        task = asyncio.ensure_future(bench.reader.getone())
-        await until(lambda: bench.queue.reader_waits)
-        for way in (bench.reader.getone, bench.reader.getmany, lambda: offsets(bench.reader, 1)):
-            with pytest.raises(RuntimeError, match="another task"):
-                await way()
-        bench.put(position(), 0, 1)
-        assert (await task).offset == 0
-
-    run(read())
+@on_a_loop
+async def test_a_second_task_is_refused_while_one_waits(bench: AsyncBench) -> None:
+    task = asyncio.ensure_future(bench.reader.getone())
+    await until(lambda: bench.queue.reader_waits)
+    for way in (bench.reader.getone, bench.reader.getmany, lambda: offsets(bench.reader, 1)):
+        with pytest.raises(RuntimeError, match="another task"):
+            await way()
+    bench.put(position(), 0, 1)
+    assert (await task).offset == 0
 
 
 @pytest.mark.parametrize("way", ["loop", "getone", "getmany"])
-def test_a_cancellation_loses_and_repeats_nothing(bench: AsyncBench, way: str) -> None:
+@on_a_loop
+async def test_a_cancellation_loses_and_repeats_nothing(bench: AsyncBench, way: str) -> None:
     """Cancelled while it waits, and in the same round of the loop in which a chunk wakes it."""
     where = position()
     seen: list[int] = []
@@ -164,43 +147,38 @@ def test_a_cancellation_loses_and_repeats_nothing(bench: AsyncBench, way: str) -
             for messages in (await bench.reader.getmany(60_000)).values():
                 seen.extend(message.offset for message in messages)
 
-    async def cancel_often() -> None:
-        chance = random.Random(1)
-        for first in range(0, 400, 2):
-            task = asyncio.ensure_future(read())
-            await until(lambda: bench.queue.reader_waits)
-            if chance.random() < 0.5:
-                elsewhere(partial(bench.put, where, first, 2))
-                for _ in range(chance.randrange(3)):
-                    await asyncio.sleep(0)
-                task.cancel()
-            else:
-                task.cancel()
-                elsewhere(partial(bench.put, where, first, 2))
-            with pytest.raises(asyncio.CancelledError):
-                await task
+    chance = random.Random(1)
+    for first in range(0, 400, 2):
         task = asyncio.ensure_future(read())
-        await until(lambda: len(set(seen)) == 400)
-        task.cancel()
-
-    run(cancel_often())
+        await until(lambda: bench.queue.reader_waits)
+        if chance.random() < 0.5:
+            elsewhere(partial(bench.put, where, first, 2))
+            for _ in range(chance.randrange(3)):
+                await asyncio.sleep(0)
+            task.cancel()
+        else:
+            task.cancel()
+            elsewhere(partial(bench.put, where, first, 2))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    task = asyncio.ensure_future(read())
+    await until(lambda: len(set(seen)) == 400)
+    task.cancel()
     assert seen == list(range(400))
 
 
-def test_leaving_the_loop_keeps_the_message_in_hand(bench: AsyncBench) -> None:
+@on_a_loop
+async def test_leaving_the_loop_keeps_the_message_in_hand(bench: AsyncBench) -> None:
     where = position()
     bench.put(where, 0, 3)
-
-    async def read() -> None:
-        assert await offsets(bench.reader, 1) == [0]
-        await asyncio.sleep(0)  # the loop's generator is closed now
-        assert (where.held, where.finished(including_held=False)) == (True, 0)
-        assert await offsets(bench.reader, 1) == [1]
-
-    run(read())
+    assert await offsets(bench.reader, 1) == [0]
+    await asyncio.sleep(0)  # the loop's generator is closed now
+    assert (where.held, where.finished(including_held=False)) == (True, 0)
+    assert await offsets(bench.reader, 1) == [1]
 
 
-def test_an_interrupt_before_the_hand_out_repeats_it(bench: AsyncBench, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_a_loop
+async def test_an_interrupt_before_the_hand_out_repeats_it(bench: AsyncBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler that raises may do so between the read and the task."""
     bench.put(position(), 0, 3)
 
@@ -212,17 +190,17 @@ def test_an_interrupt_before_the_hand_out_repeats_it(bench: AsyncBench, monkeypa
             next(self._messages)
             raise KeyboardInterrupt
 
-    async def read() -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(async_stream, "islice", Interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                await offsets(bench.reader, 1)
-        assert await offsets(bench.reader, 2) == [0, 1]
-
-    run(read())
+    with monkeypatch.context() as patched:
+        patched.setattr(async_stream, "islice", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            await offsets(bench.reader, 1)
+    assert await offsets(bench.reader, 2) == [0, 1]
 
 
-def test_other_coroutines_run_while_messages_are_ready(bench: AsyncBench, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_a_loop
+async def test_other_coroutines_run_while_messages_are_ready(
+    bench: AsyncBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader that never waits would keep the loop for itself."""
     monkeypatch.setattr(async_stream, "TURN", 0.0)
     where = position()
@@ -236,38 +214,32 @@ def test_other_coroutines_run_while_messages_are_ready(bench: AsyncBench, monkey
             beats += 1
             await asyncio.sleep(0)
 
-    async def read() -> None:
-        task = asyncio.ensure_future(beat())
-        assert len(await offsets(bench.reader, 1500)) == 1500
-        before = beats
-        for _ in range(100):
-            await bench.reader.getone()
-        assert beats - before >= 100
-        while (await bench.reader.getone()).offset < 2999:
-            pass
-        task.cancel()
-
-    run(read())
+    task = asyncio.ensure_future(beat())
+    assert len(await offsets(bench.reader, 1500)) == 1500
+    before = beats
+    for _ in range(100):
+        await bench.reader.getone()
+    assert beats - before >= 100
+    while (await bench.reader.getone()).offset < 2999:
+        pass
+    task.cancel()
     assert beats > 5
 
 
-def test_nothing_comes_without_a_lease(bench: AsyncBench) -> None:
+@on_a_loop
+async def test_nothing_comes_without_a_lease(bench: AsyncBench) -> None:
     where = position()
     bench.put(where, 0, 2)
-
-    async def read() -> None:
-        assert (await bench.reader.getone()).offset == 0
-        bench.lease.suspend()
-        task = asyncio.ensure_future(bench.reader.getone())
-        await until(lambda: where.finished(including_held=False) == 1)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not task.done()
-        assert not where.held
-        bench.lease.resume(bench.lease.epoch)
-        assert (await task).offset == 1
-
-    run(read())
+    assert (await bench.reader.getone()).offset == 0
+    bench.lease.suspend()
+    task = asyncio.ensure_future(bench.reader.getone())
+    await until(lambda: where.finished(including_held=False) == 1)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not task.done()
+    assert not where.held
+    bench.lease.resume(bench.lease.epoch)
+    assert (await task).offset == 1
 
 
 def test_a_rate_limit_holds_messages_back() -> None:
@@ -278,40 +250,34 @@ def test_a_rate_limit_holds_messages_back() -> None:
     bench.queue.close()
 
 
-def test_a_revocation_takes_what_was_not_handed_out(bench: AsyncBench) -> None:
+@on_a_loop
+async def test_a_revocation_takes_what_was_not_handed_out(bench: AsyncBench) -> None:
     where = position()
     bench.put(where, 0, 5)
-
-    async def read() -> None:
-        async for message in bench.reader:
-            if message.offset == 1:
-                bench.queue.revoke([where])
-                assert where.held  # the rebalance waits for it
-                break
-        with pytest.raises(ConsumerTimeoutException):
-            await bench.reader.getone(timeout=0)
-        assert (where.held, where.finished(including_held=False)) == (False, 2)
-
-    run(read())
+    async for message in bench.reader:
+        if message.offset == 1:
+            bench.queue.revoke([where])
+            assert where.held  # the rebalance waits for it
+            break
+    with pytest.raises(ConsumerTimeoutException):
+        await bench.reader.getone(timeout=0)
+    assert (where.held, where.finished(including_held=False)) == (False, 2)
 
 
-def test_several_streams_are_one() -> None:
+@on_a_loop
+async def test_several_streams_are_one() -> None:
     first, second = AsyncBench(), AsyncBench()
     merged = MergedStreams(lambda: [first.stream, second.stream], timeout=0, ends_on_timeout=True)
     reader: AsyncMessages[Any, Any] = AsyncMessages(merged, timeout=None, ends_on_timeout=False)
-
-    async def read() -> None:
-        task = asyncio.ensure_future(offsets(reader, 4))
-        await until(lambda: first.queue.reader_waits and second.queue.reader_waits)
-        elsewhere(lambda: first.put(position(0), 0, 2))
-        elsewhere(lambda: second.put(position(1), 0, 2))
-        assert sorted(await task) == [0, 0, 1, 1]
-        task = asyncio.ensure_future(offsets(reader, 1))
-        await until(lambda: first.queue.reader_waits)
-        elsewhere(first.queue.close)
-        elsewhere(second.queue.close)
-        assert await task == []
-        with pytest.raises(ConnectorClosedException):
-            await reader.getone()
-
-    run(read())
+    task = asyncio.ensure_future(offsets(reader, 4))
+    await until(lambda: first.queue.reader_waits and second.queue.reader_waits)
+    elsewhere(lambda: first.put(position(0), 0, 2))
+    elsewhere(lambda: second.put(position(1), 0, 2))
+    assert sorted(await task) == [0, 0, 1, 1]
+    task = asyncio.ensure_future(offsets(reader, 1))
+    await until(lambda: first.queue.reader_waits)
+    elsewhere(first.queue.close)
+    elsewhere(second.queue.close)
+    assert await task == []
+    with pytest.raises(ConnectorClosedException):
+        await reader.getone()

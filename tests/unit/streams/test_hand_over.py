@@ -7,20 +7,19 @@ having been counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
 import pytest
 
-from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, Written
+from tests.unit.streams.bench import Bench, nothing_comes, position
 from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.zookeeper.lease import Lease
 
@@ -42,15 +41,13 @@ class Watched(PartitionPosition):
 
 
 @pytest.fixture
-def lease() -> Lease:
-    return valid_lease()
+def lease(bench: Bench) -> Lease:
+    return bench.lease
 
 
 @pytest.fixture
-def stream(lease: Lease) -> Iterator[KafkaStream[bytes, bytes]]:
-    made: KafkaStream[bytes, bytes] = new_stream("t/g_c-0", StreamQueue(2, lambda: None), lease, timeout=0)
-    yield made
-    made.queue.close()
+def stream(bench: Bench) -> KafkaStream[bytes, bytes]:
+    return bench.stream
 
 
 def put(stream: KafkaStream[bytes, bytes], position: PartitionPosition, *batches: int) -> None:
@@ -63,38 +60,21 @@ def put(stream: KafkaStream[bytes, bytes], position: PartitionPosition, *batches
     stream.queue.deliver(position, records, (0, offset), ())
 
 
-def nothing_comes(stream: KafkaStream[bytes, bytes]) -> bool:
-    with pytest.raises(ConsumerTimeoutException):
-        stream.get(timeout=0)
-    return True
-
-
 @pytest.mark.parametrize("batches", [(3,), (2, 1), (1, 2)])
 @pytest.mark.parametrize("revoked_after", [1, 2, 3])
 def test_messages_finished_before_a_revocation_count(
     stream: KafkaStream[bytes, bytes], batches: tuple[int, ...], revoked_after: int
 ) -> None:
-    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
-    put(stream, position, *batches)
+    where = position()
+    put(stream, where, *batches)
     for _ in range(revoked_after):
         stream.get(timeout=0)
-    position.revoked = True
-    assert position.held
+    where.revoked = True
+    assert where.held
     assert nothing_comes(stream)
-    assert not position.held
-    finished = present(position.finished(including_held=False))
+    assert not where.held
+    finished = present(where.finished(including_held=False))
     assert revoked_after <= finished < (6 if revoked_after == 3 else revoked_after + 1)
-
-
-def test_the_last_message_of_a_chunk_counts_when_its_stream_ends(stream: KafkaStream[bytes, bytes]) -> None:
-    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
-    put(stream, position, 1)
-    messages = iter(stream)
-    next(messages)
-    stream.queue.close()
-    assert next(messages, None) is None
-    assert not position.held
-    assert position.finished(including_held=True) == 3
 
 
 @pytest.mark.parametrize("batches", [(3,), (2, 1), (1, 1, 1)])
@@ -116,14 +96,14 @@ def test_whenever_one_looks_a_message_is_in_hand_or_counted(
 
 def test_a_closed_gate_and_an_ended_stream_skip_nothing(stream: KafkaStream[bytes, bytes], lease: Lease) -> None:
     """Bug: with the lease lapsed, an ending stream went on to the next batch and counted the rest as read."""
-    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
-    put(stream, position, 2, 2, 2)
+    where = position()
+    put(stream, where, 2, 2, 2)
     messages = iter(stream)
     next(messages)
     lease.suspend()
     stream.queue.close()
     assert next(messages, None) is None
-    assert position.finished(including_held=True) == 1
+    assert where.finished(including_held=True) == 1
 
 
 @pytest.mark.parametrize("seconds", [0, 0.05])
@@ -131,8 +111,8 @@ def test_a_closed_gate_keeps_nobody_longer_than_his_patience(
     stream: KafkaStream[bytes, bytes], lease: Lease, seconds: float
 ) -> None:
     """Bug: with ZooKeeper away and messages fetched, ``get`` waited for ZooKeeper whatever its timeout."""
-    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
-    put(stream, position, 2, 1)
+    where = position()
+    put(stream, where, 2, 1)
     assert stream.get(timeout=0).offset == 0
     lease.suspend()
     for _ in range(2):
@@ -140,7 +120,7 @@ def test_a_closed_gate_keeps_nobody_longer_than_his_patience(
         with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
             stream.get(timeout=seconds)
         assert seconds <= monotonic() - begin < seconds + scaled(2)
-        assert position.finished(including_held=True) == 1
+        assert where.finished(including_held=True) == 1
     lease.resume(lease.epoch)
     assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]
 
@@ -149,8 +129,8 @@ def test_a_lease_that_ends_after_the_look_counts_nothing(
     stream: KafkaStream[bytes, bytes], lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the message would stay announced, and the next read or a shutdown would count it."""
-    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
-    put(stream, position, 3)
+    where = position()
+    put(stream, where, 3)
     assert stream.get(timeout=0).offset == 0
     lease.suspend()
     with monkeypatch.context() as patched:
@@ -158,15 +138,15 @@ def test_a_lease_that_ends_after_the_look_counts_nothing(
         patched.setattr(ChunkReader, "may_hand_out", lambda _: next(looks, False))
         with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
             stream.get(timeout=0)
-    assert not position.held
-    assert position.finished(including_held=True) == 1
+    assert not where.held
+    assert where.finished(including_held=True) == 1
     lease.resume(lease.epoch)
     assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]
 
 
 def test_the_end_of_a_lease_is_told_by_the_exact_clock(stream: KafkaStream[bytes, bytes], lease: Lease) -> None:
     """The compiled loop reads a clock that is milliseconds late while the end is far away."""
-    put(stream, PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0), 3)
+    put(stream, position(), 3)
     assert stream.get(timeout=0).offset == 0
     for _ in range(20):
         lease.lapse()

@@ -10,31 +10,25 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from itertools import islice
-from threading import Thread, get_native_id
+from threading import get_native_id
 from unittest.mock import Mock
 
 import pytest
 
-from tests.streams import new_stream, valid_lease
 from tests.tiers import only_plain
-from tests.unit.kafka.sets import Batch, Written
-from zkconsumer.core.partition_position import PartitionPosition
+from tests.unit.streams.bench import Bench, elsewhere, position
 from zkconsumer.data_plane import hand_out
-from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, merged_streams, message_iterator
+from zkconsumer.streams import KafkaStream, MergedStreams, merged_streams, message_iterator
 from zkconsumer.zookeeper.lease import Lease
 
 
-class Reading:
+class Reading(Bench):
     """A stream of three messages, and what a commit by its reader would write."""
 
     def __init__(self) -> None:
-        self.lease = valid_lease()
-        queue = StreamQueue(2, lambda: None)
-        self.stream: KafkaStream[bytes, bytes] = new_stream("s", queue, self.lease, timeout=0)
-        self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
-        records, end = Batch([Written()] * 3).encode(0)
-        queue.deliver(self.position, records, (0, end), ())
+        super().__init__()
+        self.position = position()
+        self.put(self.position, 0, 3)
 
     @property
     def committed(self) -> int | None:
@@ -78,9 +72,7 @@ def test_what_a_dead_reader_held_is_not_the_next_threads() -> None:
     reading = Reading()
     seen: list[int | None] = []
     for action in (lambda: reading.stream.get(timeout=0), lambda: seen.append(reading.committed)):
-        thread = Thread(target=action)
-        thread.start()
-        thread.join()
+        elsewhere(action)
     assert seen == [0]
 
 

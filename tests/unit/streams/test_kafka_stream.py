@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from itertools import islice
-from threading import Event, Thread, get_native_id
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
-from tests.unit.streams.bench import Bench, position, record_batch, take
+from tests.unit.streams.bench import Bench, nothing_comes, position, record_batch, take
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.kafka.record_batch import DECODED_BYTES
@@ -36,8 +36,7 @@ def test_a_message_is_finished_when_the_next_one_is_asked_for(bench: Bench) -> N
     take(bench.stream, 1)
     assert (where.finished(including_held=False), where.finished(including_held=True)) == (1, 2)
     take(bench.stream, 1)
-    with pytest.raises(ConsumerTimeoutException):
-        bench.stream.get(timeout=0)
+    assert nothing_comes(bench.stream)
     assert (where.held, where.finished(including_held=False), where.finished(including_held=True)) == (False, 3, 3)
 
 
@@ -114,43 +113,6 @@ def test_who_revokes_waits_until_the_message_in_hand_is_finished(bench: Bench) -
     assert where.finished(including_held=True) == 1
 
 
-def test_nothing_is_handed_out_without_a_lease(bench: Bench) -> None:
-    where = position()
-    bench.put(where, 0, 2)
-    take(bench.stream, 1)
-    bench.lease.suspend()
-    got: list[int] = []
-    reader = Thread(target=lambda: got.append(bench.stream.get(timeout=scaled(10)).offset), name="reader")
-    reader.start()
-    eventually(lambda: not where.held, 5, "the reader stands at the gate")
-    assert got == []
-    assert where.finished(including_held=True) == 1, "a message at the gate is not in the user's hands"
-    bench.lease.resume(bench.lease.epoch)
-    reader.join(scaled(5))
-    assert got == [1]
-
-
-def test_a_partition_revoked_at_the_gate_is_not_handed_out(bench: Bench) -> None:
-    where = position()
-    bench.put(where, 0, 2)
-    bench.lease.suspend()
-    failed: list[BaseException] = []
-
-    def read() -> None:
-        try:
-            bench.stream.get(timeout=0.2)
-        except ConsumerTimeoutException as e:
-            failed.append(e)
-
-    reader = Thread(target=read, name="reader")
-    reader.start()
-    where.revoked = True
-    bench.lease.wake()
-    reader.join(scaled(5))
-    assert len(failed) == 1
-    bench.lease.resume(bench.lease.epoch)
-
-
 def test_closing_wakes_a_reader_and_ends_the_iteration(bench: Bench) -> None:
     stream = Bench(timeout=None)
     seen: list[int] = []
@@ -164,18 +126,6 @@ def test_closing_wakes_a_reader_and_ends_the_iteration(bench: Bench) -> None:
     assert list(stream.stream) == []
     with pytest.raises(ConnectorClosedException):
         stream.stream.get(timeout=0)
-
-
-def test_closing_ends_a_reader_at_the_gate() -> None:
-    bench = Bench(timeout=None)
-    bench.put(position(), 0, 1)
-    bench.lease.suspend()
-    reader = Thread(target=lambda: list(bench.stream), name="reader")
-    reader.start()
-    bench.queue.close()
-    bench.lease.wake()
-    reader.join(scaled(5))
-    assert not reader.is_alive()
 
 
 def test_a_corrupt_chunk_raises_at_each_ask_and_skips_nothing(bench: Bench) -> None:
@@ -205,16 +155,14 @@ def test_a_jump_moves_the_position_after_what_is_queued(bench: Bench) -> None:
     bench.queue.jump(where, 7)
     bench.put(where, 7, 1)
     assert take(bench.stream, 3) == [100, 101, 7]
-    with pytest.raises(ConsumerTimeoutException):
-        bench.stream.get(timeout=0)
+    assert nothing_comes(bench.stream)
     assert where.finished(including_held=False) == 8
 
 
 def test_a_jump_counts_although_no_message_follows(bench: Bench) -> None:
     where = position(start=100)
     bench.queue.jump(where, 7)
-    with pytest.raises(ConsumerTimeoutException):
-        bench.stream.get(timeout=0)
+    assert nothing_comes(bench.stream)
     assert where.finished(including_held=False) == 7
 
 
@@ -374,16 +322,6 @@ def test_an_interrupt_loses_nothing_and_the_next_loop_goes_on() -> None:
         bench.stream._messages.throw(KeyboardInterrupt())
     assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [0, 1, 2]
     bench.queue.close()
-
-
-def test_the_stream_knows_the_thread_that_reads_it(bench: Bench) -> None:
-    bench.put(position(), 0, 2)
-    take(bench.stream, 1)
-    assert bench.stream.held_by(get_native_id())
-    reader = Thread(target=lambda: take(bench.stream, 1), name="reader")
-    reader.start()
-    reader.join()
-    assert not bench.stream.held_by(get_native_id())
 
 
 def test_printing_a_stream_does_not_read_it(bench: Bench) -> None:

@@ -7,31 +7,24 @@ from time import monotonic
 
 import pytest
 
-from tests.streams import new_stream, valid_lease
-from tests.unit.kafka.sets import WHERE, Batch, Written
+from tests.unit.kafka.sets import Batch, Written
+from tests.unit.streams.bench import Bench, position
 from tests.values import present
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.model import ThreadId
-from zkconsumer.streams import KafkaStream, StreamQueue
 
 SIZE = 270_000
 VALUE = bytes(SIZE)
 
 
-class World:
+class World(Bench):
     """A stream of one partition, and what it counts as consumed."""
 
     def __init__(self) -> None:
-        self.lease = valid_lease()
-        self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
-        self.queue = StreamQueue(10, lambda: None)
         self.counted: list[tuple[int, int]] = []
-        self.stream: KafkaStream[bytes, bytes] = new_stream(
-            "t/g_c-0", self.queue, self.lease, count=lambda _, messages, size: self.counted.append((messages, size))
-        )
+        super().__init__(capacity=10, count=lambda _, messages, size: self.counted.append((messages, size)))
+        self.position = position()
 
-    def put(self, offset: int, *values: bytes) -> int:
+    def put_values(self, offset: int, *values: bytes) -> int:
         """Deliver a chunk; returns its size."""
         records, end = Batch(records=[Written(value=value) for value in values]).encode(offset)
         self.queue.deliver(self.position, records, (offset, end), (), len(values))
@@ -47,7 +40,7 @@ def world() -> Iterator[World]:
 
 def test_a_large_message_in_hand_is_held_once(world: World) -> None:
     """Its stream held it twice: 200 slow streams took 447 MB more than their budget."""
-    size = world.put(0, VALUE)
+    size = world.put_values(0, VALUE)
     message = next(world.stream)
     assert message.value == VALUE
     taken = present(world.queue.taken)
@@ -60,7 +53,7 @@ def test_a_large_message_in_hand_is_held_once(world: World) -> None:
 
 
 def test_a_large_message_that_was_not_returned_is_fetched_again(world: World) -> None:
-    world.put(0, VALUE)
+    world.put_values(0, VALUE)
     assert next(world.stream).offset == 0
     world.stream.take_back()
     with pytest.raises(ConsumerTimeoutException):
@@ -68,13 +61,13 @@ def test_a_large_message_that_was_not_returned_is_fetched_again(world: World) ->
     assert world.position.fetch_from == 0
     assert world.position.consumed == 0
     assert not world.position.held
-    world.put(0, VALUE)
+    world.put_values(0, VALUE)
     assert next(world.stream).value == VALUE
 
 
 @pytest.mark.parametrize("values", [(VALUE, VALUE), (b"small",)], ids=["two large ones", "a small one"])
 def test_other_chunks_stay_until_they_are_read(world: World, values: tuple[bytes, ...]) -> None:
-    size = world.put(0, *values)
+    size = world.put_values(0, *values)
     assert next(world.stream).offset == 0
     taken = present(world.queue.taken)
     assert len(taken.records) == size
@@ -84,7 +77,7 @@ def test_other_chunks_stay_until_they_are_read(world: World, values: tuple[bytes
 
 def test_a_large_message_is_kept_while_the_lease_is_closed(world: World) -> None:
     """Otherwise each look at it would fetch it again."""
-    size = world.put(0, VALUE)
+    size = world.put_values(0, VALUE)
     world.lease.suspend()
     for _ in range(2):
         with pytest.raises(ConsumerTimeoutException):
@@ -98,8 +91,8 @@ def test_a_large_message_is_kept_while_the_lease_is_closed(world: World) -> None
 
 
 def test_columns_after_a_large_message_go_on_behind_it(world: World) -> None:
-    world.put(0, VALUE)
-    world.put(1, b"next")
+    world.put_values(0, VALUE)
+    world.put_values(1, b"next")
     assert next(world.stream).offset == 0
     batch = next(world.stream.batches())
     assert batch.column("offset").to_pylist() == [1]

@@ -6,61 +6,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from threading import Thread, get_native_id
 from time import monotonic
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from tests.streams import new_stream, valid_lease
-from tests.tiers import only_plain
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
-from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.data_plane import hand_out
+from tests.unit.streams.bench import Several
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
-from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue, merged_streams
+from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, merged_streams
 
 
-class Several:
-    """Some streams with a partition each, numbered alike, and all of them as one."""
-
-    def __init__(
-        self, count: int, *, timeout: float | None = 0, budget: QueueBudget | None = None, **options: Any
-    ) -> None:
-        self.lease = valid_lease()
-        self.streams: list[KafkaStream[Any, Any]] = [
-            new_stream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout) for n in range(count)
-        ]
-        self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(count)]
-        self.ends = [0] * count
-        self.merged = MergedStreams(lambda: self.streams, timeout=timeout, **options)
-
-    def put(self, number: int, count: int) -> None:
-        """So many messages more, as one chunk."""
-        start = self.ends[number]
-        records, end = Batch([Written()] * count).encode(start)
-        self.streams[number].queue.deliver(self.positions[number], records, (start, end), ())
-        self.ends[number] = end
-
-    def rest(self) -> list[tuple[int, int]]:
-        """All that can be had now."""
-        got: list[tuple[int, int]] = []
-        with suppress(ConsumerTimeoutException):
-            got.extend((message.partition, message.offset) for message in self.merged)
-        return got
-
-    @property
-    def held(self) -> list[int]:
-        return [position.partition for position in self.positions if position.held]
-
-    @property
-    def finished(self) -> list[int | None]:
-        return [position.finished(including_held=False) for position in self.positions]
-
-    def close(self) -> None:
-        for stream in self.streams:
-            stream.queue.close()
+def rest(some: Several) -> list[tuple[int, int]]:
+    """All that can be had now."""
+    got: list[tuple[int, int]] = []
+    with suppress(ConsumerTimeoutException):
+        got.extend((message.partition, message.offset) for message in some.merged)
+    return got
 
 
 @pytest.fixture
@@ -81,7 +42,7 @@ def patient() -> Iterator[Several]:
 def test_all_is_handed_out_and_each_partition_in_order(three: Several) -> None:
     for number, count in ((0, 3), (2, 4), (0, 2), (1, 1)):
         three.put(number, count)
-    got = three.rest()
+    got = rest(three)
     assert sorted(got) == [(0, n) for n in range(5)] + [(1, 0)] + [(2, n) for n in range(4)]
     for number in range(3):
         mine = [offset for partition, offset in got if partition == number]
@@ -133,7 +94,7 @@ def test_turns_that_end_in_compressed_chunks_keep_the_order(monkeypatch: pytest.
     for number in range(2):
         records = b"".join(Batch([Written()] * 5, codec=codec).encode(5 * n)[0] for n, codec in enumerate((1, 0, 4)))
         some.streams[number].queue.deliver(some.positions[number], records, (0, 15), (), 15)
-    got = some.rest()
+    got = rest(some)
     assert [offset for partition, offset in got if partition == 1] == list(range(15))
     assert [partition for partition, _ in got] == [0, 1] * 15
     some.close()
@@ -162,7 +123,7 @@ def test_a_second_reader_of_the_same_streams_is_woken_too(three: Several, monkey
     chunk only when it looked again, twice a second.
     """
     monkeypatch.setattr(merged_streams, "LOOK_AGAIN", scaled(30))
-    assert three.rest() == []
+    assert rest(three) == []
     other = MergedStreams(lambda: three.streams, timeout=0)
     with pytest.raises(ConsumerTimeoutException):
         other.get(timeout=0)
@@ -183,13 +144,13 @@ def test_a_second_reader_of_the_same_streams_is_woken_too(three: Several, monkey
     assert monotonic() - begin < scaled(15)
 
 
-def test_the_budget_is_passed_only_while_thereader_waits() -> None:
+def test_the_budget_is_passed_only_while_the_reader_waits() -> None:
     """Bug: every stream that was found empty counted as one whose reader waits, so each of 200 was served and
     the budget passed by as many messages.
     """
     budget = QueueBudget(160)
     several = Several(9, budget=budget)
-    assert several.rest() == []
+    assert rest(several) == []
     queues = [stream.queue for stream in several.streams]
     assert all(queue.reader_waits for queue in queues), "the reader would take whatever comes first"
     several.put(4, 1)
@@ -225,7 +186,7 @@ def test_the_next_loop_finishes_the_message_of_a_break(three: Several) -> None:
     for _ in three.merged:
         break
     assert (three.held, three.finished) == ([0], [0, 0, 0])
-    assert len(three.rest()) == 2
+    assert len(rest(three)) == 2
     assert three.finished == [2, 1, 0]
 
 
@@ -244,10 +205,10 @@ def test_the_last_stream_to_end_ends_the_iteration(three: Several) -> None:
 def test_streams_that_come_later_are_read_too(three: Several) -> None:
     late = three.streams.pop()
     three.put(0, 1)
-    assert [p for p, _ in three.rest()] == [0]
+    assert [p for p, _ in rest(three)] == [0]
     three.streams.append(late)
     three.put(2, 1)
-    assert [p for p, _ in three.rest()] == [2]
+    assert [p for p, _ in rest(three)] == [2]
 
 
 def test_what_cannot_be_read_is_raised_and_can_be_skipped(three: Several) -> None:
@@ -265,7 +226,7 @@ def test_what_cannot_be_read_is_raised_and_can_be_skipped(three: Several) -> Non
     assert seen.count(2) == 1, "others go on beside it"
     assert seen.count(-1) == 3, "it comes again until it is given up"
     assert three.merged.skip() == 2
-    assert three.rest() == []
+    assert rest(three) == []
     assert three.finished[1] == 2
 
 
@@ -286,27 +247,7 @@ def test_while_zookeeper_is_away_nothing_comes_and_nothing_spins(
     assert len(asked) < 40
     assert three.held == []
     three.lease.resume(three.lease.epoch)
-    assert len(three.rest()) == 5
-
-
-def test_a_turn_that_finishes_a_revoked_message_lets_it_go(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zkconsumer.deadline import Deadline
-
-    monkeypatch.setattr(merged_streams, "TURN", 0.0)
-    three.put(0, 2)
-    three.put(1, 1)
-    assert three.merged.get(timeout=0).partition == 0
-    queue, where = three.streams[0].queue, three.positions[0]
-    let_go: list[bool] = []
-    queue.revoke([where])
-    group = Thread(target=lambda: let_go.append(queue.wait_let_go([where], Deadline(scaled(20)))))
-    group.start()
-    begin = monotonic()
-    assert three.merged.get(timeout=0).partition == 1
-    group.join(scaled(10))
-    assert let_go == [True]
-    assert monotonic() - begin < scaled(5)
-    assert where.finished(including_held=False) == 1
+    assert len(rest(three)) == 5
 
 
 def test_stopping_ends_it_and_leaves_the_streams_usable(three: Several) -> None:
@@ -317,25 +258,6 @@ def test_stopping_ends_it_and_leaves_the_streams_usable(three: Several) -> None:
     assert list(messages) == []
     assert three.finished[0] == 1
     assert three.streams[0].get(timeout=0).offset == 1
-
-
-def test_a_stream_alone_is_as_before_after_its_turns(three: Several) -> None:
-    three.put(0, 2)
-    assert three.rest() == [(0, 0), (0, 1)]
-    with pytest.raises(ConsumerTimeoutException):
-        next(three.streams[0])
-
-
-@only_plain
-def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
-    three.put(0, 3)
-    assert three.merged.get(timeout=0).offset == 0
-    with monkeypatch.context() as patched:
-        patched.setattr(hand_out, "time_before", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            next(three.merged)
-    assert three.positions[0].finished(including_held=three.streams[0].held_by(get_native_id())) == 1
-    assert [offset for _, offset in three.rest()] in ([0, 1, 2], [1, 2])
 
 
 def test_a_signal_handler_sees_that_its_thread_is_asking(patient: Several) -> None:

@@ -7,7 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import pytest
 
@@ -46,17 +46,6 @@ def test_a_compiled_message_is_small_and_sets_off_no_collection() -> None:
     message = new_message()
     assert not gc.is_tracked(message)
     assert sys.getsizeof(message) <= 32
-
-
-def test_an_annotation_may_name_types() -> None:
-    annotation = MessageAndMetadata[str, bytes]
-    assert get_origin(annotation) is MessageAndMetadata
-    assert get_args(annotation) == (str, bytes)
-
-
-def test_a_message_has_no_room_for_other_fields() -> None:
-    with pytest.raises(AttributeError):
-        new_message().more = 1  # type: ignore[attr-defined]
 
 
 def test_a_subclass_may_add_fields() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from threading import Thread
-
 import pytest
 
-from tests.timing import eventually, scaled
 from tests.unit.streams.bench import Bench, position, take
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -65,20 +62,6 @@ def test_what_waits_aside_takes_no_room(bench: Bench) -> None:
     assert size > 0, "but it still takes memory"
     bench.queue.resume(where)
     assert bench.queue.bytes == size
-
-
-def test_a_waiting_reader_goes_on_when_it_is_resumed() -> None:
-    bench = Bench(timeout=None)
-    where = position()
-    bench.put(where, 0, 2)
-    bench.queue.pause(where)
-    got: list[int] = []
-    reader = Thread(target=lambda: got.append(bench.stream.get(timeout=scaled(10)).offset), name="reader")
-    reader.start()
-    bench.queue.resume(where)
-    eventually(lambda: got == [0], 5, "the reader goes on")
-    reader.join()
-    bench.queue.close()
 
 
 def _resume_as_the_chunk_is_finished(bench: Bench, where: PartitionPosition, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,25 +50,25 @@ class EndAt:
         return not self.left(ahead)
 
 
-def test_a_table_reports_its_rows(bench: FilledBench) -> None:
+@pytest.mark.parametrize(
+    ("limits", "end", "reports"),
+    [
+        ({"timeout": 0}, None, [(3, None), (6, None)]),
+        ({"max_messages": 5}, None, [(3, 5), (5, 5)]),
+        ({}, 5, [(3, 5), (5, 5)]),
+    ],
+    ids=["no total", "a limit is the total", "an end tells the total"],
+)
+def test_a_table_reports_its_rows(
+    bench: FilledBench, limits: dict[str, Any], end: int | None, reports: list[tuple[int, int | None]]
+) -> None:
+    if end is not None:
+        bench.queue.stop_at(EndAt(bench.where, end))
     told: list[tuple[int, int | None]] = []
-    bench.stream.to_arrow(timeout=0, progress=lambda *report: told.append(report))
-    assert told == [(3, None), (6, None)]
+    table = bench.stream.to_arrow(progress=lambda *report: told.append(report), **limits)
 
-
-def test_a_limit_is_the_total(bench: FilledBench) -> None:
-    told: list[tuple[int, int | None]] = []
-    bench.stream.to_arrow(max_messages=5, progress=lambda *report: told.append(report))
-    assert told == [(3, 5), (5, 5)]
-
-
-def test_an_end_tells_the_total(bench: FilledBench) -> None:
-    bench.queue.stop_at(EndAt(bench.where, 5))
-    told: list[tuple[int, int | None]] = []
-    table = bench.stream.to_arrow(progress=lambda *report: told.append(report))
-
-    assert table.num_rows == 5
-    assert told == [(3, 5), (5, 5)]
+    assert told == reports
+    assert table.num_rows == reports[-1][0]
 
 
 def test_batches_report_as_they_come(bench: FilledBench) -> None:

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.streams import new_stream, valid_lease
+from tests.streams import valid_lease
 from tests.timing import eventually, scaled
-from tests.unit.kafka.sets import Batch, Written
+from tests.unit.streams.bench import Bench, Several, position
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
-from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, merged_streams, rate_limit
+from zkconsumer.streams import KafkaStream, merged_streams, rate_limit
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.rate_limit import BURST_S, RateLimitedLease, TokenBucket
 from zkconsumer.zookeeper.lease import Lease
@@ -46,13 +45,10 @@ def test_the_wait_that_it_tells_is_enough_and_not_too_long(rate: float, spent: i
 
 
 def reading(rate: float, messages: int) -> tuple[Lease, KafkaStream[Any, Any], PartitionPosition]:
-    lease = valid_lease()
-    gate = RateLimitedLease(lease, rate)
-    stream: KafkaStream[Any, Any] = new_stream("s", StreamQueue(9, lambda: None), gate, timeout=None)
-    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g-0"), 0)
-    records, end = Batch([Written()] * messages).encode(0)
-    stream.queue.deliver(position, records, (0, end), ())
-    return lease, stream, position
+    bench = Bench(timeout=None, gate=lambda lease: RateLimitedLease(lease, rate))
+    where = position()
+    bench.put(where, 0, messages)
+    return bench.lease, bench.stream, where
 
 
 def test_messages_come_at_their_pace_and_in_order() -> None:
@@ -147,20 +143,13 @@ def test_it_can_be_waited_for() -> None:
     assert gate.take()
 
 
-class Merged:
+class Merged(Several):
     """Two streams with a batch each, at a pace, and read as one; ``decoded`` counts how often a batch was."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rate: float, messages: int) -> None:
-        self.lease = valid_lease()
-        gate = RateLimitedLease(self.lease, rate)
-        self.streams: list[KafkaStream[Any, Any]] = [
-            new_stream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None) for n in range(2)
-        ]
-        self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(2)]
-        records, end = Batch([Written()] * messages).encode(0)
-        for stream, position in zip(self.streams, self.positions, strict=True):
-            stream.queue.deliver(position, records, (0, end), ())
-        self.merged = MergedStreams(lambda: self.streams, timeout=None)
+        super().__init__(2, timeout=None, gate=lambda lease: RateLimitedLease(lease, rate))
+        for number in range(2):
+            self.put(number, messages)
         self.decoded = 0
         made = ChunkReader.batches
 
@@ -169,10 +158,6 @@ class Merged:
             return made(reader, chunk, start)
 
         monkeypatch.setattr(ChunkReader, "batches", batches)
-
-    @property
-    def held(self) -> bool:
-        return any(position.held for position in self.positions)
 
     def asking(self) -> tuple[Thread, list[BaseException | int]]:
         """Somebody who waits for the next token."""

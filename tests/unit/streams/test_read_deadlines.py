@@ -9,36 +9,25 @@ from typing import Any
 
 import pytest
 
-from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
-from tests.unit.streams.bench import position, record_batch
+from tests.unit.streams.bench import Bench, position, record_batch
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+from zkconsumer.streams import MergedStreams, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader
 
 MARKER = Batch([Written(key=b"\0\0\0\1", value=b"\0" * 6)], control=True, transactional=True, producer_id=1)
 PATIENCE = 0.2
 
 
-class Coming:
+class Coming(Bench):
     """A stream, and chunks without a message that come for it one after the other."""
 
     def __init__(self, timeout: float | None = None, *, skip_corrupt: bool = False) -> None:
-        self.lease = valid_lease()
-        self.queue = StreamQueue(2, lambda: None)
+        super().__init__(timeout=timeout, read_committed=True, skip_corrupt=skip_corrupt, count=self._count)
         self.finished = 0
         self.whenever_one_is_finished: Callable[[], None] = lambda: None
-        self.stream: KafkaStream[Any, Any] = new_stream(
-            "s",
-            self.queue,
-            self.lease,
-            timeout=timeout,
-            read_committed=True,
-            skip_corrupt=skip_corrupt,
-            count=self._count,
-        )
         self.merged = MergedStreams(lambda: [self.stream], timeout=timeout)
         self.where = position()
         self.end = 0
@@ -154,22 +143,6 @@ def test_the_read_after_a_message_has_its_whole_time(monkeypatch: pytest.MonkeyP
         coming.stream.get(timeout=0.01)
     assert len(set(ends[2:])) == 1, "a marker, a message and the gate: one ask"
     assert ends[2] < ends[1], "its own time, and not that of the one before"
-
-
-def test_the_gate_has_the_time_of_the_read_that_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    coming = Coming()
-    ends = recorded(monkeypatch)
-    coming.message(4)
-    coming.stream.get(timeout=60)
-    coming.stream.get(timeout=60)
-    for _ in range(2):
-        coming.lease.suspend()
-        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper or the group's coordinator is away"):
-            coming.stream.get(timeout=0.01)
-        coming.lease.resume(coming.lease.epoch)
-        coming.stream.get(timeout=60)
-    assert ends[1] < ends[0]
-    assert ends[2] > ends[1]
 
 
 def test_a_complete_table_waits_briefly_at_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:

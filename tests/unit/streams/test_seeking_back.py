@@ -8,12 +8,12 @@ less than a batch, was not committed while it was in hand. A crash left the old 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests.unit.clusters import cluster_with
+from tests.unit.streams.bench import elsewhere
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeCluster
@@ -76,13 +76,6 @@ def stored(cluster: FakeCluster, kept: str) -> set[int]:
     return found
 
 
-def commit_elsewhere(connector: ZookeeperConsumerConnector) -> None:
-    """Commit on another thread, so that what is in hand does not count as finished."""
-    thread = Thread(target=connector.commit_offsets, name="committing")
-    thread.start()
-    thread.join()
-
-
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("explicit", [False, True], ids=["by the timer", "after an explicit commit"])
 def test_a_seek_back_is_committed_while_the_first_is_in_hand(
@@ -103,5 +96,5 @@ def test_a_seek_back_is_committed_while_the_first_is_in_hand(
     assert taken[0] == sought
     if explicit:
         connector.commit_offsets()
-    commit_elsewhere(connector)
+    elsewhere(connector.commit_offsets)  # so that what is in hand does not count as finished
     assert stored(cluster, kept) == {taken[-1] + 1 if explicit else sought}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.streams import new_stream
 from tests.unit.streams.bench import Bench, position, record_batch
-from zkconsumer.errors import ConnectorClosedException, InvalidMessageException
+from zkconsumer.errors import InvalidMessageException
 from zkconsumer.streams import arrow_api
 from zkconsumer.streams.message import message_class
 
@@ -37,16 +37,6 @@ def test_all_of_a_list_are_in_hand_until_the_next_read(bench: Bench) -> None:
     assert (where.held, where.finished(including_held=False), where.finished(including_held=True)) == (True, 0, 3)
     assert bench.stream.get(timeout=0).offset == 3
     assert where.finished(including_held=False) == 3
-
-
-def test_messages_lists_and_columns_are_one_pass(bench: Bench) -> None:
-    bench.put(position(), 0, 8)
-
-    assert bench.stream.get(timeout=0).offset == 0
-    assert offsets(bench.stream.take(2)) == [1, 2]
-    assert next(bench.stream.batches(max_rows=2)).column("offset").to_pylist() == [3, 4]
-    assert offsets(bench.stream.take(1)) == [5]
-    assert next(iter(bench.stream)).offset == 6
 
 
 def test_an_empty_list_comes_when_nothing_is_there(bench: Bench) -> None:
@@ -98,15 +88,3 @@ def test_a_list_that_was_not_returned_comes_again(bench: Bench, monkeypatch: pyt
 
     assert not where.held
     assert offsets(bench.stream.take(2, timeout=0)) == [0, 1]
-
-
-@pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "3"])
-def test_a_wrong_limit_is_named(bench: Bench, wrong: Any) -> None:
-    with pytest.raises(ValueError, match="max_messages"):
-        bench.stream.take(wrong)
-
-
-def test_the_end_of_the_stream_is_an_error(bench: Bench) -> None:
-    bench.queue.close()
-    with pytest.raises(ConnectorClosedException):
-        bench.stream.take(1)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.streams import new_stream, valid_lease
 from tests.unit.kafka.sets import Batch, Written
+from tests.unit.streams.bench import Bench, position
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
     ConsumerTimeoutException,
@@ -24,8 +24,8 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch
 from zkconsumer.kafka.message_set import batches
-from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, chunk_reader
+from zkconsumer.model import TopicPartition
+from zkconsumer.streams import MergedStreams, chunk_reader
 from zkconsumer.streams.chunk_reader import ChunkReader
 
 BAD, GOOD = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -40,17 +40,13 @@ def broken(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 0xFF])
 
 
-class Two:
+class Two(Bench):
     """A stream of two partitions: of ``bad`` the messages from offset 2 on cannot be read."""
 
     def __init__(self, *, skip_corrupt: bool = False) -> None:
-        self.lease = valid_lease()
-        self.queue = StreamQueue(10, lambda: None)
-        self.stream: KafkaStream[bytes, bytes] = new_stream(
-            "s", self.queue, self.lease, timeout=0, skip_corrupt=skip_corrupt
-        )
+        super().__init__(capacity=10, skip_corrupt=skip_corrupt)
         self.merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [self.stream], timeout=0)
-        self.bad, self.good = (PartitionPosition(tp, ThreadId("g_c-0"), 0) for tp in (BAD, GOOD))
+        self.bad, self.good = position(0), position(1)
         self.queue.deliver(self.bad, batch(0, 2) + broken(batch(2, 3)) + batch(5, 2), (0, 7), ())
         self.queue.deliver(self.good, batch(0, 3), (0, 3), ())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -96,20 +95,6 @@ def test_streams_are_read_one_after_the_other(join: Join) -> None:
     streams = join().create_message_streams({"events": 2}, until="end")["events"]
 
     assert sorted(by_for(streams[0]) + by_take(streams[1])) == whole(EACH, EACH, EACH)
-
-
-def test_streams_are_read_on_threads(join: Join) -> None:
-    connector = join()
-    streams = connector.create_message_streams({"events": 2}, until="end")["events"]
-    found: list[list[tuple[int, int]]] = [[], []]
-    threads = [Thread(target=lambda n=n: found[n].extend(by_for(streams[n]))) for n in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(scaled(WITHIN))
-
-    assert sorted(found[0] + found[1]) == whole(EACH, EACH, EACH)
-    assert all(found)
 
 
 def test_all_streams_in_one_loop_end(join: Join) -> None:
