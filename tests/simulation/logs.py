@@ -17,6 +17,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import world
 from zkconsumer.errors import UnreadableMessageError
 from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import paths
 
 
 @dataclass
@@ -43,6 +44,8 @@ class LogObserver(Observer):
         self._first: dict[TopicPartition, int] = {}
         """The first value of the present log that follows a former one."""
         self._newest: dict[tuple[str, TopicPartition], int] = {}
+        self._written: dict[TopicPartition, int] = {}
+        """The transaction that wrote the offset's node last."""
         self._last_read: dict[TopicPartition, float] = {}
 
     def read(self, member: str, tp: TopicPartition, offset: int, value: int) -> None:
@@ -95,6 +98,18 @@ class LogObserver(Observer):
             self._unknown(tp, seen)
             if tp in self.former:
                 seen.owned[name] = (*seen.owned[name][:2], 0)
+
+    def look(self) -> None:
+        """Look also for offsets that were written once more, which makes the node younger than the topic."""
+        for tp, seen in self.partitions.items():
+            node = self._zookeeper.node(paths.offset(self._group, tp))
+            if tp in self.former and node is not None and node.mzxid != self._written.get(tp):
+                owner = self._zookeeper.node(paths.owner(self._group, tp))
+                claimed = owner is not None and owner.data.decode().rpartition("-")[0] != seen.owner
+                if int(node.data) == seen.committed["zookeeper"] and not claimed:
+                    self.committed("zookeeper", tp, int(node.data))
+            self._written[tp] = 0 if node is None else node.mzxid
+        super().look()
 
     def committed(self, store: str, tp: TopicPartition, offset: int) -> None:
         """An offset was written to a store."""
@@ -226,6 +241,10 @@ class LogScenario(Scenario):
         self.cluster.add_partitions(self.topic, self.partitions)
 
     def _make_anew(self, what: str) -> None:
+        for number in range(self.partitions):
+            # the owner may read on in the new log until it hears of the topic
+            self.observer.lost(TopicPartition(self.topic, number), 0, sys.maxsize, told=True)
+            self.produced[TopicPartition(self.topic, number)] = 0
         if what == "delete":
             self.cluster.delete_topic(self.topic)
             self.world.sleep(self.world.random.choice([0.5, 3.0, 15.0]))
@@ -233,9 +252,6 @@ class LogScenario(Scenario):
         else:
             self.cluster.recreate(self.topic)
         for number in range(self.partitions):
-            # the owner may read on in the new log until it hears of the topic
-            self.observer.lost(TopicPartition(self.topic, number), 0, sys.maxsize, told=True)
-            self.produced[TopicPartition(self.topic, number)] = 0
             self.write(number, self.world.random.randrange(1, 60))
         self._held.clear()
 

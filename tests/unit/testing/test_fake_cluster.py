@@ -201,6 +201,26 @@ def test_what_a_stopped_broker_led_others_lead(cluster: FakeCluster, targets: li
     assert fetch(targets[0])["error_code"] == NOT_LEADER
 
 
+def test_no_session_ends_while_all_brokers_are_stopped() -> None:
+    """A coordinator that comes back loads its groups, and counts their members' sessions from then on."""
+    clock = ManualClock()
+    with FakeCluster(2, clock=clock) as cluster:
+        port = cluster.brokers[cluster.coordinator("g") or 0].port
+        target = Target(("127.0.0.1", port), True, NEWEST, group="g")
+        first = target.member(session=30.0)
+        target.stable(first)
+        for broker in cluster.brokers:
+            cluster.stop_broker(broker)
+        clock.advance(31.0)
+        cluster.start_broker(1)
+        assert cluster.coordinator("g") == 1
+        clock.advance(29.0)
+        assert cluster.group("g").state == "Stable"
+        clock.advance(2.0)
+        assert cluster.group("g").state == "Empty"
+        target.close()
+
+
 def test_time_passes_by_hand() -> None:
     clock = ManualClock()
     with FakeCluster(clock=clock) as cluster:
