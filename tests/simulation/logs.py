@@ -31,6 +31,8 @@ class FormerLog:
     kept: int
     end: int
     told: bool
+    young: bool = False
+    """Whether an offset was written since, so that its node is younger than the topic."""
 
 
 class LogObserver(Observer):
@@ -118,13 +120,22 @@ class LogObserver(Observer):
             world().note(f"committed {tp} {offset}, perhaps of the former log")
             self.commits += 1
             seen.committed[store] = offset
-            former.told = former.told and offset > self.end(tp)
+            former.told, former.young = former.told and offset > self.end(tp), True
             return
         if offset < (seen.committed.get(store) or 0):
             self.former.pop(tp, None)
             if seen.owner is not None:  # what was finished before is not committed
                 seen.owned[seen.owner] = (world().now, *seen.owned[seen.owner][1:])
         super().committed(store, tp, offset)
+
+    def grew(self, tp: TopicPartition) -> None:
+        """A log is longer now: perhaps the offset of a former log no longer lies beyond it."""
+        seen, former = self.partitions[tp], self.former.get(tp)
+        if former is None or not former.young or not former.told or seen.start > self.end(tp):
+            return
+        former.told = False
+        if seen.owner is not None and self._last_read.get(tp, 0.0) < seen.owned[seen.owner][0]:
+            self._unknown(tp, seen)
 
     def end(self, tp: TopicPartition) -> int:
         """Return the end of the log."""
@@ -198,6 +209,7 @@ class LogScenario(Scenario):
         values = self.observer.values[TopicPartition(self.topic, number)]
         values.update((offset + each, first + each) for each in range(count))
         self.produced[TopicPartition(self.topic, number)] = offset + count
+        self.observer.grew(TopicPartition(self.topic, number))
 
     def _lose(self) -> None:
         chance = self.world.random

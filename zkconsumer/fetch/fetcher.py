@@ -80,7 +80,7 @@ class Fetcher:
         self._woken = True
         # what was found when the partitions were looked at last: those to fetch, their streams, and when
         self._ready: list[PartitionFetch] = []
-        self._sinks: frozenset[Sink] = frozenset()
+        self._sinks: tuple[Sink, ...] = ()
         self._looked_at = self._stirred_at = 0.0
         self._stopping = False
         self._broker = broker
@@ -220,7 +220,7 @@ class Fetcher:
             self._connect()
             self._resolve(unresolved)
             ready, _ = self._sorted(fetches)
-        self._ready, self._sinks = ready, frozenset([fetch.sink for fetch in ready])
+        self._ready, self._sinks = ready, tuple(dict.fromkeys([fetch.sink for fetch in ready]))
 
     def _wake_readers(self) -> None:
         """Wake the readers of the chunks that were queued in the last round.
