@@ -203,11 +203,11 @@ class LogScenario(Scenario):
 
     def write(self, number: int, count: int) -> None:
         """Append messages of new values to a partition."""
-        first = self._counter + 1
+        first, offset = self._counter + 1, self.cluster.end_offset(self.topic, number)
         self._counter += count
-        offset = self.cluster.append(self.topic, number, [b"%d" % each for each in range(first, first + count)])
-        values = self.observer.values[TopicPartition(self.topic, number)]
+        values = self.observer.values[TopicPartition(self.topic, number)]  # a reader may have them at once
         values.update((offset + each, first + each) for each in range(count))
+        self.cluster.append(self.topic, number, [b"%d" % each for each in range(first, first + count)])
         self.produced[TopicPartition(self.topic, number)] = offset + count
         self.observer.grew(TopicPartition(self.topic, number))
 
