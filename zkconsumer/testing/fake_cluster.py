@@ -189,8 +189,10 @@ class FakeCluster(Faults):
         """Delete a topic, with all groups' offsets of it. Raises KeyError for an unknown topic."""
         with self._lock:
             count = len(self._topics.pop(name))
+        places = [(name, number) for number in range(count)]
         for broker in self.brokers.values():
-            broker.groups.forget_places((name, number) for number in range(count))
+            broker.groups.forget_places(places)
+        self.journal_of_all.forget(places)
         if self._registration is not None:
             self._registration.topic_deleted(name)
         self.arrived()
