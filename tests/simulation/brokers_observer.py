@@ -1,7 +1,8 @@
 """The observer of a group that the brokers coordinate: the coordinator's state says who owns a partition.
 
 The leader's assignment makes the owners of a generation. An ownership ends when the member joins again without the
-partition, when it leaves, and when a later generation gives the partition to another member or has lost the member.
+partition, when it leaves, and when a later generation gives the partition to another member or has lost the member. It
+begins again when the coordinator repeats the assignment, because a join or its answer was lost.
 
 - A generation assigns no partition twice.
 - The coordinator takes no commit of a partition that another member owns.
@@ -19,7 +20,7 @@ from zkconsumer.core.consumer_protocol import MemberSubscription, decode_assignm
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.fake_group import FakeGroup
-from zkconsumer.testing.group_members import JoinRequest
+from zkconsumer.testing.group_members import JoinRequest, SyncAnswer, SyncRequest
 
 OPEN = float("inf")
 """The end of an ownership that has not ended."""
@@ -48,7 +49,7 @@ class BrokersObserver(Observer):
         vars(self._journal)["write_group"] = self._assigned
         for broker in cluster.brokers.values():
             groups = broker.groups
-            for name in ("join", "leave", "heartbeat", "commit"):
+            for name in ("join", "sync", "leave", "heartbeat", "commit"):
                 vars(groups)[name] = partial(getattr(self, f"_{name}"), getattr(groups, name))
 
     def consumer(self, member_id: str) -> str:
@@ -84,8 +85,7 @@ class BrokersObserver(Observer):
             for consumer in filter(self._counts, list(seen.owned)):
                 if consumer not in consumers or (owner is not None and consumer != owner):
                     self._close(seen, consumer)
-            if owner is not None and self._counts(owner) and seen.owned.get(owner, _NEVER)[1] != OPEN:
-                seen.owned[owner] = (world().now, OPEN, seen.committed["kafka"] or 0)
+            self._open(seen, owner)
             self.show_owner(tp, seen, owner)
 
     def show_owner(self, tp: TopicPartition, seen: Watched, owner: str | None) -> None:
@@ -93,6 +93,11 @@ class BrokersObserver(Observer):
         if owner != seen.owner:
             world().note(f"owner of {tp}: {owner}")
         seen.owner = owner
+
+    def _open(self, seen: Watched, owner: str | None) -> None:
+        """Begin an ownership now, unless it has begun."""
+        if owner is not None and self._counts(owner) and seen.owned.get(owner, _NEVER)[1] != OPEN:
+            seen.owned[owner] = (world().now, OPEN, seen.committed["kafka"] or 0)
 
     def _close(self, seen: Watched, consumer: str) -> None:
         """End an ownership now, or when the consumer can know that."""
@@ -128,6 +133,17 @@ class BrokersObserver(Observer):
             self._gave_up(self.consumer(request.member_id), told.owned)
             self.joins_again(self.consumer(request.member_id), told)
         ask(group, request, ticket)
+
+    def _sync(self, ask: Callable[..., None], group: str, request: SyncRequest, ticket: Any) -> None:
+        def answer(given: SyncAnswer) -> None:
+            if group == self._group and not given.error and request.generation == self.generation:
+                consumer = self.consumer(request.member_id)
+                for tp in decode_assignment(given.assignment, consumer).partitions:
+                    self._open(self.partitions[tp], consumer)
+                    self.show_owner(tp, self.partitions[tp], consumer)
+            ticket(given)
+
+        ask(group, request, answer)
 
     def joins_again(self, consumer: str, told: MemberSubscription) -> None:
         """A known member asks to join. ``told`` is what it tells the leader."""

@@ -17,6 +17,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.scheduler import world
 from zkconsumer.errors import UnreadableMessageError
 from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import paths
 
 
 @dataclass
@@ -30,6 +31,8 @@ class FormerLog:
     kept: int
     end: int
     told: bool
+    young: bool = False
+    """Whether an offset was written since, so that its node is younger than the topic."""
 
 
 class LogObserver(Observer):
@@ -43,6 +46,8 @@ class LogObserver(Observer):
         self._first: dict[TopicPartition, int] = {}
         """The first value of the present log that follows a former one."""
         self._newest: dict[tuple[str, TopicPartition], int] = {}
+        self._written: dict[TopicPartition, int] = {}
+        """The transaction that wrote the offset's node last."""
         self._last_read: dict[TopicPartition, float] = {}
 
     def read(self, member: str, tp: TopicPartition, offset: int, value: int) -> None:
@@ -96,6 +101,18 @@ class LogObserver(Observer):
             if tp in self.former:
                 seen.owned[name] = (*seen.owned[name][:2], 0)
 
+    def look(self) -> None:
+        """Look also for offsets that were written once more, which makes the node younger than the topic."""
+        for tp, seen in self.partitions.items():
+            node = self._zookeeper.node(paths.offset(self._group, tp))
+            if tp in self.former and node is not None and node.mzxid != self._written.get(tp):
+                owner = self._zookeeper.node(paths.owner(self._group, tp))
+                claimed = owner is not None and owner.data.decode().rpartition("-")[0] != seen.owner
+                if int(node.data) == seen.committed["zookeeper"] and not claimed:
+                    self.committed("zookeeper", tp, int(node.data))
+            self._written[tp] = 0 if node is None else node.mzxid
+        super().look()
+
     def committed(self, store: str, tp: TopicPartition, offset: int) -> None:
         """An offset was written to a store."""
         seen, former = self.partitions[tp], self.former.get(tp)
@@ -103,13 +120,22 @@ class LogObserver(Observer):
             world().note(f"committed {tp} {offset}, perhaps of the former log")
             self.commits += 1
             seen.committed[store] = offset
-            former.told = former.told and offset > self.end(tp)
+            former.told, former.young = former.told and offset > self.end(tp), True
             return
         if offset < (seen.committed.get(store) or 0):
             self.former.pop(tp, None)
             if seen.owner is not None:  # what was finished before is not committed
                 seen.owned[seen.owner] = (world().now, *seen.owned[seen.owner][1:])
         super().committed(store, tp, offset)
+
+    def grew(self, tp: TopicPartition) -> None:
+        """A log is longer now: perhaps the offset of a former log no longer lies beyond it."""
+        seen, former = self.partitions[tp], self.former.get(tp)
+        if former is None or not former.young or not former.told or seen.start > self.end(tp):
+            return
+        former.told = False
+        if seen.owner is not None and self._last_read.get(tp, 0.0) < seen.owned[seen.owner][0]:
+            self._unknown(tp, seen)
 
     def end(self, tp: TopicPartition) -> int:
         """Return the end of the log."""
@@ -177,12 +203,13 @@ class LogScenario(Scenario):
 
     def write(self, number: int, count: int) -> None:
         """Append messages of new values to a partition."""
-        first = self._counter + 1
+        first, offset = self._counter + 1, self.cluster.end_offset(self.topic, number)
         self._counter += count
-        offset = self.cluster.append(self.topic, number, [b"%d" % each for each in range(first, first + count)])
-        values = self.observer.values[TopicPartition(self.topic, number)]
+        values = self.observer.values[TopicPartition(self.topic, number)]  # a reader may have them at once
         values.update((offset + each, first + each) for each in range(count))
+        self.cluster.append(self.topic, number, [b"%d" % each for each in range(first, first + count)])
         self.produced[TopicPartition(self.topic, number)] = offset + count
+        self.observer.grew(TopicPartition(self.topic, number))
 
     def _lose(self) -> None:
         chance = self.world.random
@@ -226,6 +253,10 @@ class LogScenario(Scenario):
         self.cluster.add_partitions(self.topic, self.partitions)
 
     def _make_anew(self, what: str) -> None:
+        for number in range(self.partitions):
+            # the owner may read on in the new log until it hears of the topic
+            self.observer.lost(TopicPartition(self.topic, number), 0, sys.maxsize, told=True)
+            self.produced[TopicPartition(self.topic, number)] = 0
         if what == "delete":
             self.cluster.delete_topic(self.topic)
             self.world.sleep(self.world.random.choice([0.5, 3.0, 15.0]))
@@ -233,9 +264,6 @@ class LogScenario(Scenario):
         else:
             self.cluster.recreate(self.topic)
         for number in range(self.partitions):
-            # the owner may read on in the new log until it hears of the topic
-            self.observer.lost(TopicPartition(self.topic, number), 0, sys.maxsize, told=True)
-            self.produced[TopicPartition(self.topic, number)] = 0
             self.write(number, self.world.random.randrange(1, 60))
         self._held.clear()
 

@@ -86,6 +86,9 @@ class Commits(Protocol):
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """Commit the progress of ``new`` instead of ``old``."""
 
+    def begin_other_log(self, old: PartitionPosition, new: PartitionPosition, known: KnownOffset) -> None:
+        """Commit the progress of ``new``, which reads another log, instead of ``old``."""
+
     def store_starts(
         self, starts: Mapping[PartitionPosition, int], done: Callable[[Mapping[PartitionPosition, bool]], None]
     ) -> None:

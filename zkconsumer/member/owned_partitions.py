@@ -245,8 +245,7 @@ class OwnedPartitions:
         _take_pointers(new, known)
         waits = old in self._unstarted
         self._replace(old, new)
-        self._commits.forget([old])
-        self._commits.track([(new, known)])
+        self._commits.begin_other_log(old, new, known)
         new.from_start = True
         self._commits.level([new])
         self._flow_or_wait(new, waits)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
 from time import monotonic
@@ -134,6 +135,21 @@ class Committer:
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """Write the progress of the new position from now on. Returns at once."""
         self.submit(lambda: self.tracker.succeed(old, new))
+
+    def begin_other_log(self, old: PartitionPosition, new: PartitionPosition, known: KnownOffset) -> None:
+        """Write the progress of the new position, which reads another log, from now on. Returns at once.
+
+        ``known`` is the offset node as it was read for the new position. A commit of the old position may have been
+        under way then.
+        """
+        self.submit(lambda: self._begin_other_log(old, new, known))
+
+    def _begin_other_log(self, old: PartitionPosition, new: PartitionPosition, known: KnownOffset) -> None:
+        last = self.tracker.untrack([old]).get(old.tp, known)
+        # Otherwise our own commit would count as another client's, and the new log would be read from its offset on.
+        if last.version is not None and known.version is not None and last.version > known.version:
+            known = replace(known, offset=last.offset, version=last.version)
+        self.tracker.track([(new, known)])
 
     def find_starts(self, positions: Sequence[PartitionPosition], found: Found) -> Sequence[PartitionPosition]:
         """Look up the starts of claimed partitions, unless their offset nodes alone say them. Returns at once.

@@ -9,7 +9,7 @@ guards it. Its values are this package's objects, not the bytes of Kafka's inter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
@@ -133,6 +133,12 @@ class OffsetsTopic:
     def bury(self, group_id: str) -> None:
         """Append a group's tombstone."""
         self._write(JournalRecord(group_id, None, None))
+
+    def forget(self, places: Collection[PartitionId]) -> None:
+        """Append tombstones for the offsets of these partitions, also in groups that no coordinator has loaded."""
+        for group_id in self.groups():
+            for place in sorted(self.last(group_id)[1].keys() & set(places)):
+                self.write_offset(group_id, place, None)
 
     def records(self, group_id: str) -> list[JournalRecord]:
         """Return the records of a group, oldest first."""

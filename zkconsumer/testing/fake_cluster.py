@@ -189,8 +189,10 @@ class FakeCluster(Faults):
         """Delete a topic, with all groups' offsets of it. Raises KeyError for an unknown topic."""
         with self._lock:
             count = len(self._topics.pop(name))
+        places = [(name, number) for number in range(count)]
         for broker in self.brokers.values():
-            broker.groups.forget_places((name, number) for number in range(count))
+            broker.groups.forget_places(places)
+        self.journal_of_all.forget(places)
         if self._registration is not None:
             self._registration.topic_deleted(name)
         self.arrived()
@@ -349,7 +351,10 @@ class FakeCluster(Faults):
             self._loading.discard(group_id)
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop a broker. The other running brokers take over its partitions and groups."""
+        """Stop a broker. The other running brokers take over its partitions and groups.
+
+        Groups of the last running broker have no coordinator, and no member's session ends, until a broker starts.
+        """
         self.brokers[broker_id].stop()
         if self._registration is not None:
             self._registration.broker_stopped(broker_id)
@@ -362,10 +367,19 @@ class FakeCluster(Faults):
         for number, group_id in enumerate(groups):
             if alive:
                 self.move_coordinator(group_id, alive[number % len(alive)])
+            else:
+                self.brokers[broker_id].groups.unload(group_id)
 
     def start_broker(self, broker_id: int) -> None:
-        """Start a broker again on its old port. It becomes the leader of all partitions without one."""
+        """Start a broker again on its old port. It leads and coordinates all partitions and groups that nobody has.
+
+        It loads these groups, so the sessions of their members begin again.
+        """
         broker = self.brokers[broker_id]
+        with self._lock:
+            groups = [group_id for group_id, other in self._coordinators.items() if not self.brokers[other].running]
+        for group_id in groups:
+            self.move_coordinator(group_id, broker_id, loading=True)
         broker.start()
         if self._registration is not None:
             self._registration.broker_started(broker_id, broker.host, broker.port)
@@ -373,6 +387,8 @@ class FakeCluster(Faults):
             orphans = [log.where for logs in self._topics.values() for log in logs if log.leader < 0]
         for where in orphans:
             self.move_leader(*where, broker_id)
+        for group_id in groups:
+            self.finish_loading(group_id)
 
     def expire_member(self, group_id: str, member_id: str) -> None:
         """End a member's session now, as if its heartbeats were missing. Raises KeyError for an unknown member."""

@@ -81,6 +81,9 @@ class Recorder:
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         self._note("succeed", [new])
 
+    def begin_other_log(self, old: PartitionPosition, new: PartitionPosition, known: KnownOffset) -> None:
+        self._note("other log", [new])
+
     def store_starts(
         self, starts: Mapping[PartitionPosition, int], done: Callable[[Mapping[PartitionPosition, bool]], None]
     ) -> None:

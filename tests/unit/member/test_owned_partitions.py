@@ -67,7 +67,7 @@ def adopt(owned: OwnedPartitions) -> None:
         (seek, (2, 5), [("replace", 0), ("succeed", 0), ("fetch", 0)]),
         (stop, (None, 9), [("replace", 0), ("forget", 0), ("track", 0), ("fail", 0)]),
         (begin_anew, (9, 9), [("replace", 0), ("forget", 0), ("track", 0), ("level", 0), ("fetch", 0)]),
-        (begin_other_log, (0, 0), [("replace", 0), ("forget", 0), ("track", 0), ("level", 0), ("fetch", 0)]),
+        (begin_other_log, (0, 0), [("replace", 0), ("other log", 0), ("level", 0), ("fetch", 0)]),
         (adopt, (9, 5), [("replace", 0), ("succeed", 0), ("fetch", 0), ("level", 0)]),
     ],
 )

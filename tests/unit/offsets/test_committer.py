@@ -325,6 +325,22 @@ def test_a_bug_while_a_start_is_stored_ends_nothing(group: Group, monkeypatch: p
     assert member.committer.trouble == ""
 
 
+def test_a_commit_amid_the_change_of_the_log_is_our_own(group: Group) -> None:
+    """Otherwise its offset would count as another client's, and messages of the new log before it would be left out."""
+    stepped = Stepped(zookeeper_only(group), group)
+    old = stepped.own(T0, 5)
+    known = KnownOffset(5, present(group.server.node(paths.offset("g", T0))).version)
+    old.consumed = 9
+    stepped.committer.tracker.commit(NONE_HELD, soon(), patient=True)
+    assert group.nodes[0] == 9
+    new = PartitionPosition(T0, old.thread, 0)
+    stepped.committer.begin_other_log(old, new, known)
+    stepped.committer.level([new])
+    for _ in range(2):
+        stepped.step()
+    assert (group.nodes[0], stepped.refused) == (0, {})
+
+
 def test_zookeeper_keeps_an_offset_that_kafka_did_not_take(group: Group) -> None:
     """The commit counts the message in hand, and fails with Kafka. The timer's commit must not take ZooKeeper back."""
     offsets = DualStore(group.zookeeper, group.zookeeper, group.store, max_retries=0, zookeeper_first=True)

@@ -15,7 +15,7 @@ from tests.unit.kafka.sets import WHERE
 from tests.values import present
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka.message_set import batches
-from zkconsumer.testing import FakeCluster
+from zkconsumer.testing import FakeCluster, ManualClock
 from zkconsumer.testing.group_request_handlers import GROUP_HANDLERS
 from zkconsumer.testing.request_schemas import APIS
 from zkconsumer.testing.topic_request_handlers import LOG_HANDLERS
@@ -182,6 +182,26 @@ def test_what_a_stopped_broker_led_others_lead(cluster: FakeCluster, targets: li
     cluster.start_broker(0)
     assert cluster.brokers[0].port == port
     assert fetch(targets[0])["error_code"] == NOT_LEADER
+
+
+def test_no_session_ends_while_all_brokers_are_stopped() -> None:
+    """A coordinator that comes back loads its groups, and counts their members' sessions from then on."""
+    clock = ManualClock()
+    with FakeCluster(2, clock=clock) as cluster:
+        port = cluster.brokers[cluster.coordinator("g") or 0].port
+        target = Target(("127.0.0.1", port), True, NEWEST, group="g")
+        first = target.member(session=30.0)
+        target.stable(first)
+        for broker in cluster.brokers:
+            cluster.stop_broker(broker)
+        clock.advance(31.0)
+        cluster.start_broker(1)
+        assert cluster.coordinator("g") == 1
+        clock.advance(29.0)
+        assert cluster.group("g").state == "Stable"
+        clock.advance(2.0)
+        assert cluster.group("g").state == "Empty"
+        target.close()
 
 
 @pytest.mark.tier("standard")

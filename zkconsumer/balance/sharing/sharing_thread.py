@@ -110,7 +110,7 @@ class Sharing:
         self._share = share
         self._flag = WakeFlag()
         self._store = store or LoanStore(access.session, access.group, access.consumer, self._flag.set)
-        self._wanted: set[PartitionPosition] = set()
+        self._wanted: dict[PartitionPosition, None] = {}  # in order, unlike a set
         self._whole: set[PartitionPosition] = set()
         self._lock = InterruptibleLock()
         self._lent: dict[PartitionPosition, LentPartition] = {}
@@ -136,7 +136,7 @@ class Sharing:
         positions = self._access.positions()
         if not self._access.shares:
             with self._lock:
-                self._wanted.update(positions.values())
+                self._wanted.update(dict.fromkeys(positions.values()))
             with suppress(RegistryError):  # the thread asks again
                 self._concerned(positions)
 
@@ -158,7 +158,7 @@ class Sharing:
             lent.over = True  # it goes on at another place of its log, in a new stay
         with self._lock:
             if position not in self._wanted:
-                self._wanted.add(position)
+                self._wanted[position] = None
                 self._flag.set()
         return None
 
@@ -316,7 +316,7 @@ class Sharing:
         whole = set(wanted) - self._store.with_loans(wanted)
         if whole:
             with self._lock:
-                self._wanted -= whole
+                self._wanted = {p: None for p in self._wanted if p not in whole}
             self._whole = {*whole, *(position for position in self._whole if not position.revoked)}
             self._reader.wake()
         return bool(self._lent) or len(wanted) > len(whole)
@@ -348,7 +348,7 @@ class Sharing:
         lender = Lender(self._access.consumer, now.session, self._share.order, stay)
         self._lent[position] = LentPartition.of_stay(position, lender, view)
         with self._lock:
-            self._wanted.discard(position)
+            self._wanted.pop(position, None)
 
     def _view(
         self, tp: TopicPartition, sight: GroupSight, in_hand: int = NO_SLOTS, pinned: int = NO_SLOTS
