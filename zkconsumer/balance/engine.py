@@ -167,7 +167,7 @@ class Engine:
                     home.position.held_until = HELD
                 home.in_hand += count
                 if home.shared:
-                    home.hand.update(work for work in works if work.part is part)
+                    home.hand.update((work, None) for work in works if work.part is part)
         return works
 
     @property
@@ -314,7 +314,8 @@ class Engine:
         if not home.in_hand:
             home.position.held_until = NOTHING_HELD
         if home.shared:
-            home.hand.difference_update(works)
+            for work in works:
+                home.hand.pop(work, None)
 
     def _tell_of(self, home: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""

@@ -104,12 +104,12 @@ class OpenPartition:
         self.failing: dict[int, Failing] = {}
         self.parked: set[str] = set()
         self.aside: list[Any] = []
-        self.held_chunks: set[Chunk] = set()
+        self.held_chunks: dict[Chunk, None] = {}  # a dict keeps its order
         self.outcomes = FailureCount()
         self.may_start: Callable[[Any], bool] = lambda _: True
         self.leaving = self.gaps = self.refused = NO_SLOTS
         self.leavers: list[tuple[int, Callable[[], None]]] = []
-        self.hand: set[Any] = set()
+        self.hand: dict[Any, None] = {}
         self.answers: Any = None
 
     @property
@@ -144,7 +144,7 @@ class OpenPartition:
 
     def chunk_finished(self, chunk: Chunk) -> None:
         """Count a chunk all of whose messages are finished."""
-        self.held_chunks.discard(chunk)
+        self.held_chunks.pop(chunk, None)
         if not self.position.revoked:
             self.reader.passed(chunk, chunk.fetch_offset, chunk.next_offset, closing=True)
 

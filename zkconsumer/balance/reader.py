@@ -411,7 +411,7 @@ class Reader:
         if chunk.error is not None:
             raise chunk.error
         chunk.unfinished = 1  # until it is read to its end
-        home.held_chunks.add(chunk)
+        home.held_chunks[chunk] = None
         home.batches = home.reader.batches(chunk, home.at)
         return True
 
