@@ -100,25 +100,6 @@ def test_a_subscription_by_who_is_waited_for_comes_later(
     assert member.retired == list(leaving)
 
 
-def test_a_subscription_by_another_thread_waits_for_the_drain(server: FakeZooKeeper, draining: Draining) -> None:
-    draining.ask = lambda: draining.member.subscribe({"t": 1, "other": 1})
-    member, second = draining.member, SteppedMember(server, "b")
-    slices = []
-
-    def waited(positions: Sequence[PartitionPosition], limit: Deadline) -> None:
-        draining.wait(positions, limit)
-        slices.append(draining.asked is not None and draining.asked.done())
-        if draining.slices == 3:
-            draining.position.consumed = 11
-
-    member.delivery.wait = waited  # type: ignore[method-assign]
-    settle([second, member])
-    assert not any(slices[: slices.index(True)] if True in slices else slices)
-    assert draining.asked is not None
-    assert draining.asked.result(0) is None
-    assert {owned.topic for owned in member.owned} == {"t", "other"}
-
-
 def test_a_pause_outlives_a_seek_but_not_the_ownership(server: FakeZooKeeper, member: SteppedMember) -> None:
     member.owned[tp(0)].paused = True
     member.seek({tp(0): 3})

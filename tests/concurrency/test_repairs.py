@@ -288,17 +288,6 @@ def test_the_state_says_what_a_member_waits_for_and_since_when(
     assert says() == "closed"
 
 
-def test_a_release_without_a_watch_is_found_at_the_next_look(clock: Simulation, server: FakeZooKeeper) -> None:
-    server.put(own(3), b"stranger", ephemeral_owner=5)
-    member = settled(server, "a", backoff=1.0, backoff_max=1.0)
-    lose_watch(server, own(3))
-    server.remove(own(3))
-    for _ in range(3):
-        clock.now += 1.0
-        member.step()
-    assert len(member.owned) == 4
-
-
 # ---- what may not be read ----
 
 
