@@ -157,9 +157,7 @@ def test_a_failure_that_comes_after_the_limit_is_still_reported(
     assert len(offsets(server)) == 0
 
 
-def test_what_is_lost_is_told_apart_from_what_is_released(
-    server: FakeZooKeeper, member: SteppedMember, listener: Recorder
-) -> None:
+def test_what_is_lost_is_told_apart_from_what_is_released(member: SteppedMember, listener: Recorder) -> None:
     settle([member])
     member.session.expire()
     settle([member])

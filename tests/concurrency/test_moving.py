@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any
-
 import pytest
 
 from tests.concurrency.group import (
@@ -20,8 +16,6 @@ from tests.concurrency.group import (
     settled,
     tp,
 )
-from zkconsumer.core.partition_position import Held, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -38,66 +32,6 @@ def member(server: FakeZooKeeper) -> SteppedMember:
 
 
 # ---- seeking ----
-
-
-@pytest.fixture
-def draining(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Draining:
-    """Thread 1 holds a message of a partition that leaves."""
-    member = settled(server, "a", drain=60.0)
-    return Draining(member, member.owned[tp(1)], monkeypatch)
-
-
-class Draining:
-    """``ask`` is called by thread 1 while its message is waited for; ``until`` says when it then finishes it."""
-
-    def __init__(self, member: SteppedMember, position: PartitionPosition, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.member, self.position = member, position
-        position.start_at(10)
-        position.held_until = 11
-        self.slices = 0
-        self.ask: Callable[[], Future[Any]] = Future
-        self.asked: Future[Any] | None = None
-        monkeypatch.setattr(member.delivery, "wait", self.wait)
-
-    @property
-    def held(self) -> Held:
-        return {self.position: self.position.range_in_hand}
-
-    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
-        if self.position in positions and (limit.remaining() or 0.0) > 0.0:
-            self.slices += 1
-            if self.asked is None:
-                self.asked = self.ask()
-            elif self.asked.done():
-                self.position.consumed = 11  # the handler goes on, and ends
-            assert self.slices < 5, "it is waited for the thread that waits for us"
-
-
-def test_a_seek_by_who_is_waited_for_is_done_at_once(server: FakeZooKeeper, draining: Draining) -> None:
-    """A handler that seeks while its partition leaves waited for the drain, which waited for that handler."""
-    draining.ask = lambda: draining.member.seek({tp(0): 3, tp(1): 3})
-    second = SteppedMember(server, "b")
-    settle([second, draining.member])
-    assert draining.asked is not None
-    assert {position.tp for position in draining.asked.result(0)} == {tp(1)}, "that one is not to be moved any more"
-    assert (draining.member.owned[tp(0)].consumed, offsets(server)[1]) == (3, 11)
-
-
-@pytest.mark.parametrize("leaving", [(), ("t",)])
-def test_a_subscription_by_who_is_waited_for_comes_later(
-    server: FakeZooKeeper, draining: Draining, leaving: tuple[str, ...]
-) -> None:
-    """As above, with ``add_topics`` and ``unsubscribe``. A message that the thread gets later is not finished."""
-    topics = {"other": 1} if leaving else {"t": 1, "other": 1}
-    draining.ask = lambda: draining.member.subscribe(topics, leaving=leaving, held=draining.held)
-    member, second = draining.member, SteppedMember(server, "b")
-    settle([second, member], 2)
-    assert draining.asked is not None
-    assert draining.asked.result(0) is None
-    assert offsets(server)[1] == 11
-    settle([second, member])
-    assert {owned.topic for owned in member.owned} == set(topics)
-    assert member.retired == list(leaving)
 
 
 def test_a_pause_outlives_a_seek_but_not_the_ownership(server: FakeZooKeeper, member: SteppedMember) -> None:
@@ -170,7 +104,7 @@ def test_a_change_of_topics_outlives_a_lost_answer_and_an_expiry(server: FakeZoo
     assert b"other" in node.data
 
 
-def test_a_topic_wanted_again_while_leaving_is_released_first(server: FakeZooKeeper, member: SteppedMember) -> None:
+def test_a_topic_wanted_again_while_leaving_is_released_first(member: SteppedMember) -> None:
     before = dict(member.owned)
     left, again = member.subscribe({}, leaving=[TOPIC]), member.subscribe({TOPIC: 1})
     settle([member])

@@ -10,13 +10,12 @@ import pytest
 
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, node_at, owners, settle
 from tests.concurrency.placement import placed_member
+from tests.concurrency.staging import after, unavailable
 from zkconsumer.assignors.even_load import LOOKS, PAUSE_LOOKS
-from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.load_report import PartitionLoad, encode_loads
 from zkconsumer.core.placement_plan import decode_plan
 from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
 from zkconsumer.member.zookeeper import load_reports, placement_node
@@ -134,7 +133,7 @@ def test_the_report_of_the_owner_counts(server: FakeZooKeeper) -> None:
     }
 
 
-def test_a_member_that_waits_keeps_what_it_owns(server: FakeZooKeeper, time_passes: Pass) -> None:
+def test_a_member_that_waits_keeps_what_it_owns(server: FakeZooKeeper) -> None:
     """The planner hangs while its session lives."""
     a, b = group(server, "ab")
     flowing = dict(b.owned)
@@ -149,39 +148,9 @@ def test_a_member_that_waits_keeps_what_it_owns(server: FakeZooKeeper, time_pass
     assert b.rebalancer.state.detail == ""
 
 
-def test_without_a_plan_for_long_all_use_range(
-    server: FakeZooKeeper, time_passes: Pass, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A waiting member no longer advertises that it reads plans; so all see it. Later it tries again."""
+def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper) -> None:
     a, b = group(server, "ab")
-    c = placed_member(server, "c")
-    settle([b, c])
-    time_passes(100.0, [b, c])
-    assert not advertises(server, b)
-    assert "range will be in effect for a while" in caplog.text
-    settle([a, b, c])
-    assert server.node(PLAN) is None
-    assert [owners(server)[n] for n in (0, 4, 8)] == ["g_a-0", "g_b-0", "g_c-0"], "as range gives them"
-    before = owners(server)
-    time_passes(RETRY_S + 1, [a, b, c])
-    assert advertises(server, b)
-    assert server.node(PLAN) is not None
-    assert owners(server) == before, "and nothing moves"
-
-
-def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = group(server, "ab")
-    write = a.session.write
-    lost = [True]
-
-    def lossy(*arguments: object, **options: object) -> bool:
-        done = write(*arguments, **options)  # type: ignore[arg-type]
-        if lost:
-            lost.clear()
-            raise RegistryUnavailableError("the answer was lost")
-        return done
-
-    monkeypatch.setattr(a.session, "write", lossy)
+    after(a.session, "write", unavailable)
     c = placed_member(server, "c")
     settle([a, b, c])
     assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
