@@ -1,4 +1,4 @@
-"""Going on at another offset, and subscribing to other topics, on a member that lives."""
+"""Subscribing to other topics, on a member that lives."""
 
 from __future__ import annotations
 
@@ -29,28 +29,6 @@ def server() -> FakeZooKeeper:
 def member(server: FakeZooKeeper) -> SteppedMember:
     server.put(paths.offset(GROUP, tp(0)), b"10")
     return settled(server, "a")
-
-
-# ---- seeking ----
-
-
-def test_a_pause_outlives_a_seek_but_not_the_ownership(server: FakeZooKeeper, member: SteppedMember) -> None:
-    member.owned[tp(0)].paused = True
-    member.seek({tp(0): 3})
-    settle([member])
-    assert member.owned[tp(0)].paused
-    server.put(paths.offset(GROUP, tp(0)), b"4")
-    member.finish(tp(0), 1)
-    with pytest.raises(Exception, match="t-0"):
-        member.commit()
-    settle([member])
-    assert (member.owned[tp(0)].fetched, member.owned[tp(0)].paused) == (4, True)
-    member.session.expire()
-    settle([member])
-    assert not member.owned[tp(0)].paused
-
-
-# ---- other topics ----
 
 
 def test_topics_are_added_and_what_flows_flows_on(server: FakeZooKeeper, member: SteppedMember) -> None:
