@@ -299,7 +299,7 @@ def test_i7_an_owner_node_that_outlives_a_clean_close() -> None:
     log = Log().member("a", 11)
     owned = log.owns("a", 11, 1.0)
     log.add("a", 1.5, "state", phase="owning", owned=1, wanted=1, rounds=1, text="owning 1 of 1", session=11)
-    log.add("a", 2.0, "leftover", threads=[], fds=[], stuck=[], failed=False)
+    log.add("a", 2.0, "leftover", **LEFT)
     assert "left its owner node of t-0 behind" in only(log.judged(), "I7")
     log.gone(owned, 2.1)
     assert log.judged().violations == []
@@ -406,7 +406,7 @@ def test_i7_a_missed_claim_ends_with_its_release() -> None:
         log.add("a", 1.03, "release", **{"tps": {TP: 1}, "refused": {}, "took": 5_000_000} | release).committed(
             1, 1.035
         )
-        return log.add("a", 1.04, "leftover", threads=[], fds=[], stuck=[], failed=False)
+        return log.add("a", 1.04, "leftover", **LEFT)
 
     assert closing().judged().violations == []
     for fails in ({"error": "SessionLostError"}, {"refused": {TP: "not ours"}}, {"tps": {"t-1": 1}}):
