@@ -16,15 +16,11 @@ from tests.concurrency.group import (
     owners,
     settle,
     settled,
-    settled_group,
     tp,
 )
-from tests.concurrency.staging import fail
-from tests.simulated_clock import Simulation
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
-from zkconsumer.member.events import LookAgain
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -79,26 +75,6 @@ def test_who_takes_what_we_gave_up_in_time_is_not_disturbed(server: FakeZooKeepe
     own_as_scala(server, 2, 3)
     settle([member])
     assert (czxid(server, member), member.rebalancer.state.detail) == (before, "")
-
-
-def given_up(server: FakeZooKeeper) -> SteppedMember:
-    """A member that gave two partitions to a Scala member, which does not take them; not looked at yet."""
-    member = settled(server, "a", patience=0.0)
-    join_as_scala(server)
-    member.step()
-    assert set(owners(server)) == {0, 1}
-    return member
-
-
-def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper) -> None:
-    """They had been taken in time, and nobody could be asked."""
-    member = given_up(server)
-    own_as_scala(server, 2, 3)
-    fail(member.coordinator.orphaned, "look_up_owners", 1000)
-    settle([member], rounds=5)
-    member.events.put(LookAgain("a test"))
-    settle([member], rounds=2)
-    assert "nobody" not in member.rebalancer.state.detail
 
 
 # ---- offsets that somebody else wrote ----
@@ -238,21 +214,3 @@ def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypat
 
 
 # ---- connections on which nothing is answered ----
-
-
-def test_a_session_is_given_up_if_its_connection_stays_silent(
-    clock: Simulation, server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It looked like owning, handed out nothing, and its requests kept the session alive until somebody reconnected."""
-    member, other = settled_group(server, "ab")
-    before = member.session.session_id
-    monkeypatch.setattr(member.session, "touch", lambda: None)
-    member.session.lease.lapse()
-    for _ in range(10):
-        clock.now += server.session_timeout / 5
-        member.step()
-    assert member.session.session_id != before
-    monkeypatch.undo()
-    settle([member, other])
-    assert set(member.owned) == {tp(0), tp(1)}
-    assert set(other.owned) == {tp(2), tp(3)}

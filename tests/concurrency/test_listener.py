@@ -69,15 +69,6 @@ def test_it_is_told_assignment_and_releases_in_plain_types(
     assert listener.threads == {"g_a-listener"}, "on a thread of its own"
 
 
-def test_both_members_are_told_the_same_assignment(server: FakeZooKeeper) -> None:
-    told = [Recorder(), Recorder()]
-    members = [SteppedMember(server, name, listener=one) for name, one in zip("ab", told, strict=True)]
-    settle(members)
-    assert told[0].told[-1][2] == told[1].told[-1][2]
-    for one in members:
-        one.stop()
-
-
 def test_the_listener_can_commit_partitions_being_released(server: FakeZooKeeper) -> None:
     """KAFKA-4735: committing inside the listener locked up with the rebalance."""
     server.put(paths.offset(GROUP, tp(3)), b"10")
@@ -166,9 +157,7 @@ def test_a_failure_that_comes_after_the_limit_is_still_reported(
     assert len(offsets(server)) == 0
 
 
-def test_what_is_lost_is_told_apart_from_what_is_released(
-    server: FakeZooKeeper, member: SteppedMember, listener: Recorder
-) -> None:
+def test_what_is_lost_is_told_apart_from_what_is_released(member: SteppedMember, listener: Recorder) -> None:
     settle([member])
     member.session.expire()
     settle([member])

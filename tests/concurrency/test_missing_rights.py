@@ -88,22 +88,6 @@ def test_whose_share_is_refused_stands_by_for_the_rest(server: FakeZooKeeper) ->
     assert set(second.owned) == {tp(0, "single")}
 
 
-def test_where_all_is_well_directories_cost_no_request_more(server: FakeZooKeeper) -> None:
-    member = SteppedMember(server, "a")
-    calls: list[int] = []
-    ensure = member.session.ensure_each
-
-    def counted(wanted: list[str], deadline: object) -> dict[str, NotPermittedError]:
-        calls.append(len(wanted))
-        return ensure(wanted, deadline)  # type: ignore[arg-type]
-
-    member.session.ensure_each = counted  # type: ignore[method-assign,assignment]
-    member.subscribe({"t": 1, OTHER: 1})
-    settle([member])
-    assert len(member.owned) == 4
-    assert calls == [1, 4]  # the members' directory; both of both topics
-
-
 def test_a_refused_offsets_directory_costs_its_topic_alone() -> None:
     """Offsets were deleted with their directories, of which one may not be made: those of the other topic, which were
     asked for together with it, could not be committed for ever.

@@ -10,14 +10,12 @@ import pytest
 
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, node_at, owners, settle
 from tests.concurrency.placement import placed_member
-from zkconsumer.assignors import placement
+from tests.concurrency.staging import after, unavailable
 from zkconsumer.assignors.even_load import LOOKS, PAUSE_LOOKS
-from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.load_report import PartitionLoad, encode_loads
 from zkconsumer.core.placement_plan import decode_plan
 from zkconsumer.core.registration import PLAN_KEY
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
 from zkconsumer.member.zookeeper import load_reports, placement_node
@@ -88,46 +86,19 @@ def test_the_oldest_member_writes_one_plan(server: FakeZooKeeper) -> None:
     assert again.version == node.version, "a plan that fits is not written again"
 
 
-@pytest.mark.parametrize("crash", [False, True])
-def test_a_restart_moves_nothing(server: FakeZooKeeper, crash: bool) -> None:
-    a, b, c = members = group(server, "abc")
-    before = owners(server)
-    kept = {tp: position for member in (a, c) for tp, position in member.owned.items()}
-    if crash:
-        b.session.suspend()
-        b.session.expire_unnoticed()
-    else:
-        b.stop()
-    members = [a, c]
-    settle(members)
-    assert owners(server) == {n: thread for n, thread in before.items() if thread != "g_b-0"}
-    members.append(placed_member(server, "b"))
-    settle(members)
-    assert owners(server) == before
-    for tp, position in kept.items():
-        assert not position.revoked, f"{tp} was touched"
-
-
-def test_a_member_without_the_strategy_ends_the_plan(server: FakeZooKeeper) -> None:
+@pytest.mark.parametrize("extra", [{}, {"strategy": "sticky", PLAN_KEY: "2"}], ids=["no strategy", "other plans"])
+def test_a_member_without_such_plans_ends_the_plan(server: FakeZooKeeper, extra: dict[str, object]) -> None:
     members = group(server, "ab")
-    scala = SteppedMember(server, "c")
-    settle([*members, scala])
+    other = SteppedMember(server, "c", extra=extra)
+    settle([*members, other])
     assert server.node(PLAN) is None
     assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
     ranges = owners(server)
-    scala.stop()
+    other.stop()
     settle(members)
     assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
     now = owners(server)
     assert all(now[n] == thread for n, thread in ranges.items() if thread != "g_c-0"), "it begins from the owners"
-
-
-def test_a_member_that_reads_other_plans_ends_it_too(server: FakeZooKeeper) -> None:
-    members = group(server, "a")
-    other = SteppedMember(server, "b", strategy=None, extra={"strategy": "sticky", PLAN_KEY: "2"})
-    settle([*members, other])
-    assert server.node(PLAN) is None
-    assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
 
 
 @pytest.mark.parametrize("strategy", ["sticky", "lag-aware"])
@@ -162,7 +133,7 @@ def test_the_report_of_the_owner_counts(server: FakeZooKeeper) -> None:
     }
 
 
-def test_a_member_that_waits_keeps_what_it_owns(server: FakeZooKeeper, time_passes: Pass) -> None:
+def test_a_member_that_waits_keeps_what_it_owns(server: FakeZooKeeper) -> None:
     """The planner hangs while its session lives."""
     a, b = group(server, "ab")
     flowing = dict(b.owned)
@@ -177,39 +148,9 @@ def test_a_member_that_waits_keeps_what_it_owns(server: FakeZooKeeper, time_pass
     assert b.rebalancer.state.detail == ""
 
 
-def test_without_a_plan_for_long_all_use_range(
-    server: FakeZooKeeper, time_passes: Pass, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A waiting member no longer advertises that it reads plans; so all see it. Later it tries again."""
+def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper) -> None:
     a, b = group(server, "ab")
-    c = placed_member(server, "c")
-    settle([b, c])
-    time_passes(100.0, [b, c])
-    assert not advertises(server, b)
-    assert "range will be in effect for a while" in caplog.text
-    settle([a, b, c])
-    assert server.node(PLAN) is None
-    assert [owners(server)[n] for n in (0, 4, 8)] == ["g_a-0", "g_b-0", "g_c-0"], "as range gives them"
-    before = owners(server)
-    time_passes(RETRY_S + 1, [a, b, c])
-    assert advertises(server, b)
-    assert server.node(PLAN) is not None
-    assert owners(server) == before, "and nothing moves"
-
-
-def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = group(server, "ab")
-    write = a.session.write
-    lost = [True]
-
-    def lossy(*arguments: object, **options: object) -> bool:
-        done = write(*arguments, **options)  # type: ignore[arg-type]
-        if lost:
-            lost.clear()
-            raise RegistryUnavailableError("the answer was lost")
-        return done
-
-    monkeypatch.setattr(a.session, "write", lossy)
+    after(a.session, "write", unavailable)
     c = placed_member(server, "c")
     settle([a, b, c])
     assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
@@ -236,23 +177,3 @@ def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_pas
     after = owners(server)
     assert sum(before[n] != after[n] for n in range(12)) == 3
     assert counts(server) == {"g_a-0": 3, "g_b-0": 9}
-
-
-def test_a_failing_decision_leaves_the_assignment(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (a,) = group(server, "a")
-    before = dict(a.owned)
-
-    def broken(*_: object) -> None:
-        raise RuntimeError("a mistake in a strategy")
-
-    monkeypatch.setattr(placement, "fewest_moves", broken)
-    make_topic(server, 14)
-    settle([a])
-    assert dict(a.owned) == before
-    assert "the strategy sticky failed (RuntimeError: a mistake in a strategy)" in a.rebalancer.state.detail
-    monkeypatch.undo()
-    a.events.put(LookAgain("a round"))
-    settle([a])
-    assert len(a.owned) == 14

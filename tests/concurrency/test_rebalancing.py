@@ -126,16 +126,6 @@ def test_a_member_never_adopts_nodes_of_its_former_session(server: FakeZooKeeper
     assert tp(0) in member.owned
 
 
-def test_a_consumer_id_in_use_is_named_and_waited_for(server: FakeZooKeeper) -> None:
-    first = settled(server, "a")
-    second = settled(server, "a", beside=[first])
-    assert not second.owned
-    assert "consumer.id" in second.rebalancer.state.detail
-    first.stop()
-    settle([second])
-    assert len(second.owned) == 4
-
-
 @pytest.mark.parametrize("node", [paths.member(GROUP, "g_a"), paths.owner(GROUP, tp(1)), f"/consumers/{GROUP}"])
 @pytest.mark.parametrize("content", [None, b"rubbish"])
 def test_a_node_of_ours_is_made_again(server: FakeZooKeeper, node: str, content: bytes | None) -> None:

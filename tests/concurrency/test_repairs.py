@@ -139,9 +139,7 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_release_between_claim_and_watch_is_seen_at_once(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_between_claim_and_watch_is_seen_at_once(server: FakeZooKeeper) -> None:
     """No watch tells of it: it was made after the first look, and gone before the second."""
     member = SteppedMember(server, "a", backoff_max=1000.0)
     before(member.session, "transact", lambda: server.put(own(3), b"x", ephemeral_owner=99))
@@ -179,9 +177,7 @@ def test_a_hostile_owner_node_fills_neither_state_nor_log(server: FakeZooKeeper)
 # ---- registrations ----
 
 
-def test_of_two_with_one_id_at_the_same_moment_one_waits(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_with_one_id_at_the_same_moment_one_waits(server: FakeZooKeeper) -> None:
     """Neither saw the other, and who came second took the first's registration for its own, with its partitions."""
     member = SteppedMember(server, "a")
     mine = paths.member(GROUP, member.consumer)
@@ -213,9 +209,7 @@ def test_who_cannot_register_gives_up_what_it_owns(server: FakeZooKeeper) -> Non
 
 
 @pytest.mark.parametrize("way", ["create", "transact"])
-def test_an_overwritten_registration_without_answer_is_made_anew(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_an_overwritten_registration_without_answer_is_made_anew(server: FakeZooKeeper, way: str) -> None:
     """The member did not know its own text, and took the foreign number of streams for its own."""
     member = SteppedMember(server, "a")
     if way == "transact":
@@ -286,17 +280,6 @@ def test_the_state_says_what_a_member_waits_for_and_since_when(
     assert says() == "owning 4 of 4 partitions; unreadable: /consumers/g/ids/g_bad"
     member.stop()
     assert says() == "closed"
-
-
-def test_a_release_without_a_watch_is_found_at_the_next_look(clock: Simulation, server: FakeZooKeeper) -> None:
-    server.put(own(3), b"stranger", ephemeral_owner=5)
-    member = settled(server, "a", backoff=1.0, backoff_max=1.0)
-    lose_watch(server, own(3))
-    server.remove(own(3))
-    for _ in range(3):
-        clock.now += 1.0
-        member.step()
-    assert len(member.owned) == 4
 
 
 # ---- what may not be read ----

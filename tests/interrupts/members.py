@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from typing import Any
 
-from tests.internals import member_of
 from tests.interrupts.boundaries import untraced
 from tests.interrupts.sweep import Aftermath
 from tests.interrupts.world import Violation
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, TopicPartition, ZookeeperConsumerConnector
-from zkconsumer.errors import ConnectorClosedException, OffsetCommitError, RegistryUnavailableError
-from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.events import CommitsRefused
 from zkconsumer.streams import KafkaStream
 from zkconsumer.testing import FakeCluster
 
@@ -33,10 +28,6 @@ PARTITIONS = 2
 EACH = 5
 PATIENCE_S = 5.0
 """Seconds after which a message that is there counts as one that does not come."""
-BRIEFLY_S = 0.02
-"""Seconds after which a call ends whose request waits."""
-RELEASE_S = 20.0
-"""Seconds after which the busy threads of a member go on by themselves."""
 _groups = count()
 
 
@@ -50,7 +41,6 @@ class InterruptedMember:
         self.cluster = cluster
         self.group = f"g{next(_groups)}"
         self.returned: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
-        self._served = threading.Event()
         self.connector = self.join()
         self.stream: KafkaStream[Any, Any] = self.connector.create_message_streams({TOPIC: 1})[TOPIC][0]
         for _ in range(reads):
@@ -68,22 +58,6 @@ class InterruptedMember:
                 "consumer.timeout.action": "end",
             }
         )
-
-    def hold_requests(self) -> None:
-        """Keep the committer and the group thread busy, until :meth:`serve_requests`."""
-        self._served.clear()
-        member = member_of(self.connector)
-        member.committer.submit(lambda: self._served.wait(scaled(RELEASE_S)))
-        began = threading.Event()
-        member.events.put(CommitsRefused(_Busy(began, self._served)))
-        began.wait(scaled(PATIENCE_S))
-
-    def serve_requests(self) -> None:
-        """Let both go on, and wait until they have dealt with all that was asked."""
-        self._served.set()
-        member = member_of(self.connector)
-        with suppress(OffsetCommitError):  # it has ended
-            member.committer.submit(lambda: None).result(scaled(PATIENCE_S))
 
     def took(self, message: Any) -> None:
         """A message was returned to its caller."""
@@ -147,19 +121,6 @@ class InterruptedMember:
         except AssertionError:
             left = [thread.name for thread in threading.enumerate() if name in thread.name]
             raise Violation(f"stands still: after shutdown() there are threads: {left}") from None
-
-
-class _Busy(dict[Any, Any]):
-    """Outcomes of no commits, which take their time."""
-
-    def __init__(self, began: threading.Event, go_on: threading.Event) -> None:
-        super().__init__()
-        self._began, self._go_on = began, go_on
-
-    def items(self) -> Any:
-        self._began.set()
-        self._go_on.wait(scaled(RELEASE_S))
-        return super().items()
 
 
 @dataclass(frozen=True)
@@ -271,59 +232,7 @@ def _runs(member: InterruptedMember) -> None:
     member.connector.shutdown()
 
 
-@dataclass(frozen=True)
-class OutlivedOperation(MemberOperation):
-    """An operation whose request waits, so that the request outlives a caller that is interrupted.
-
-    Afterwards the application takes another message, which it does not finish. Only then the request is reached.
-    """
-
-    closes: bool = True
-
-    def prepare(self) -> InterruptedMember:
-        """A member whose committer and group thread are busy."""
-        member = super().prepare()
-        member.hold_requests()
-        return member
-
-    def after(self, member: InterruptedMember, aftermath: Aftermath | None) -> int:
-        """Take a message, let the request be reached, and look what is committed. Raises: Violation."""
-        last: Any = None
-        try:
-            if member.connector.assignment() and member.connector.state.phase is not Phase.CLOSED:
-                try:
-                    member.took(last := member.stream.get(timeout=scaled(PATIENCE_S)))
-                except (ConnectorClosedException, ConsumerTimeoutException):
-                    last = None  # it moved to the end, left the topic or shut down
-            member.serve_requests()
-            offset = 0 if last is None else member.committed(last.partition)
-            if last is not None and offset > last.offset:
-                raise Violation(f"committed unfinished: {offset}, and message {last.offset} is in hand")
-        finally:
-            member.serve_requests()
-        return super().after(member, aftermath)
-
-
-def _commits_within_limits(member: InterruptedMember) -> None:
-    with suppress(OffsetCommitError):
-        member.connector.commit_offsets(timeout=BRIEFLY_S)
-
-
-def _seeks_within_limits(member: InterruptedMember) -> None:
-    with suppress(TimeoutError):
-        member.connector.seek(TopicPartition(TOPIC, 0), 0, timeout=BRIEFLY_S)
-
-
-def _unsubscribes(member: InterruptedMember) -> None:
-    with suppress(RegistryUnavailableError):
-        member.connector.unsubscribe(TOPIC, timeout=BRIEFLY_S)
-
-
 OPERATIONS = (
-    OutlivedOperation("commit_offsets(timeout), behind others", _commits_within_limits),
-    OutlivedOperation("seek(timeout), behind others", _seeks_within_limits),
-    OutlivedOperation("unsubscribe(timeout), behind others", _unsubscribes),
-    OutlivedOperation("shutdown, behind others", lambda member: member.connector.shutdown(timeout=2.0)),
     MemberOperation("unsubscribe", lambda member: member.connector.unsubscribe(TOPIC), closes=True),
     MemberOperation("commit_offsets", _commits),
     MemberOperation("commit_offsets(given)", _commits_given),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from queue import Empty
 
 import pytest
 
@@ -11,7 +10,7 @@ from scripts.measurements.scale.flow import largest_gap
 from scripts.measurements.scale.owners import range_owners
 from scripts.measurements.scale.wire import Costs, CountedServer
 from tests.cluster.member_process import Consumed
-from tests.simulated_clock import Mailbox, Simulation
+from tests.simulated_clock import Simulation
 from zkconsumer.assignors.assignor import Member
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.deadline import Deadline
@@ -29,39 +28,6 @@ def simulation() -> Iterator[Simulation]:
     with made.clocks():
         yield made
     made.close()
-
-
-def test_turns_come_in_the_order_of_their_moments(simulation: Simulation) -> None:
-    order = []
-
-    def waits(name: str, *moments: float) -> None:
-        for moment in moments:
-            simulation.sleep_until(1000.0 + moment)
-            order.append((name, simulation.now - 1000.0))
-
-    simulation.start("a", lambda: waits("a", 1.0, 4.0))
-    simulation.start("b", lambda: waits("b", 2.0, 3.0))
-    simulation.at(1002.5, lambda: order.append(("call", 2.5)))
-    simulation.run(1010.0)
-    assert order == [("a", 1.0), ("b", 2.0), ("call", 2.5), ("b", 3.0), ("a", 4.0)]
-    assert simulation.now == 1010.0
-
-
-def test_a_mailbox_waits_for_mail_or_for_its_time(simulation: Simulation) -> None:
-    box: Mailbox[str] = Mailbox(simulation)
-    seen = []
-
-    def takes() -> None:
-        for timeout in (5.0, 5.0):
-            try:
-                seen.append((box.get(timeout=timeout), simulation.now))
-            except Empty:
-                seen.append(("nothing", simulation.now))
-
-    simulation.start("taker", takes)
-    simulation.at(1003.0, lambda: box.put("mail"))
-    simulation.run(1100.0)
-    assert seen == [("mail", 1003.0), ("nothing", 1008.0)]
 
 
 def test_an_ended_task_stops_and_a_failure_comes_out(simulation: Simulation) -> None:
