@@ -4,7 +4,6 @@ and 1.1.1.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
@@ -24,7 +23,6 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
-    ConsumerTimeoutException,
     InconsistentGroupProtocolError,
     OffsetCommitError,
     RebalanceInProgressError,
@@ -168,53 +166,6 @@ def test_after_a_clean_leave_the_others_have_everything_at_once(place: Place) ->
 # ---- leaving, in each state of the group
 
 
-def test_leaving_a_stable_group_is_told_to_the_others_at_once(place: Place) -> None:
-    topic = place.topic(2)
-    raw = place.raw()
-    ours = place.connector()
-    starting = Thread(target=read, args=(ours, topic))
-    assert raw.joins([topic]).result(scaled(10)).is_leader
-    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
-    starting.start()
-    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
-    joined = raw.joins([topic]).result(scaled(10))
-    assert len(joined.members) == 2
-    raw.syncs({}).result(scaled(10))
-    starting.join(scaled(10))
-    place.await_state("Stable", 2)
-    began = monotonic()
-    ours.shutdown()
-    with pytest.raises(RebalanceInProgressError):
-        raw.heartbeat()
-    assert monotonic() - began < scaled(1.5)
-    assert len(raw.joins([topic]).result(scaled(10)).members) == 1
-
-
-def _name(connector: ZookeeperConsumerConnector) -> str:
-    return str(member_of(connector).coordination.group.generation.who.member_id)
-
-
-def test_leaving_before_the_assignment_is_told_at_once(place: Place) -> None:
-    topic = place.topic(2)
-    raw, ours = place.raw(), place.connector()
-    starting, failures = _starting(ours, topic)
-    raw.joins([topic]).result(scaled(10))
-    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
-    starting.start()
-    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
-    raw.joins([topic]).result(scaled(10))
-    place.await_state("CompletingRebalance", 2)  # for the leader gives no assignment
-    eventually(lambda: _name(ours), 10, "the answer to our join, before which 1.1 lets nobody leave")
-    began = monotonic()
-    ours.shutdown()
-    assert monotonic() - began < scaled(2)
-    starting.join(scaled(10))
-    assert isinstance(failures[0], ConnectorClosedException)
-    with pytest.raises(RebalanceInProgressError):
-        raw.heartbeat()
-    assert len(raw.joins([topic]).result(scaled(10)).members) == 1
-
-
 def test_a_leader_that_leaves_undecided_holds_up_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave between the answer to the join and the own SyncGroup, for which another member waits meanwhile."""
     topic = place.topic(2)
@@ -324,16 +275,6 @@ def test_topics_of_a_pattern_are_taken_and_deleted_ones_left(place: Place) -> No
     reader.wait_for(10)
     place.delete_topic(f"{name}-a")
     eventually(lambda: {tp.topic for tp in connector.assignment()} == {f"{name}-b"}, 20, "the first topic's end")
-
-
-def test_a_topic_that_does_not_exist_yet_is_waited_for(place: Place) -> None:
-    connector = place.connector()
-    name = place.group.replace("group", "later")
-    reader = read(connector, name)
-    assert owned(connector) == [0]
-    place.topic(2, name)
-    place.produce(name, 4, 2)
-    reader.wait_for(4)
 
 
 # ---- losing the membership
@@ -477,46 +418,6 @@ def test_a_reader_that_stays_away_is_noticed_despite_rebalances(place: Place, st
     assert "max.poll.interval.ms" in slow.state.detail
     held.go_on()
     shared(4, slow)
-
-
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_slow_reader_in_time_stays_despite_rebalances(place: Place, strategy: str) -> None:
-    topic = place.topic(4)
-    place.produce(topic, 200, 4)
-    limits = {"max_poll_interval_ms": int(scaled(1000)), "rebalance_drain_timeout_ms": 200}
-    slow = place.connector(partition_assignment_strategy=strategy, **limits)
-    stream = slow.create_message_streams({topic: 1})[topic][0]
-    enough = Event()
-
-    def come_and_go() -> None:
-        while not enough.is_set():
-            other = place.connector(partition_assignment_strategy=strategy)
-            other.create_message_streams({topic: 1})
-            other.shutdown()
-
-    others = Thread(target=come_and_go, name="others", daemon=True)
-    others.start()
-    began = monotonic()
-    while monotonic() < began + scaled(2):
-        with contextlib.suppress(ConsumerTimeoutException):  # between two generations
-            stream.get(0.1)
-        enough.wait(0.3)  # what a slow reader does with it
-        assert slow.state.phase is not Phase.AWAY
-    enough.set()
-    others.join(scaled(20))
-    assert not others.is_alive()
-    assert slow.state.rebalances > 1
-
-
-def test_a_slow_reader_with_nothing_to_read_keeps_the_membership(place: Place) -> None:
-    topic = place.topic(1)
-    connector = place.connector(max_poll_interval_ms=300)
-    stream = connector.create_message_streams({topic: 1})[topic][0]
-    began = monotonic()
-    eventually(lambda: monotonic() > began + 1.0, 5, "time to pass")
-    assert connector.state.phase is Phase.OWNING
-    place.produce(topic, 1, 1)
-    assert stream.get(scaled(10)).offset == 0
 
 
 # ---- what does not go together

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.group_client import ME, OTHER, Target, leave, subscription
+from tests.contract.group_client import ME, OTHER, ClientMember, Pending, Target, leave, subscription
 from tests.timing import eventually
 
 ILLEGAL_GENERATION, INCONSISTENT, INVALID_GROUP, UNKNOWN_MEMBER = 22, 23, 24, 25
@@ -20,6 +20,23 @@ NON_EMPTY, NOT_FOUND = 68, 69
 
 def codes(*answers: Any) -> list[int]:
     return [answer["error_code"] for answer in answers]
+
+
+def pair(target: Target, **second: Any) -> tuple[ClientMember, ClientMember]:
+    """Return the two members of a stable group. ``second`` are options of the second one."""
+    members = target.member(), target.member(**second)
+    target.stable(members[0])
+    target.stable(*members)
+    return members
+
+
+def called_back(target: Target) -> tuple[ClientMember, ClientMember, Pending]:
+    """Return the member of a group and a second one, whose join waits until the first has joined again."""
+    first, second = target.member(), target.member()
+    target.stable(first)
+    waiting = second.joins()
+    target.until("PreparingRebalance")
+    return first, second, waiting
 
 
 def test_an_unknown_group_is_dead(coordinator: Target) -> None:
@@ -68,10 +85,7 @@ def test_the_leaders_assignment_makes_the_group_stable(coordinator: Target) -> N
 
 
 def test_a_second_member_calls_the_first_back(coordinator: Target) -> None:
-    first, second = coordinator.member(), coordinator.member()
-    coordinator.stable(first)
-    waiting = second.joins()
-    coordinator.until("PreparingRebalance")
+    first, second, waiting = called_back(coordinator)
     assert first.heartbeat() == REBALANCING
     assert codes(first.syncs().answer()) == [REBALANCING]
     assert first.commit({("t", 0): 7}) == [0]
@@ -86,10 +100,7 @@ def test_a_second_member_calls_the_first_back(coordinator: Target) -> None:
 
 
 def test_a_follower_that_asks_before_the_leader_waits(coordinator: Target) -> None:
-    first, second = coordinator.member(), coordinator.member()
-    coordinator.stable(first)
-    waiting = second.joins()
-    coordinator.until("PreparingRebalance")
+    first, second, waiting = called_back(coordinator)
     first.joined()
     second.has_joined(waiting)
     asked = second.syncs()
@@ -115,9 +126,7 @@ def test_three_members_that_join_together_are_one_generation(coordinator: Target
 
 
 def test_a_follower_that_joins_again_unchanged_is_told_what_is(coordinator: Target) -> None:
-    first, second = coordinator.member(), coordinator.member()
-    coordinator.stable(first)
-    coordinator.stable(first, second)
+    first, second = pair(coordinator)
     follower = second if first.leads else first
     answer = follower.joined()
     assert (answer["generation_id"], answer["members"]) == (2, [])
@@ -125,9 +134,7 @@ def test_a_follower_that_joins_again_unchanged_is_told_what_is(coordinator: Targ
 
 
 def test_a_follower_that_wants_something_else_begins_a_rebalance(coordinator: Target) -> None:
-    first, second = coordinator.member(), coordinator.member()
-    coordinator.stable(first)
-    coordinator.stable(first, second)
+    first, second = pair(coordinator)
     follower, leader = (second, first) if first.leads else (first, second)
     follower.protocols = (("range", OTHER),)
     waiting = follower.joins()
@@ -246,9 +253,7 @@ def test_the_last_that_leaves_empties_the_group_at_once(coordinator: Target) -> 
 
 
 def test_leaving_a_stable_group_calls_the_others_at_once(coordinator: Target) -> None:
-    first, second = coordinator.member(), coordinator.member()
-    coordinator.stable(first)
-    coordinator.stable(first, second)
+    first, second = pair(coordinator)
     assert second.leave() == 0
     assert coordinator.state() == "PreparingRebalance"
     assert first.heartbeat() == REBALANCING
@@ -259,10 +264,7 @@ def test_leaving_a_stable_group_calls_the_others_at_once(coordinator: Target) ->
 
 
 def test_leaving_before_the_assignment_calls_the_others_at_once(coordinator: Target) -> None:
-    first, second = coordinator.member(), coordinator.member()
-    coordinator.stable(first)
-    waiting = second.joins()
-    coordinator.until("PreparingRebalance")
+    first, second, waiting = called_back(coordinator)
     first.joined()
     second.has_joined(waiting)
     asked = second.syncs()
@@ -275,10 +277,7 @@ def test_leaving_before_the_assignment_calls_the_others_at_once(coordinator: Tar
 
 
 def test_leaving_while_others_join_completes_their_join(coordinator: Target) -> None:
-    first, second = coordinator.member(), coordinator.member()
-    coordinator.stable(first)
-    waiting = second.joins()
-    coordinator.until("PreparingRebalance")
+    first, second, waiting = called_back(coordinator)
     assert first.leave() == 0
     answer = second.has_joined(waiting)
     assert (answer["generation_id"], answer["leader"]) == (2, second.member_id)
@@ -414,9 +413,7 @@ def static(coordinator: Target) -> Target:
 
 
 def test_a_static_member_returns_without_a_rebalance(static: Target) -> None:
-    first, second = static.member(), static.member(instance="two")
-    static.stable(first)
-    static.stable(first, second)
+    first, second = pair(static, instance="two")
     again = static.member(instance="two")
     answer = again.joined()
     assert (answer["generation_id"], answer["leader"]) == (2, first.member_id)
@@ -428,9 +425,7 @@ def test_a_static_member_returns_without_a_rebalance(static: Target) -> None:
 
 
 def test_who_was_replaced_is_fenced(static: Target) -> None:
-    first, second = static.member(), static.member(instance="two")
-    static.stable(first)
-    static.stable(first, second)
+    _, second = pair(static, instance="two")
     static.member(instance="two").joined()
     assert second.heartbeat() == FENCED
     assert codes(second.syncs().answer()) == [FENCED]

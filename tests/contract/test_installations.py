@@ -188,34 +188,35 @@ def test_without_a_working_compiler_a_wheel_is_pure(sdist: Path, tmp_path: Path)
     }
 
 
+OBSTACLES = {
+    "no compiler": "no C compiler was found",
+    "no Cython": "Cython is not installed",
+    "another Cython": "Cython does not accept the sources: not understood",
+}
+"""A build without compiled modules, and what its output says. A later release of Cython may refuse the sources."""
+
+
 @pytest.mark.tier("all")
-@pytest.mark.parametrize("obstacle", ["no compiler", "no Cython"])
+@pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_what_is_missing_is_in_the_output_of_the_build(
     source: Path, without_cython: dict[str, str], obstacle: str, tmp_path: Path
 ) -> None:
-    environment = {"CC": "/nowhere/cc"} if obstacle == "no compiler" else without_cython
-
-    wheel, output = built_wheel(source, tmp_path / "wheel", environment)
-
-    assert wheel.name.endswith("-py3-none-any.whl")
-    said = "no C compiler was found" if obstacle == "no compiler" else "Cython is not installed"
-    if obstacle == "no compiler" or shutil.which(COMPILER):
-        assert f"zkconsumer: THIS WHEEL IS PURE PYTHON: {said}" in output
-
-
-@pytest.mark.tier("all")
-@needs_compiler
-def test_if_cython_refuses_the_sources_a_wheel_is_pure(source: Path, tmp_path: Path) -> None:
-    """A later release of Cython may do so. Bug: nothing could be installed then."""
+    """Bug: nothing could be installed with a Cython that refuses the sources."""
     cython = tmp_path / "path" / "Cython"
     cython.mkdir(parents=True)
     (cython / "__init__.py").touch()
     (cython / "Build.py").write_text("def cythonize(*_, **__): raise SyntaxError('not understood')\n")
+    environments = {
+        "no compiler": {"CC": "/nowhere/cc"},
+        "no Cython": without_cython,
+        "another Cython": {"PYTHONPATH": str(cython.parent)},
+    }
 
-    wheel, output = built_wheel(source, tmp_path / "wheel", {"PYTHONPATH": str(cython.parent)})
+    wheel, output = built_wheel(source, tmp_path / "wheel", environments[obstacle])
 
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert "THIS WHEEL IS PURE PYTHON: Cython does not accept the sources: not understood" in output
+    if obstacle == "no compiler" or shutil.which(COMPILER):
+        assert f"zkconsumer: THIS WHEEL IS PURE PYTHON: {OBSTACLES[obstacle]}" in output
 
 
 @pytest.mark.tier("all")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.offsets.acks import GROUP, TP, Member, Server, ledger_of, read, soon
+from tests.values import present
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer
@@ -82,10 +83,7 @@ def test_offset_note_and_owner_are_of_one_transaction(zookeeper: Served) -> None
     noted(server)
     two = Member(server)
     (position,) = two.claim()
-    offset, note, owner = (zookeeper.node(path) for path in (OFFSET, NOTE, paths.owner(GROUP, TP)))
-    assert offset is not None
-    assert note is not None
-    assert owner is not None
+    offset, note, owner = (present(zookeeper.node(path)) for path in (OFFSET, NOTE, paths.owner(GROUP, TP)))
     assert offset.mzxid == note.mzxid == owner.mzxid
     assert read(position, range(100, 110)) == [100, 103, 104, 106, 107, 108, 109]
     assert dict(position.known_pointers) == {102: Pointer(102)}
@@ -185,9 +183,7 @@ def test_two_hundred_partitions_and_a_large_note_are_written(zookeeper: Served) 
     positions[0].ledger.touch()
     one.commit()
     assert all(server.note(tp) is not None for tp in partitions)
-    node = zookeeper.node(paths.ack(GROUP, partitions[0]))
-    assert node is not None
-    assert 30_000 < node.length < NOTE_BYTES
+    assert 30_000 < present(zookeeper.node(paths.ack(GROUP, partitions[0]))).length < NOTE_BYTES
     one.session.close(Deadline(scaled(5)))
     again = Member(server).claim(*partitions)
     known = {position.tp: position.known_note for position in again}
