@@ -18,6 +18,7 @@ from tests.cluster.in_process import Reader, connectors
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
+from zkconsumer.member.zookeeper.registration import REPORTED_AT_ONCE
 
 PARTITIONS, EACH = 4, 5
 LARGE = b"[" * 900_000
@@ -125,15 +126,17 @@ def test_an_unreadable_topic_is_waited_for(chroot: Chroot, topic: str, produce: 
 def test_unreadable_members_do_not_stop_the_others(
     chroot: Chroot, topic: str, join: Join, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each is named, and once."""
+    """Each is named, and once. They are no more than the log names at once."""
     group = unique("group")
     odd = b'{"version":1,"subscription":{"%s":%s},"pattern":"%s","timestamp":"1"}'
     counts = [odd % (topic.encode(), count, b"static") for count in (b"0", b'"1"')]
-    for number, data in enumerate([*GARBAGE, *counts, odd % (b"(", b"1", b"white_list")]):
+    unreadable = [*GARBAGE[3:], *counts, odd % (b"(", b"1", b"white_list")]
+    assert len(unreadable) == REPORTED_AT_ONCE
+    for number, data in enumerate(unreadable):
         chroot.put(f"/consumers/{group}/ids/{group}_bad-{number}", data)
     connector, reader = join(group, topic)
     reader.wait_for(PARTITIONS * EACH)
     assert sorted(reader.places) == sorted(places(*range(PARTITIONS)))
-    for number in range(len(GARBAGE) + 3):
+    for number in range(len(unreadable)):
         assert f"{group}_bad-{number}" in str(connector.state) + caplog.text, number
     assert len([record for record in caplog.records if f"{group}_bad-1 " in record.getMessage()]) <= 1, "said once"
