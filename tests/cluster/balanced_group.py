@@ -75,12 +75,6 @@ class BalancedMember(MemberProcess):
         return [sys.executable, str(_SCRIPT)]
 
     @property
-    def session(self) -> tuple[int, bytes]:
-        """The id and password of its session in ZooKeeper."""
-        number, _, password = (self._told / f"{self.name}.session").read_text().partition(" ")
-        return int(number), bytes.fromhex(password)
-
-    @property
     def state(self) -> str:
         """The last text of its ``connector.state``."""
         path = self._told / f"{self.name}.state"

@@ -4,7 +4,7 @@ A value is words: any number of ``name=value`` or bare names after the first wor
 
 * ``hold=NAME``: wait until the file ``NAME.go`` exists
 * ``fail=N``: fail N times in all processes together
-* ``kill``: kill the own process; ``exit``: leave it at once
+* ``kill``: kill the own process
 
 It is importable, so that process workers have it. They find the directory and the member's name in the environment.
 """
@@ -99,8 +99,6 @@ class Handler:
     def _finish(self, number: int, place: Place, words: dict[str, str]) -> object:
         if "kill" in words:
             os.kill(os.getpid(), signal.SIGKILL)
-        if "exit" in words:
-            os._exit(3)
         if self._still(place, int(words.get("fail", 0))):
             self._recorder.end(number, "failed")
             raise Failure(f"told to fail at {place.offset}")

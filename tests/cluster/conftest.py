@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 from kazoo.client import KazooClient
 
+from tests.cluster.in_process import client_of
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.member_process import QUICK
+from tests.cluster.operator_commands import OperatorCommands
 from tests.cluster.our_member import OurMember
 from tests.timing import eventually, scaled
 from zkconsumer import OffsetCommitError, ZookeeperConsumerConnector
@@ -142,6 +145,20 @@ def produce_to(
     return count
 
 
+def produce_in_transactions(bootstrap_servers: str, topic: str, *transactions: tuple[str, Sequence[bytes]]) -> None:
+    """Write messages to partition 0 in transactions, each with its end, "commit" or "abort"."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(scaled(_FLUSH_S))
+    for end, values in transactions:
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, partition=0)
+        producer.flush(scaled(_FLUSH_S))  # else an abort sends nothing
+        getattr(producer, f"{end}_transaction")(scaled(_FLUSH_S))
+
+
 @pytest.fixture
 def produce(cluster: DevCluster) -> Callable[..., int]:
     """``produce(topic, values, partitions=None, key=None)`` on the shared cluster; see ``produce_to``."""
@@ -151,11 +168,8 @@ def produce(cluster: DevCluster) -> Callable[..., int]:
 @pytest.fixture
 def zookeeper(cluster: DevCluster) -> Iterator[KazooClient]:
     """A plain ZooKeeper client on the shared cluster, independent of our code."""
-    client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
-    client.start(timeout=scaled(10.0))
-    yield client
-    client.stop()
-    client.close()
+    with client_of(cluster.zookeeper_connect) as client:
+        yield client
 
 
 def owners_of(client: KazooClient, group: str, topic: str) -> dict[int, str]:
@@ -172,6 +186,15 @@ def owners_of(client: KazooClient, group: str, topic: str) -> dict[int, str]:
     except NoNodeError:
         return {}
     return found
+
+
+@pytest.fixture
+def commands(
+    cluster: DevCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> OperatorCommands:
+    """Run commands on the shared cluster, in a folder of the test's own: ``commands("doctor", group, ...)``."""
+    monkeypatch.chdir(tmp_path)
+    return OperatorCommands(cluster, capsys)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Our connector inside the test's process: readers of streams, and a look at ZooKeeper's nodes from outside."""
+"""Our connector inside the test's process: readers of streams, and a look at nodes and offsets from outside."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from time import time
 from typing import Any
 
@@ -14,25 +14,24 @@ from kazoo.exceptions import NoNodeError
 from tests.cluster.member_process import QUICK, Consumed
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, KafkaStream, ZookeeperConsumerConnector
+from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
+from zkconsumer.operations.snapshot_reader import LiveSource
 
 
 class Reader:
     """A reader of one stream on its own thread. It keeps the messages.
 
     It holds the message at offset ``hold_at`` until ``go_on()``. ``got`` contains a message from its hand-out on. The
-    reader ends with its stream; ``error`` is the exception that ended it otherwise. A timeout of the stream is counted
-    in ``timeouts``, and the reader goes on.
+    reader ends with its stream; ``error`` is the exception that ended it otherwise. After a timeout of the stream it
+    goes on.
     """
 
     def __init__(self, stream: KafkaStream[Any, Any], *, hold_at: int | None = None) -> None:
         self.stream = stream
         self._hold_at = hold_at
         self.error: BaseException | None = None
-        self.timeouts = 0
         self._got: list[Consumed] = []
-        self._whole: list[Any] = []
         self._may_go_on = threading.Event()
-        self._commands: list[Any] = []
         self.thread = threading.Thread(target=self._run, name=f"reader-{stream.name}", daemon=True)
         self.thread.start()
 
@@ -46,14 +45,12 @@ class Reader:
         while True:
             try:
                 for m in self.stream:
-                    self._whole.append(m)
                     self._got.append(Consumed(m.topic, m.partition, m.offset, m.key, m.value, time()))
-                    while m.offset == self._hold_at and not self._may_go_on.wait(0.01):
-                        while self._commands:
-                            self._commands.pop(0)()
+                    if m.offset == self._hold_at:
+                        self._may_go_on.wait()
                 return
             except ConsumerTimeoutException:
-                self.timeouts += 1
+                continue
 
     @property
     def got(self) -> list[Consumed]:
@@ -69,34 +66,11 @@ class Reader:
         """Finish the message in hand and read on."""
         self._may_go_on.set()
 
-    def run(self, action: Any) -> None:
-        """Run an action on the reading thread while it holds a message, and wait for its end."""
-        done = threading.Event()
-        failure: list[BaseException] = []
-
-        def command() -> None:
-            try:
-                action()
-            except BaseException as error:
-                failure.append(error)
-            finally:
-                done.set()
-
-        self._commands.append(command)
-        assert done.wait(scaled(20)), "the reader does not hold a message"
-        if failure:
-            raise failure[0]
-
     def wait_for(self, count: int, seconds: float = 20) -> list[Consumed]:
         """Wait until at least ``count`` messages were handed out."""
         eventually(lambda: self.error or len(self._got) >= count, seconds, f"{count} messages: {len(self._got)} so far")
         assert self.error is None, repr(self.error)
         return self.got
-
-    def wait_messages(self, count: int) -> list[Any]:
-        """Wait as ``wait_for`` and return the messages."""
-        self.wait_for(count)
-        return self._whole.copy()
 
     def join(self, seconds: float = 10) -> None:
         """Wait for the end of the stream. Raise the error that ended it, if any."""
@@ -123,6 +97,26 @@ def connectors(base: Mapping[str, object]) -> Iterator[Callable[..., ZookeeperCo
         one.shutdown()
 
 
+@contextmanager
+def client_of(connect: str) -> Iterator[KazooClient]:
+    """Give a plain ZooKeeper client, independent of our code."""
+    client = KazooClient(connect, timeout=10.0)
+    client.start(timeout=scaled(20.0))
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@contextmanager
+def live_source(zookeeper: str | None, brokers: str | None = None, seconds: float = 10.0) -> Iterator[LiveSource]:
+    """Give the source of group snapshots that commands use."""
+    config, _ = command_config(zookeeper, brokers)
+    with closing(LiveSource(ClusterConnection(config, scaled(seconds)))) as source:
+        yield source
+
+
 def offsets_of(client: KazooClient, group: str, topic: str) -> dict[int, int]:
     """Return the offset nodes in ZooKeeper: partition -> committed offset."""
     try:
@@ -141,6 +135,18 @@ def kafka_offsets(bootstrap_servers: str, group: str, topic: str, partitions: in
     try:
         answered = client.committed([Where(topic, p) for p in range(partitions)], timeout=scaled(10))
         return {where.partition: where.offset for where in answered if where.offset >= 0}
+    finally:
+        client.close()
+
+
+def commit_to_kafka(bootstrap_servers: str, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Commit offsets of (topic, partition) with Kafka's own client."""
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Where
+
+    client = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "log_level": 0})
+    try:
+        client.commit(offsets=[Where(*place, offset) for place, offset in offsets.items()], asynchronous=False)
     finally:
         client.close()
 

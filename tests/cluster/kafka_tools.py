@@ -38,6 +38,14 @@ def tool(version: str, name: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def zookeeper_shell(*words: str) -> None:
+    """Run Kafka's ``zookeeper-shell.sh`` by its class: the server, and a command."""
+    command = [str(java()), "-Xmx64m", "-cp", os.pathsep.join(map(str, kafka_jars()))]
+    command += ["org.apache.zookeeper.ZooKeeperMain", "-server", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60))
+    assert done.returncode == 0, done.stderr
+
+
 def table(lines: Sequence[str], first: str) -> list[dict[str, str]]:
     """Return the rows of a printed table by the names in its head, which begins with ``first``."""
     start = next(n for n, line in enumerate(lines) if line.startswith(first))

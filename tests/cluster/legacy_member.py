@@ -10,9 +10,9 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.member_process import MemberProcess
 from zkconsumer.deadline import Deadline
@@ -76,18 +76,11 @@ class LegacyMember(MemberProcess):
     def __init__(
         self,
         version: str,
-        zookeeper_connect: str,
-        group: str,
-        topics: Mapping[str, int] | None = None,
-        *,
-        whitelist: str | None = None,
-        blacklist: str | None = None,
-        streams: int = 1,
+        *arguments: Any,
         mode: str = "lines",
-        pause_ms: int = 0,
         stop_after: int | None = None,
-        properties: Mapping[str, object] | None = None,
         heap_mb: int = 128,
+        **options: Any,
     ) -> None:
         """Arguments: those of any member; ``mode`` "lines" reports each message, "count" only totals at a clean end;
         after ``stop_after`` messages the member leaves.
@@ -95,17 +88,7 @@ class LegacyMember(MemberProcess):
         own: dict[str, object] = {"member.mode": mode}
         if stop_after is not None:
             own["member.stop.after"] = stop_after
-        super().__init__(
-            zookeeper_connect,
-            group,
-            topics,
-            whitelist=whitelist,
-            blacklist=blacklist,
-            streams=streams,
-            pause_ms=pause_ms,
-            properties=properties,
-            own=own,
-        )
+        super().__init__(*arguments, own=own, **options)
         self.version = version
         self._heap_mb = heap_mb
 

@@ -42,14 +42,11 @@ class LyingProxy:
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
         self._lies: list[Lie] = []
-        self._always: Lie | None = None
         self._lock = threading.Lock()
         self._ended = False
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server((LOOPBACK, 0))
         self.port: int = self._listener.getsockname()[1]
-        self.told = 0
-        """Answers that were changed."""
         self._threads = [threading.Thread(target=self._accept, name="liar-accept", daemon=True)]
         self._threads[0].start()
 
@@ -58,16 +55,10 @@ class LyingProxy:
         with self._lock:
             self._lies.extend(lies)
 
-    def always(self, lie: Lie) -> None:
-        """Apply the lie to every answer that it fits."""
-        with self._lock:
-            self._always = lie
-
     def forget(self) -> None:
         """Remove all lies."""
         with self._lock:
             self._lies.clear()
-            self._always = None
 
     def wait_told(self) -> None:
         """Wait until all lies were told."""
@@ -124,7 +115,7 @@ class LyingProxy:
     def _changed(self, request: bytes, answer: bytes) -> bytes:
         key, version, _ = _REQUEST.unpack_from(request, _SIZE.size)
         with self._lock:
-            lie = self._lies[0] if self._lies else self._always
+            lie = self._lies[0] if self._lies else None
             api = None if lie is None else APIS[lie.api]
             if lie is None or api is None or api.key != key:
                 return answer
@@ -132,9 +123,7 @@ class LyingProxy:
             body = api.read_response(version, answer[head:])
             if lie.body(body) is False:
                 return answer
-            if lie is not self._always:
-                self._lies.pop(0)
-            self.told += 1
+            self._lies.pop(0)
         content = answer[_SIZE.size : head] + api.write_response(version, body)
         return lie.frame(_SIZE.pack(len(content)) + content)
 

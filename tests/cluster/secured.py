@@ -15,13 +15,14 @@ import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
-from kazoo.client import KazooClient
 
-from tests.timing import scaled
+from tests.cluster.conftest import produce_to, unique
+from tests.cluster.in_process import client_of
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA
 from zkconsumer.devcluster.maven_access import key_store
 from zkconsumer.devcluster.ports import LOOPBACK, free_port
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 USER, PASSWORD = "ann", 'hunter2 "é'
 ZOOKEEPER_PASSWORD = "hunter3"
@@ -176,9 +177,31 @@ def with_scram(connect: str, user: str = USER, password: str = PASSWORD) -> None
             "iterations": b"%d" % _ITERATIONS,
         }
         config[mechanism] = ",".join(f"{key}={value.decode()}" for key, value in parts.items())
-    client = KazooClient(connect)
-    client.start(timeout=scaled(10))
     node = json.dumps({"version": 1, "config": config}).encode()
-    client.create(f"/config/users/{user}", node, makepath=True)
-    client.stop()
-    client.close()
+    with client_of(connect) as admin:
+        admin.create(f"/config/users/{user}", node, makepath=True)
+
+
+def secured_topic(broker: EmbeddedKafka) -> str:
+    """Make a topic of two partitions with the messages 0 to 19."""
+    name = unique("secured")
+    with Admin(broker.zookeeper_connect) as administrator:
+        administrator.create_topic(name, 2)
+    produce_to(broker.address, name, [b"%d" % n for n in range(20)], partitions=2)
+    return name
+
+
+def sasl_ssl(certificates: Certificates, mechanism: str = "SCRAM-SHA-512", password: str = PASSWORD) -> dict[str, str]:
+    """Return the properties of a member that logs in to the broker."""
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.username": USER,
+        "sasl.password": password,
+        "ssl.ca.location": certificates.ca,
+    }
+
+
+def presenting(certificates: Certificates, **own: str) -> dict[str, str]:
+    """Return the properties of a member that trusts the broker, and presents this certificate of its own, if any."""
+    return {"security.protocol": "SSL", "ssl.truststore.location": certificates.ca, **own}

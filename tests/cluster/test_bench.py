@@ -74,15 +74,6 @@ def test_many_partitions_and_large_messages_are_measured(tmp_path: Path) -> None
     assert memory["loads"]
 
 
-def test_the_list_names_every_scenario() -> None:
-    listed = {line.split()[0] for line in bench("--list").splitlines()}
-
-    assert listed == {
-        "profile", "iterate", "columns", "streams", "latency", "many-partitions", "memory", "rebalance", "snapshot",
-        "spark", "balance", "asyncio",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_neighbour_works_during_the_measurement_and_no_longer(kind: str) -> None:
     with neighbour(kind) as process:

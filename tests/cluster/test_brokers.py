@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
-from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, produce_to, unique
+from tests.cluster.in_process import client_of
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
@@ -22,15 +22,13 @@ from zkconsumer.zookeeper.node_codecs import decode_broker
 
 
 class BrokerFeatures(NamedTuple):
-    """A broker, its expected request versions, and the features of its messages."""
+    """A broker, and its expected request versions."""
 
     kafka: str
     node: int  # the version of its node in ZooKeeper
     fetch: int
     offsets: int
     metadata: int
-    codecs: tuple[str, ...] = ("none", "gzip", "snappy", "lz4")
-    timestamps: bool = True
     producer: Mapping[str, Any] = {}
 
 
@@ -39,12 +37,12 @@ def _old(release: str) -> dict[str, Any]:
 
 
 GENERATIONS = [
-    BrokerFeatures("0.8.2.2", 1, 0, 0, 0, timestamps=False, producer=_old("0.8.2.2")),
-    BrokerFeatures("0.9.0.1", 2, 1, 0, 0, timestamps=False, producer=_old("0.9.0.1")),
+    BrokerFeatures("0.8.2.2", 1, 0, 0, 0, _old("0.8.2.2")),
+    BrokerFeatures("0.9.0.1", 2, 1, 0, 0, _old("0.9.0.1")),
     BrokerFeatures("0.10.2.2", 4, 3, 1, 2),
     BrokerFeatures("1.1.1", 4, 7, 2, 5),
-    BrokerFeatures("2.8.2", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
-    BrokerFeatures("3.9.1", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
+    BrokerFeatures("2.8.2", 5, 11, 3, 5),
+    BrokerFeatures("3.9.1", 5, 11, 3, 5),
 ]
 
 
@@ -54,14 +52,9 @@ def soon() -> Deadline:
 
 def registered(cluster: DevCluster) -> Endpoint:
     """The broker's endpoint in ZooKeeper."""
-    client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
-    client.start(timeout=scaled(10.0))
-    try:
-        path = paths.broker(0)
+    path = paths.broker(0)
+    with client_of(cluster.zookeeper_connect) as client:
         return decode_broker(client.get(path)[0], path).endpoints[0]
-    finally:
-        client.stop()
-        client.close()
 
 
 @contextmanager
@@ -74,28 +67,21 @@ def connected(endpoint: Endpoint, timeout: float = 20) -> Iterator[BrokerChannel
         channel.close()
 
 
-def fetch(channel: BrokerChannel, topic: str, offset: int, max_bytes: int = 1 << 20, **more: Any) -> PartitionResponse:
-    request = FetchRequest([FetchPosition(topic, 0, offset, max_bytes)], 0.1, 1, 1 << 25, **more)
+def fetch(channel: BrokerChannel, topic: str, offset: int) -> PartitionResponse:
+    request = FetchRequest([FetchPosition(topic, 0, offset, 1 << 20)], 0.1, 1, 1 << 25)
     (partition,) = channel.receive_fetch(channel.send_fetch(request, soon()), soon()).partitions
     return partition
 
 
-def read(channel: BrokerChannel, topic: str, end: int, start: int = 0, isolation_level: int = 0) -> list[Any]:
-    """Return all records of partition 0 from ``start`` to ``end``."""
-    where, offset, records = TopicPartition(topic, 0), start, list[Any]()
+def read(channel: BrokerChannel, topic: str, end: int) -> list[Any]:
+    """Return all records of partition 0 before ``end``."""
+    where, offset, records = TopicPartition(topic, 0), 0, list[Any]()
     deadline = soon()
     while offset < end and not deadline.expired:
-        answer = fetch(channel, topic, offset, isolation_level=isolation_level)
+        answer = fetch(channel, topic, offset)
         assert answer.error == error_codes.NONE
         reach = extent(answer.records, where, offset)
-        for batch in batches(
-            answer.records,
-            check_crc=True,
-            where=where,
-            fetch_offset=offset,
-            aborted=answer.aborted,
-            read_committed=isolation_level == 1,
-        ):
+        for batch in batches(answer.records, check_crc=True, where=where, fetch_offset=offset):
             records += batch
             offset = batch.next_offset
         assert offset == (reach.next_offset or offset)
@@ -130,29 +116,6 @@ class TestEveryGeneration:
             }
             assert {name: version for name, version in channel.versions.items() if name in asked} == asked
 
-    def test_what_was_produced_is_read(self, old_or_new: DevCluster, generation: BrokerFeatures) -> None:
-        for codec in generation.codecs:
-            topic = unique(f"read-{codec}")
-            old_or_new.create_topic(topic, 1)
-            values = [None if n == 3 else b"v" * n for n in range(60)]
-            with connected(registered(old_or_new)) as channel:
-                eventually(lambda topic=topic: led(channel, topic), 20, "a leader")  # type: ignore[misc]
-                produce_to(
-                    old_or_new.bootstrap_servers,
-                    topic,
-                    values,
-                    key=lambda n: b"%d" % n,
-                    compression_codec=codec,
-                    **generation.producer,
-                )
-                records = read(channel, topic, 60)
-                assert [(r.offset, r.key, r.value) for r in records] == [
-                    (n, b"%d" % n, value) for n, value in enumerate(values)
-                ]
-                assert {r.timestamp_type for r in records} == {0 if generation.timestamps else -1}
-                assert all((r.timestamp > 1.5e12) == generation.timestamps for r in records)
-                assert [r.offset for r in read(channel, topic, 60, start=17)] == list(range(17, 60))
-
     def test_offsets_and_errors(self, old_or_new: DevCluster, generation: BrokerFeatures) -> None:
         topic = unique("offsets")
         where, elsewhere = TopicPartition(topic, 0), TopicPartition("no.such.topic", 0)
@@ -163,6 +126,7 @@ class TestEveryGeneration:
             listed = {time: channel.list_offsets({where: time, elsewhere: time}, soon()) for time in (-1, -2)}
             assert [listed[time][where][::2] for time in (-1, -2)] == [(5, 0), (0, 0)]
             assert listed[-1][elsewhere].error == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            assert [record.value for record in read(channel, topic, 5)] == [b"x"] * 5
             assert fetch(channel, topic, 99).error == error_codes.OFFSET_OUT_OF_RANGE
             assert fetch(channel, topic, 5)[2:7] == (0, 5, 0 if generation.fetch >= 5 else -1, (), b"")
             # a segment ended after it everywhere, so that the oldest brokers tell nothing by themselves
@@ -190,42 +154,6 @@ class TestEveryGeneration:
             assert (told[1][where].error, told[1][where].end.offset) == (0, -1), "no such epoch yet"
             assert epochs_in(fetch(channel, topic, 0).records, 0, 0) == ((0, 0),)
 
-    def test_a_message_larger_than_the_fetch(self, old_or_new: DevCluster, generation: BrokerFeatures) -> None:
-        """Brokers before 0.10.1 send only the beginning of the batch, newer ones all of it."""
-        topic = unique("large")
-        where = TopicPartition(topic, 0)
-        old_or_new.create_topic(topic, 1)
-        with connected(registered(old_or_new)) as channel:
-            eventually(lambda: led(channel, topic), 20, "a leader")
-            produce_to(old_or_new.bootstrap_servers, topic, [b"x" * 5000], **generation.producer)
-            part = fetch(channel, topic, 0, max_bytes=100)
-            (batch,) = batches(part.records, check_crc=True, where=where, fetch_offset=0)
-            if generation.fetch >= 3:
-                assert [len(r.value or b"") for r in batch] == [5000]
-                return
-            assert batch.wanted > 5000
-            again = fetch(channel, topic, 0, max_bytes=batch.wanted)
-            (batch,) = batches(again.records, check_crc=True, where=where, fetch_offset=0)
-            assert [len(r.value or b"") for r in batch] == [5000]
-
-
-def test_an_open_transaction_is_not_read_by_read_committed(cluster: DevCluster, new_topic: NewTopic) -> None:
-    from confluent_kafka import Producer
-
-    topic = new_topic()
-    where = TopicPartition(topic, 0)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(scaled(30))
-    producer.begin_transaction()
-    producer.produce(topic, b"x", partition=0)
-    assert producer.flush(scaled(20)) == 0
-    with connected(registered(cluster)) as channel:
-        assert fetch(channel, topic, 0, isolation_level=1).records == b""
-        ends = [channel.list_offsets({where: -1}, soon(), isolation_level=level)[where].offset for level in (0, 1)]
-        assert ends == [1, 0]
-        assert [r.value for r in read(channel, topic, 1)] == [b"x"]
-    producer.abort_transaction(scaled(20))
-
 
 def test_offsets_by_time(cluster: DevCluster, new_topic: NewTopic) -> None:
     from confluent_kafka import Producer
@@ -240,20 +168,6 @@ def test_offsets_by_time(cluster: DevCluster, new_topic: NewTopic) -> None:
         listed = channel.list_offsets({where: 1_700_000_004_500}, soon())[where]
         assert listed == (5, 1_700_000_005_000, 0)
         assert channel.list_offsets({where: 1_800_000_000_000}, soon())[where] == (-1, -1, 0)
-
-
-def test_a_fetch_session_names_only_what_is_new(cluster: DevCluster, new_topic: NewTopic) -> None:
-    one, two = new_topic(), new_topic()
-    request = FetchRequest([FetchPosition(t, 0, 0, 1 << 20) for t in (one, two)], 0.05, 1, 1 << 20, 0, 0, 0)
-    with connected(registered(cluster)) as channel:
-        eventually(lambda: led(channel, one) and led(channel, two), 20, "leaders")
-        first = channel.receive_fetch(channel.send_fetch(request, soon()), soon())
-        assert first.session_id > 0
-        assert [p.topic for p in first.partitions] == [one, two]
-        produce_to(cluster.bootstrap_servers, two, [b"new"])
-        more = request._replace(positions=[], session_id=first.session_id, session_epoch=1)
-        second = channel.receive_fetch(channel.send_fetch(more, soon()), soon())
-        assert [p.topic for p in second.partitions] == [two]
 
 
 def test_a_question_for_a_topic_does_not_create_it() -> None:

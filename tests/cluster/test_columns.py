@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import NewTopic, produce_to
-from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 
 
@@ -55,30 +55,3 @@ def test_columns_of_all_codecs_say_what_messages_say(
         for row in rows
     }
     assert {row["timestampType"] for row in rows} == {1 if codec == "lz4" else 0}
-
-
-def test_a_table_is_committed_by_who_asked_for_it(
-    cluster: DevCluster,
-    connector: Callable[..., ZookeeperConsumerConnector],
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-) -> None:
-    topic, group = new_topic(2), new_group()
-    produce_to(cluster.bootstrap_servers, topic, [b"%d" % n for n in range(100)], partitions=2)
-    first = connector(group)
-    (stream,) = first.create_message_streams({topic: 1})[topic]
-    table = stream.to_arrow(max_messages=60, timeout=30)
-    assert table.num_rows == 60
-    first.commit_offsets()
-    rest = stream.to_arrow(max_messages=40, timeout=30)
-    assert rest.num_rows == 40
-    try:
-        with first:
-            raise LookupError  # the batch in hand is consumed again
-    except LookupError:
-        pass
-    (stream,) = connector(group).create_message_streams({topic: 1})[topic]
-    again = stream.to_arrow(max_messages=40, timeout=30)
-    assert sorted(again.column("value").to_pylist()) == sorted(rest.column("value").to_pylist())
-    with pytest.raises(ConsumerTimeoutException):
-        next(stream.batches(timeout=1))

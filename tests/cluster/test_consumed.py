@@ -5,10 +5,8 @@ A message is finished when the reader asks its stream for the next one. So a cra
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from time import monotonic
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -60,13 +58,6 @@ def place(
     return made
 
 
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    begin = monotonic()
-    yield
-    assert monotonic() - begin < scaled(seconds)
-
-
 # ---- what counts ----
 
 
@@ -86,20 +77,6 @@ def test_with_consumed_on_return_a_hand_out_counts(connector: NewConnector, plac
     assert place.committed == 10
 
 
-def test_a_commit_by_another_thread_covers_only_what_is_finished(connector: NewConnector, place: Place) -> None:
-    member = connector(place.group, auto_commit_enable="false")
-    reader = Reader(only_stream(member, place.topic), hold_at=3)
-    reader.wait_for(4)
-    member.commit_offsets()
-    assert place.committed == 3
-    reader.run(member.commit_offsets)
-    assert place.committed == 4
-    member.commit_offsets()
-    assert place.committed == 4, "not taken back either"
-    reader.go_on()
-    reader.wait_for(10)
-
-
 # ---- the end ----
 
 
@@ -114,30 +91,6 @@ def test_leaving_with_counts_the_message_in_hand(connector: NewConnector, place:
                 break
     assert place.committed == (4 if fails else 5)
     assert owners_of(place.zookeeper, place.group, place.topic) == {}
-    assert place.zookeeper.get_children(f"/consumers/{place.group}/ids") == []
-
-
-def test_a_signal_handler_in_the_queue_returns_at_once(connector: NewConnector, place: Place) -> None:
-    """The handler waited for threads, which waited for the interrupted code's lock until all deadlines had passed."""
-    member = connector(place.group)
-    stream = only_stream(member, place.topic)
-    assert [stream.get(SECONDS).offset for _ in range(10)] == list(range(10))
-    queue, take, took = stream.queue, stream.queue.take, []
-
-    def interrupted(deadline: Any) -> Any:
-        with queue._lock:
-            begin = monotonic()
-            member.shutdown()
-            member.shutdown()
-            took.append(monotonic() - begin)
-            threading.Event().wait(0.3)
-        return take(deadline)
-
-    queue.take = interrupted  # type: ignore[method-assign]
-    with within(2):
-        assert list(stream) == []
-    assert took[0] < scaled(0.2)
-    assert place.committed == 10
     assert place.zookeeper.get_children(f"/consumers/{place.group}/ids") == []
 
 

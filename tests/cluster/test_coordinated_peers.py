@@ -6,14 +6,13 @@ first member was killed before its commit. The group rebalances once for each ch
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.conftest import produce_to, unique
+from tests.cluster.conftest import unique
+from tests.cluster.even_load import EvenLoad
 from tests.cluster.member_process import MemberProcess
 from tests.cluster.our_member import OurMember
 from tests.cluster.peer_members import JavaMember, LibrdkafkaMember
@@ -39,7 +38,7 @@ ROUNDS = {"range": 1, "cooperative-sticky": 2}
 
 
 class PeerGroup:
-    """A group of at most one member of each kind, a producer that never stops, and the coordinator's own view."""
+    """A group of at most one member of each kind, and the coordinator's own view."""
 
     def __init__(self, cluster: DevCluster, strategy: str) -> None:
         self.name, self.topic = unique("group"), unique("topic")
@@ -59,7 +58,7 @@ class PeerGroup:
         self.running: dict[str, MemberProcess] = {}
         self.all: list[tuple[str, MemberProcess]] = []
         self.killed: list[MemberProcess] = []
-        self.produced = 0
+        self.produced = 0  # in each partition
         host, port = self.servers.split(":")
         self.channel = GroupChannel(
             BrokerChannel(Endpoint(0, host, int(port)), client_id="looking on", socket_timeout=scaled(10))
@@ -105,22 +104,6 @@ class PeerGroup:
         owned = [decode_assignment(one.assignment, one.member_id).partitions for one in seen.members]
         return sorted(map(len, owned))
 
-    def produce_until(self, stop: threading.Event) -> None:
-        while not stop.wait(0.02):
-            self.produced += produce_to(self.servers, self.topic, [b"x"] * PARTITIONS, partitions=PARTITIONS)
-
-    @contextmanager
-    def under_load(self) -> Iterator[None]:
-        stop = threading.Event()
-        producer = threading.Thread(target=self.produce_until, args=(stop,), name=f"producer-{self.topic}")
-        producer.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            producer.join(scaled(60))
-        assert not producer.is_alive()
-
     def close(self) -> None:
         self.channel.close()
         for _, member in self.all:
@@ -129,9 +112,8 @@ class PeerGroup:
     # -- conditions
 
     def consumed_all(self) -> bool:
-        ends = self.produced // PARTITIONS
         seen = {(m.partition, m.offset) for _, member in self.all for m in member.messages}
-        missing = {(p, o) for p in range(PARTITIONS) for o in range(ends)} - seen
+        missing = {(p, o) for p in range(PARTITIONS) for o in range(self.produced)} - seen
         assert not missing, f"{len(missing)} missing, among them {sorted(missing)[:5]}"
         return True
 
@@ -161,7 +143,7 @@ def group(request: pytest.FixtureRequest, cluster: DevCluster) -> Iterator[PeerG
 def test_members_of_three_kinds_share_a_group(group: PeerGroup, leader: str) -> None:
     others = [kind for kind in ("java", "ours", "librdkafka") if kind != leader]
     changes = 0
-    with group.under_load():
+    with EvenLoad(group.servers, group.topic, PARTITIONS, each=1, pause_s=0.02) as load:
         for kind in (leader, *others):
             group.join(kind)
             changes += 1
@@ -181,9 +163,10 @@ def test_members_of_three_kinds_share_a_group(group: PeerGroup, leader: str) -> 
         java = group.running["java"]
         assert isinstance(java, JavaMember)
         generations = java.generations
+    group.produced = load.sent[0]
     eventually(group.consumed_all, 60, "all messages")
     repeated = group.duplicates()
-    print(f"{group.produced} messages, {len(repeated)} of them consumed twice, generations {generations}")
+    print(f"{sum(load.sent)} messages, {len(repeated)} of them consumed twice, generations {generations}")
     for (partition, offset), takers in repeated.items():
         # only uncommitted messages of a killed member are repeated
         assert len(takers) == 2, (partition, offset, takers)
@@ -195,7 +178,7 @@ def test_members_of_three_kinds_share_a_group(group: PeerGroup, leader: str) -> 
         assert member.stop() is not None, member.log_text()
     stored = group.channel.offsets(group.name, None, Deadline(scaled(10)))
     assert {tp: one.offset for tp, one in stored.items()} == {
-        TopicPartition(group.topic, p): group.produced // PARTITIONS for p in range(PARTITIONS)
+        TopicPartition(group.topic, p): group.produced for p in range(PARTITIONS)
     }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import NewTopic, owners_of, produce_to
+from tests.cluster.conftest import NewTopic, owners_of, produce_in_transactions, produce_to
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.run_example import run_example
 from tests.databases import campaign
@@ -26,24 +26,15 @@ WAIT_S = 30.0
 without_server = pytest.mark.skipif(bool(why_none()), reason=why_none())
 
 
-def test_the_example_of_sqlite_is_killed(
-    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], tmp_path: Path
-) -> None:
-    topic, database = new_topic(campaign.PARTITIONS), campaign.sqlite(tmp_path)
-    code = campaign.program(database, cluster, topic, new_group())
-    made = campaign.campaign(cluster, topic, code, database, tmp_path, kills=KILLS, seed=1)
-    assert (made.missing, made.surplus) == ([], []), made
-
-
-@without_server
-def test_the_example_of_postgres_is_killed(
-    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], tmp_path: Path
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=without_server)])
+def test_no_message_is_missing_when_the_example_is_killed(
+    kind: str, cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], tmp_path: Path
 ) -> None:
     topic = new_topic(campaign.PARTITIONS)
-    with server() as running:
-        database = campaign.postgres(running.address)
-        code = campaign.program(database, cluster, topic, new_group(), slow=0.1)
-        made = campaign.campaign(cluster, topic, code, database, tmp_path, kills=KILLS, seed=2)
+    with server() if kind == "postgres" else nullcontext() as running:
+        database = campaign.sqlite(tmp_path) if running is None else campaign.postgres(running.address)
+        code = campaign.program(database, cluster, topic, new_group(), slow=0.1 if running else 0.0)
+        made = campaign.campaign(cluster, topic, code, database, tmp_path, kills=KILLS, seed=1)
     assert (made.missing, made.surplus) == ([], []), made
 
 
@@ -113,17 +104,9 @@ def test_markers_of_transactions_are_no_messages(
     cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], tmp_path: Path
 ) -> None:
     """They take offsets, and so do the messages of an aborted transaction."""
-    from confluent_kafka import Producer
-
     topic = new_topic(1)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(scaled(WAIT_S))
-    for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
-        producer.begin_transaction()
-        for _ in range(3):
-            producer.produce(topic, b"x", partition=0)
-        producer.flush(scaled(WAIT_S))  # else an abort sends nothing
-        end(scaled(WAIT_S))
+    ends = ("commit", "abort", "commit")
+    produce_in_transactions(cluster.bootstrap_servers, topic, *((end, [b"x"] * 3) for end in ends))
     ours = Application(cluster, new_group(), tmp_path)
     try:
         (stream,) = ours.connector.create_message_streams({topic: 1})[topic]

@@ -7,15 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
 import pytest
-from kazoo.client import KazooClient
 
-from tests.cluster.conftest import ZOOKEEPERS, produce_to, unique
-from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.conftest import produce_to
+from tests.cluster.in_process import client_of
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import (
@@ -24,7 +23,6 @@ from zkconsumer.devcluster import (
     EmbeddedZooKeeper,
     JarResolutionError,
     ServerStartError,
-    cache_directory,
     resolve,
 )
 from zkconsumer.devcluster.ports import is_free
@@ -103,27 +101,9 @@ def test_topics_can_be_made_enlarged_and_deleted_under_a_chroot(own: DevCluster)
     own.delete_topic("t.1")
 
 
-def test_a_killed_broker_keeps_its_port_and_messages(own: DevCluster) -> None:
-    """A killed broker starts again on its port with its messages."""
-    own.create_topic("kept", 1)
-    produce_to(own.bootstrap_servers, "kept", [b"a", b"b"])
-    before = own.bootstrap_servers
-    own.kafka.kill()
-    assert not own.kafka.running
-    own.kafka.start()  # waits until ZooKeeper has forgotten the broker that died
-    assert own.bootstrap_servers == before
-    produce_to(own.bootstrap_servers, "kept", [b"c"])
-    with LegacyMember("1.1.1", own.zookeeper_connect, unique("group"), {"kept": 1}) as member:
-        assert [m.value for m in member.wait_messages(3)] == [b"a", b"b", b"c"]
-        assert [m.offset for m in member.messages] == [0, 1, 2]
-
-
 def test_zookeeper_can_be_frozen_and_restarted(own: DevCluster) -> None:
-    client = KazooClient(own.zookeeper.connect, timeout=5.0)
-    client.start(timeout=scaled(10))
-    client.create("/mark", b"kept")
-    client.stop()
-    client.close()
+    with client_of(own.zookeeper.connect) as client:
+        client.create("/mark", b"kept")
     own.zookeeper.suspend()
     try:
         assert own.zookeeper.ask("srvr", 0.3) == ""
@@ -132,11 +112,8 @@ def test_zookeeper_can_be_frozen_and_restarted(own: DevCluster) -> None:
     eventually(lambda: "Mode: standalone" in own.zookeeper.ask("srvr"), 10, "an answer")
     own.zookeeper.kill()
     own.zookeeper.start()
-    client = KazooClient(own.zookeeper.connect, timeout=5.0)
-    client.start(timeout=scaled(10))
-    assert client.get("/mark")[0] == b"kept"
-    client.stop()
-    client.close()
+    with client_of(own.zookeeper.connect) as client:
+        assert client.get("/mark")[0] == b"kept"
     with Admin(own.zookeeper_connect) as admin:
         eventually(lambda: admin.registered_port(0) == own.kafka.port, 20, "the broker's return")
 
@@ -165,16 +142,6 @@ def test_a_zookeeper_that_cannot_start_says_why() -> None:
     with pytest.raises(ServerStartError, match='"soon"'):
         broken.start()
     broken.close()
-
-
-@pytest.mark.parametrize("version", ["0.8.2.2", "1.1.1"])
-def test_brokers_and_zookeepers_of_old_run_as_well(version: str, released: Callable[[str], DevCluster]) -> None:
-    cluster = released(version)
-    assert f"version: {ZOOKEEPERS[version]}" in cluster.zookeeper.ask("srvr")
-    topic = unique("topic")
-    cluster.create_topic(topic, 2)
-    cluster.add_partitions(topic, 3)
-    cluster.delete_topic(topic)
 
 
 def test_what_maven_does_not_have_is_an_error_and_leaves_nothing(
@@ -223,10 +190,3 @@ def test_a_forged_or_unpublished_jar_is_not_kept(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(JarResolutionError, match=reason):
             resolve(coordinate, progress=lambda text: None, deadline=scaled(60))
     assert [entry.name for entry in (tmp_path / "cache" / "jars").iterdir()] == [".lock"]
-
-
-def test_jars_that_are_there_are_found_at_once() -> None:
-    resolve("org.slf4j:slf4j-api:1.7.36")
-    begin = monotonic()
-    assert resolve("org.slf4j:slf4j-api:1.7.36")[0].is_relative_to(cache_directory())
-    assert monotonic() - begin < scaled(0.1)

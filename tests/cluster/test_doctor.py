@@ -1,4 +1,4 @@
-"""The doctor on a real ZooKeeper and broker: every illness is staged, and a healthy mixed group is healthy.
+"""The doctor on a real ZooKeeper and broker: illnesses that need real servers, and a healthy mixed group.
 
 Most illnesses are written by a plain ZooKeeper client. Those of Scala members are made by Scala members.
 """
@@ -6,12 +6,10 @@ Most illnesses are written by a plain ZooKeeper client. Those of Scala members a
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import repeat
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,13 @@ from kazoo.security import make_acl, make_digest_acl
 
 from tests.cluster.chroot import Chroot
 from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
+from tests.cluster.in_process import client_of, live_source
+from tests.cluster.kafka_tools import zookeeper_shell
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.assignors import java_hash
 from zkconsumer.cli import main
-from zkconsumer.devcluster import DevCluster, java
-from zkconsumer.devcluster.jars import jars_of_pyspark
-from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
+from zkconsumer.devcluster import DevCluster
 from zkconsumer.operations.doctor import CHECKS, Finding, Level, cluster_probes, examine
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
@@ -67,17 +63,12 @@ class Staged:
 class Doctor:
     """Examines groups of one ZooKeeper."""
 
-    def __init__(self, connect: str) -> None:
+    def __init__(self, connect: str, source: LiveSource) -> None:
         self.connect = connect
-        self.source = LiveSource(ClusterConnection(command_config(connect, None)[0], scaled(10.0)))
+        self.source = source
 
     def look(self, group: str) -> GroupSnapshot:
         return self.source.snapshot(group)
-
-    def all(
-        self, group: str, config: Mapping[str, str] | None = None, earlier: Sequence[GroupSnapshot] = ()
-    ) -> tuple[Finding, ...]:
-        return examine([*earlier, self.look(group)], config)
 
     def check(
         self,
@@ -88,7 +79,7 @@ class Doctor:
     ) -> list[Finding]:
         """Return what one check finds."""
         assert name in {check.name for check in CHECKS}
-        return [one for one in self.all(group, config, earlier) if one.check == name]
+        return [one for one in examine([*earlier, self.look(group)], config) if one.check == name]
 
     def until(
         self, name: str, group: str, expected: Sequence[str], config: Mapping[str, str] | None = None
@@ -99,22 +90,24 @@ class Doctor:
         """
 
         def look() -> list[Finding]:
-            fresh = Doctor(self.connect)
-            try:
+            with doctor_at(self.connect) as fresh:
                 found = fresh.check(name, group, config)
-            finally:
-                fresh.source.close()
             assert levels(found) == expected, found
             return found
 
         return eventually(look, 40, f"{name}: {expected}")
 
 
+@contextmanager
+def doctor_at(connect: str) -> Iterator[Doctor]:
+    with live_source(connect) as source:
+        yield Doctor(connect, source)
+
+
 @pytest.fixture
 def doctor(cluster: DevCluster) -> Iterator[Doctor]:
-    made = Doctor(cluster.zookeeper_connect)
-    yield made
-    made.source.close()
+    with doctor_at(cluster.zookeeper_connect) as made:
+        yield made
 
 
 @pytest.fixture
@@ -125,11 +118,8 @@ def staged(zookeeper: KazooClient, new_group: Callable[[], str]) -> Staged:
 @pytest.fixture
 def other_session(cluster: DevCluster) -> Iterator[KazooClient]:
     """A second plain client, with a session of its own."""
-    client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
-    client.start(timeout=scaled(10.0))
-    yield client
-    client.stop()
-    client.close()
+    with client_of(cluster.zookeeper_connect) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -149,16 +139,7 @@ def type_command(remedy: str) -> None:
     _, _, command = remedy.partition(": ")
     name, *words = shlex.split(command)
     assert name == "zookeeper-shell.sh"
-    jars = [*zookeeper_jars(None), *jars_of_pyspark("commons-cli-", "audience-")]
-    options = ["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars))]
-    server, *rest = words
-    done = subprocess.run(
-        [str(java()), *options, "org.apache.zookeeper.ZooKeeperMain", "-server", server, *rest],
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-    )
-    assert done.returncode == 0, done.stderr
+    zookeeper_shell(*words)
 
 
 # ---- one group with many illnesses
@@ -309,11 +290,8 @@ def test_healthy_mixed_group_then_one_that_lost_its_node(
 
     def not_live() -> list[Finding]:
         """What a look finds that asks the server again, as soon as the connection has ended."""
-        again = Doctor(cluster.zookeeper_connect)
-        try:
+        with doctor_at(cluster.zookeeper_connect) as again:
             return [one for one in again.check("orphan-owner", group) if one.level is not Level.ERROR]
-        finally:
-            again.source.close()
 
     orphans = eventually(not_live, 30, "the end of its connection")
     if orphans[0].level is Level.OK:
@@ -322,52 +300,6 @@ def test_healthy_mixed_group_then_one_that_lost_its_node(
 
 
 # ---- registrations and strategies
-
-
-def release_order(topic: str) -> tuple[list[int], list[int]]:
-    """Return the first of 12 partitions in the orders of releases 1.x and 0.x; Java's hash of the name decides."""
-    new = sorted(range(12), key=lambda number: java_hash(f"{topic}-{number}"))
-    old = sorted(range(12), key=lambda number: java_hash(f"[{topic},{number}]"))
-    return new[:3], old[:3]
-
-
-def test_roundrobin_of_two_scala_releases(
-    doctor: Doctor,
-    staged: Staged,
-    cluster: DevCluster,
-    legacy_member: Callable[..., LegacyMember],
-    zookeeper: KazooClient,
-) -> None:
-    """Of 12 partitions 1.1.1 gives 1, 4, 7, 10 to the second of three members; 0.8.2 gives 0, 3, 6, 9 to the third."""
-    topic = next(name for name in map(unique, repeat("releases")) if release_order(name) == ([0, 1, 2], [10, 11, 0]))
-    cluster.create_topic(topic, 12)
-    staged.member("a", {topic: 1})
-    members = []
-    for name, version in (("b", "1.1.1"), ("c", "0.8.2.2")):
-        properties = {"consumer.id": name, "partition.assignment.strategy": "roundrobin"}
-        members.append(legacy_member(version, staged.group, {topic: 1}, properties=properties))
-    expected = dict.fromkeys((1, 4, 7, 10), f"{staged.group}_b-0") | dict.fromkeys((0, 3, 6, 9), f"{staged.group}_c-0")
-    eventually(
-        lambda: owners_of(zookeeper, staged.group, topic) == expected,
-        40,
-        lambda: f"what each release gives: {owners_of(zookeeper, staged.group, topic)}",
-    )
-    (found,) = doctor.until("roundrobin-releases", staged.group, ["error"])
-    assert "scala.compat.version" in found.remedy
-    doctor.until("mixed-strategies", staged.group, ["ok"])
-    for member in members:
-        member.kill()  # one that is told to leave first tries all its attempts
-
-
-def test_flapping(doctor: Doctor, staged: Staged, topic: str) -> None:
-    staged.member("a", {topic: 1})
-    first = doctor.look(staged.group)
-    for _ in range(3):
-        staged.client.delete(f"{staged.base}/ids/{staged.member('b', {topic: 1})}")
-    (found,) = doctor.check("flapping", staged.group, earlier=[first])
-    assert levels([found]) == ["warn"]
-    assert "came or went 6 times" in found.text
-    assert levels(doctor.check("flapping", staged.group)) == ["unknown"]
 
 
 # ---- times
@@ -403,29 +335,6 @@ def test_our_clock(
 # ---- offsets
 
 
-def test_offset_of_a_topic_that_was_made_anew(doctor: Doctor, staged: Staged, cluster: DevCluster) -> None:
-    topic = f"{staged.group}-anew"
-    staged.offset(topic, 0, 0)
-    cluster.create_topic(topic, 1)
-    (found,) = doctor.check("offset-outside-log", staged.group)
-    assert levels([found]) == ["warn"]
-    assert "created anew" in found.text
-
-
-def test_stores_disagree(doctor: Doctor, staged: Staged, cluster: DevCluster, new_topic: NewTopic) -> None:
-    from confluent_kafka import Consumer, TopicPartition
-
-    topic = new_topic(1)
-    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 10)
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": staged.group, "log_level": 0})
-    consumer.commit(offsets=[TopicPartition(topic, 0, 7)], asynchronous=False)
-    consumer.close()
-    staged.offset(topic, 0, 4)
-    (found,) = doctor.check("stores-disagree", staged.group)
-    assert levels([found]) in (["note"], ["warn"])
-    assert found.evidence == f"{topic}-0 ZooKeeper 4, Kafka 7 (-3)"
-
-
 # ---- rights, chroots, brokers
 
 
@@ -448,52 +357,17 @@ def test_mixed_rights(
     assert "secret" not in printed
 
 
-@pytest.fixture
-def chroot(zookeeper: KazooClient, cluster: DevCluster) -> Chroot:
-    return Chroot(zookeeper, cluster.zookeeper_connect)
-
-
-@pytest.fixture
-def chroot_doctor(chroot: Chroot) -> Iterator[Doctor]:
-    made = Doctor(chroot.connect)
-    yield made
-    made.source.close()
-
-
-def test_chroot_mistakes(chroot: Chroot, chroot_doctor: Doctor, new_group: Callable[[], str]) -> None:
+def test_chroot_mistakes(zookeeper: KazooClient, cluster: DevCluster, new_group: Callable[[], str]) -> None:
     """The same group stands in a chroot with brokers and in the doubled one; members were told the wrong one."""
-    group = new_group()
+    group, chroot = new_group(), Chroot(zookeeper, cluster.zookeeper_connect)
     _, _, path = chroot.connect.partition("/")
     chroot.put(f"/consumers/{group}/ids", b"")
     chroot.put(f"/{path}/consumers/{group}/ids", b"")
-    beside = cluster_probes.chroots_beside(chroot_doctor.source.connection, [group])
-    assert beside is not None
-    found = examine([chroot_doctor.look(group)], chroots=beside[group])
+    with live_source(chroot.connect) as source:
+        beside = cluster_probes.chroots_beside(source.connection, [group])
+        assert beside is not None
+        found = examine([source.snapshot(group)], chroots=beside[group])
     (one,) = [one for one in found if one.check == "chroot"]
     assert levels([one]) == ["warn"]
     assert "(the chroot is doubled)" in one.text
     assert one.remedy.endswith(f"should be {chroot.connect}")
-
-
-def test_a_chroot_without_brokers(
-    chroot: Chroot, chroot_doctor: Doctor, new_group: Callable[[], str], cluster: DevCluster
-) -> None:
-    group = new_group()
-    chroot.put(f"/consumers/{group}/ids", b"")
-    chroot.delete("/brokers/ids/0")
-    found = chroot_doctor.all(group)
-    assert [one.check for one in found if one.level is Level.ERROR] == ["chroot", "brokers"]
-    beside = cluster_probes.chroots_beside(chroot_doctor.source.connection, [group])
-    assert beside is not None
-    (one, *_) = [one for one in examine([chroot_doctor.look(group)], chroots=beside[group]) if one.check == "chroot"]
-    assert f"--zookeeper {cluster.zookeeper_connect}" in one.remedy
-
-
-def test_missing_replicas(doctor: Doctor, staged: Staged, zookeeper: KazooClient) -> None:
-    """Broker 7 does not exist, and should follow."""
-    topic = f"{staged.group}-thin"
-    zookeeper.create(f"/brokers/topics/{topic}", b'{"version":1,"partitions":{"0":[0,7]}}')
-    staged.member("a", {topic: 1})
-    eventually(lambda: levels(doctor.check("brokers", staged.group)) == ["warn"], 40, "the metadata")
-    (found,) = doctor.check("brokers", staged.group)
-    assert f"{topic}:0; not in sync: brokers 7" in found.evidence

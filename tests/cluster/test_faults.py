@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -14,13 +13,13 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
-from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.conftest import NewTopic, produce_to, unique
+from tests.cluster.in_process import Reader, client_of, offsets_of
 from tests.cluster.member_process import QUICK
 from tests.internals import kazoo_client_of, session_of
 from tests.sessions import end_session
 from tests.timing import eventually, scaled
-from zkconsumer import ConsumerTimeoutException, OffsetCommitError, ZookeeperConsumerConnector
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 
 
@@ -36,14 +35,6 @@ def joined(cluster: DevCluster, group: str, topic: str, **more: Any) -> Iterator
     settings = {**QUICK, "zookeeper.connect": cluster.zookeeper_connect, "group.id": group, **more}
     with ZookeeperConsumerConnector(settings) as member:
         yield member, Reader(member.create_message_streams({topic: 1})[topic][0])
-
-
-@contextmanager
-def at_the_end(action: Callable[[], object]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        action()
 
 
 def values(count: int) -> list[bytes]:
@@ -93,62 +84,15 @@ def test_a_silent_broker_does_not_hold_up_shutdown(own: DevCluster) -> None:
     with joined(own, group, topic) as (member, reader):
         reader.wait_for(10)
         own.kafka.suspend()
-        with at_the_end(own.kafka.resume):
+        try:
             begin = monotonic()
             member.shutdown()
             assert monotonic() - begin < scaled(3)
             reader.join(2)
-        client = KazooClient(own.zookeeper_connect)
-        client.start(timeout=scaled(10))
-        with at_the_end(client.close), at_the_end(client.stop):
+        finally:
+            own.kafka.resume()
+        with client_of(own.zookeeper_connect) as client:
             assert offsets_of(client, group, topic) == {0: 10}
 
 
 # ---- ZooKeeper ----
-
-
-def test_a_silent_zookeeper_stops_hand_out_and_bounds_shutdown(own: DevCluster) -> None:
-    """While ZooKeeper is silent no message is handed out, and the shutdown is bounded."""
-    topic, group = unique("silence"), unique("group")
-    own.create_topic(topic, 1)
-    produce_to(own.bootstrap_servers, topic, values(100), partitions=1)
-    settings = {**QUICK, "zookeeper.connect": own.zookeeper_connect, "group.id": group}
-    settings |= {"zookeeper.session.timeout.ms": "2000", "auto.commit.interval.ms": "50"}
-    member = ZookeeperConsumerConnector(settings)
-    with member:
-        stream = member.create_message_streams({topic: 1})[topic][0]
-        assert [stream.get(10).offset for _ in range(3)] == [0, 1, 2]
-        own.zookeeper.suspend()
-        with at_the_end(own.zookeeper.resume):
-            handed_out: list[int] = []
-
-            def silent() -> bool:
-                try:
-                    handed_out.append(stream.get(0.5).offset)
-                except ConsumerTimeoutException:
-                    return True
-                threading.Event().wait(0.1)
-                return False
-
-            reading = threading.Thread(target=lambda: eventually(silent, 15, "the end of the lease"))
-            reading.start()
-            reading.join(scaled(2.0) + 3)
-            assert handed_out, "before the lease ends, reading goes on"
-            assert handed_out == list(range(3, 3 + len(handed_out)))
-            assert len(handed_out) < 60
-            seen = len(handed_out)
-            begin = monotonic()
-            with pytest.raises(OffsetCommitError, match=f"not committed: {topic}-0 at"):
-                member.shutdown()
-            assert monotonic() - begin < scaled(6.5)
-            reading.join(scaled(5))
-            assert not reading.is_alive()
-            assert len(handed_out) <= seen + 1
-    client = KazooClient(own.zookeeper_connect)
-    client.start(timeout=scaled(10))
-    with at_the_end(client.close), at_the_end(client.stop):
-        eventually(lambda: owners_of(client, group, topic) == {}, 10, "the end of the old session")
-        committed = offsets_of(client, group, topic)[0]
-        assert committed <= 3 + seen
-    with joined(own, group, topic) as (_, reader):
-        eventually(lambda: {o for _, o in reader.places} == set(range(committed, 100)), 15, "the rest")

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import owners_of, produce_to, unique
-from tests.cluster.in_process import Reader, connectors, offsets_of
+from tests.cluster.conftest import owners_of, produce_in_transactions, produce_to, unique
+from tests.cluster.in_process import Reader, client_of, connectors, offsets_of
 from tests.internals import member_of, only_fetcher_of
 from tests.timing import eventually, scaled
 from zkconsumer import KafkaStream, MessageAndMetadata, Whitelist, ZookeeperConsumerConnector
@@ -63,19 +62,8 @@ def servers(released: Callable[[str], DevCluster], generation: Release) -> DevCl
 
 @pytest.fixture
 def nodes(servers: DevCluster) -> Iterator[KazooClient]:
-    with zookeeper_client(servers) as client:
+    with client_of(servers.zookeeper_connect) as client:
         yield client
-
-
-@contextmanager
-def zookeeper_client(servers: DevCluster) -> Iterator[KazooClient]:
-    client = KazooClient(servers.zookeeper_connect, timeout=10.0)
-    client.start(timeout=scaled(10.0))
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 @pytest.fixture
@@ -182,11 +170,10 @@ def test_headers_times_and_transactions_by_generation(
     topic, other = unique("stamped"), unique("transactional")
     servers.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
     servers.create_topic(other, 1)
-    settings = {"bootstrap.servers": servers.bootstrap_servers, "log_level": 0}
     headers: list[tuple[str, str | bytes | None]] = (
         [("a", b"1"), ("a", None), ("\u00fc", b"")] if generation.transactions else []
     )
-    producer = Producer(settings)
+    producer = Producer({"bootstrap.servers": servers.bootstrap_servers, "log_level": 0})
     producer.produce(topic, b"v", timestamp=1_500_000_000_000, headers=headers)
     assert producer.flush(scaled(20)) == 0
     with join(unique("group")) as connector:
@@ -195,15 +182,9 @@ def test_headers_times_and_transactions_by_generation(
         assert message.timestamp > 1_600_000_000_000
     if not generation.transactions:
         return
-    producer = Producer({**settings, "transactional.id": other})
-    producer.init_transactions(scaled(30))
-    for ending in ("commit", "abort", "commit"):
-        producer.begin_transaction()
-        for n in range(3):
-            producer.produce(other, f"{ending} {n}")
-        producer.flush(scaled(20))
-        getattr(producer, f"{ending}_transaction")(scaled(20))
     committed, aborted = ([b"%s %d" % (ending, n) for n in range(3)] for ending in (b"commit", b"abort"))
+    written = (("commit", committed), ("abort", aborted), ("commit", committed))
+    produce_in_transactions(servers.bootstrap_servers, other, *written)
     for level, wanted in {
         "read_committed": committed * 2,
         "read_uncommitted": committed + aborted + committed,

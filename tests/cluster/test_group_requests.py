@@ -19,13 +19,9 @@ from zkconsumer.core.consumer_protocol import decode_assignment, decode_subscrip
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import (
-    BrokerUnavailableError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
-    FencedInstanceIdError,
     IllegalGenerationError,
-    InconsistentGroupProtocolError,
-    InvalidSessionTimeoutError,
     MemberIdRequiredError,
     NotCoordinatorError,
     RebalanceInProgressError,
@@ -129,23 +125,6 @@ def tps(*numbers: int) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition("t", n) for n in numbers)
 
 
-def stable_pair(
-    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
-) -> tuple[RequestedMember, RequestedMember]:
-    """Return a group of two, the leader first. Only its repeated join makes a stable group rebalance."""
-    group = unique("group")
-    first, second = member(group), member(group)
-    first.join()
-    first.sync()
-    joining = aside(second.join)
-    eventually(lambda: first.state() == "PreparingRebalance", 20, "the second member's join")
-    first.join(who=first.who)
-    joining.result(scaled(30))
-    syncing = aside(second.sync)
-    assert sorted(first.sync() + syncing.result(scaled(30))) == list(tps(0, 1, 2, 3))
-    return (first, second) if first.joined is not None and first.joined.is_leader else (second, first)
-
-
 def test_a_member_joins_works_and_leaves(member: Callable[..., RequestedMember]) -> None:
     one = member(unique("group"))
     assert one.state() in EMPTY
@@ -207,123 +186,3 @@ def test_a_second_member_makes_the_first_join_again(
         first.life.heartbeat(old, soon())
     with pytest.raises(IllegalGenerationError):
         first.other.commit(old, {TopicPartition("t", 0): 1}, soon())
-
-
-def test_a_leave_from_a_stable_group_starts_a_join_at_once(
-    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
-) -> None:
-    """A member that leaves a stable group makes the other join again at once."""
-    first, second = stable_pair(member, aside)
-    second.life.leave(second.who, soon())
-    with pytest.raises(RebalanceInProgressError):
-        first.life.heartbeat(first.who, soon())
-    first.join(who=first.who)
-    assert first.sync() == tps(0, 1, 2, 3)
-
-
-def test_a_leave_before_the_assignment_starts_a_join_at_once(
-    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
-) -> None:
-    """A member that leaves before the assignment makes the others join again at once."""
-    leader, follower = stable_pair(member, aside)
-    joining = aside(leader.join, who=leader.who)
-    eventually(lambda: leader.state() == "PreparingRebalance", 20, "the leader's join")
-    follower.join(who=follower.who)
-    assert joining.result(scaled(30)).is_leader
-    syncing = aside(follower.sync)  # and the leader never says a word
-    eventually(lambda: leader.state() in ("AwaitingSync", "CompletingRebalance"), 20, "a group that awaits its leader")
-    leader.other.leave(leader.who, soon())
-    with pytest.raises(RebalanceInProgressError):
-        syncing.result(scaled(30))
-    follower.join(who=follower.who)
-    assert follower.sync() == tps(0, 1, 2, 3)
-
-
-def test_who_leaves_while_the_group_joins_is_not_waited_for(
-    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
-) -> None:
-    leader, follower = stable_pair(member, aside)
-    joining = aside(leader.join, who=leader.who)
-    eventually(lambda: leader.state() == "PreparingRebalance", 20, "the join")
-    follower.other.leave(follower.who, soon())
-    assert [m.member_id for m in joining.result(scaled(30)).members] == [leader.who.member_id]
-    assert leader.sync() == tps(0, 1, 2, 3)
-
-
-def test_a_join_that_waits_ends_when_its_connection_is_closed(
-    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
-) -> None:
-    first, _ = stable_pair(member, aside)
-    late = member(first.who.group)
-    joining = aside(late.join)
-    eventually(lambda: first.state() == "PreparingRebalance", 20, "the join")
-    late.life.close()
-    with pytest.raises(BrokerUnavailableError, match="was closed"):
-        joining.result(scaled(10))
-
-
-def test_a_join_that_waits_ends_by_its_deadline(
-    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
-) -> None:
-    first, _ = stable_pair(member, aside)
-    late = member(first.who.group)
-    offered = protocol_offers([RangeGroupAssignor()], ["t"], owned=(), previous=(), generation=-1)
-    with pytest.raises((BrokerUnavailableError, MemberIdRequiredError)) as raised:
-        late.life.join(late.who, offered, session_timeout=SESSION, rebalance_timeout=scaled(30), deadline=Deadline(0.5))
-    if isinstance(raised.value, MemberIdRequiredError):
-        named = late.who._replace(member_id=raised.value.member_id)
-        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
-            late.life.join(
-                named, offered, session_timeout=SESSION, rebalance_timeout=scaled(30), deadline=Deadline(0.5)
-            )
-
-
-def test_refusals_have_classes_of_their_own(member: Callable[..., RequestedMember]) -> None:
-    group = unique("group")
-    one, other = member(group), member(group)
-    with pytest.raises(InvalidSessionTimeoutError):
-        other.join(session=0.001)
-    one.join()
-    one.sync()
-    with pytest.raises(InconsistentGroupProtocolError):
-        other.join(CooperativeStickyGroupAssignor())
-    with pytest.raises(UnknownMemberIdError):
-        other.life.heartbeat(one.who._replace(member_id="somebody"), soon())
-    with pytest.raises(UnknownMemberIdError):
-        other.other.commit(Membership(group), {TopicPartition("t", 0): 1}, soon())
-
-
-def test_a_static_member_comes_back_without_a_rebalance(member: Callable[..., RequestedMember]) -> None:
-    group = unique("group")
-    first = member(group, "i-1")
-    if first.life.versions["JoinGroup"] < 5:
-        pytest.skip("brokers before 2.3 know no static members")
-    first.join()
-    assert first.sync() == tps(0, 1, 2, 3)
-    second = member(group, "i-1")
-    joined = second.join()
-    assert joined.generation == first.who.generation
-    assert joined.skip_assignment == joined.is_leader
-    assert [m.instance_id for m in joined.members] == ["i-1"]
-    data = second.life.sync(second.who, protocol=joined.protocol, deadline=soon())
-    assert decode_assignment(data, "m").partitions == tps(0, 1, 2, 3)
-    with pytest.raises(FencedInstanceIdError):
-        first.life.heartbeat(first.who, soon())
-    with pytest.raises(FencedInstanceIdError):
-        first.other.commit(first.who, {TopicPartition("t", 0): 1}, soon())
-    assert second.other.describe([group], soon())[group].members[0].instance_id == "i-1"
-    second.life.leave(second.who, soon())
-    assert second.state() in EMPTY
-
-
-def test_offsets_and_groups_are_deleted_where_the_broker_can(member: Callable[..., RequestedMember]) -> None:
-    one = member(unique("group"))
-    group = one.who.group
-    assert set(one.other.commit(Membership(group), dict.fromkeys(tps(0, 1), 5), soon()).values()) == {0}
-    if "OffsetDelete" in one.other.versions:
-        assert one.other.delete_offsets(group, tps(1), soon()) == {TopicPartition("t", 1): 0}
-        assert set(one.other.offsets(group, None, soon())) == set(tps(0))
-    if "DeleteGroups" not in one.other.versions:
-        pytest.skip("brokers before 1.1 cannot delete groups")
-    one.other.delete_group(group, soon())
-    assert one.other.offsets(group, None, soon()) == {}

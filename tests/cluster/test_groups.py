@@ -7,19 +7,18 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from time import monotonic
 
 import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
-from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.in_process import Reader, client_of, offsets_of
 from tests.cluster.member_process import QUICK
 from tests.timing import eventually, scaled
 from zkconsumer import (
-    Blacklist,
     MessageStreamsExistException,
     Whitelist,
     ZookeeperConsumerConnector,
@@ -128,19 +127,6 @@ def test_a_longer_topic_made_anew_is_not_read_in_its_middle(
     assert reader.error is None
 
 
-def test_a_blacklist_takes_all_other_ordinary_topics(
-    connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str]
-) -> None:
-    """A blacklist takes all other topics except the internal ones."""
-    wanted, unwanted = new_topic(1), new_topic(1)
-    taking = connector(new_group(), auto_offset_reset="largest")
-    taking.create_message_streams_by_filter(Blacklist(re.escape(unwanted)))
-    eventually(lambda: wanted in {tp.topic for tp in taking.assignment()}, 10, "the wanted topic")
-    topics = {tp.topic for tp in taking.assignment()}
-    assert unwanted not in topics
-    assert not any(topic.startswith("__") for topic in topics)
-
-
 def test_streams_are_created_once(
     connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str], produce: Callable[..., int]
 ) -> None:
@@ -214,18 +200,6 @@ def test_an_unreachable_zookeeper_raises_within_its_timeout(server: str, new_gro
         lost.shutdown()
         assert monotonic() - begin < scaled(1.0)
         eventually(lambda: sorted(ours_left()) == sorted(before), 5, "the end of all threads")
-
-
-@contextmanager
-def client_of(connect: str) -> Iterator[KazooClient]:
-    """A plain client of a ZooKeeper for a ``with`` block."""
-    client = KazooClient(connect, timeout=10.0)
-    client.start(timeout=scaled(10.0))
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_a_cluster_without_brokers_is_waited_for_in_the_open(

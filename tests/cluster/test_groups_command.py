@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +16,8 @@ from kazoo.client import KazooClient
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.in_process import offsets_of
 from tests.cluster.kafka_tools import ConsumerGroupsTool, Printed, lines_of, table, tool
+from tests.cluster.operator_commands import run_command
 from tests.timing import eventually, scaled
-from zkconsumer.cli import main
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import BrokerError, MemberIdRequiredError
@@ -34,10 +33,7 @@ IN_TIME = ("--timeout", "60000")
 
 def run(where: Sequence[str], *arguments: str) -> Printed:
     """Run our command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main(["groups", *where, *arguments, *IN_TIME])
-    return Printed(code, out.getvalue(), err.getvalue())
+    return run_command("groups", *where, *arguments, *IN_TIME)
 
 
 # ---- groups that the brokers coordinate ----
@@ -258,16 +254,6 @@ def test_deleting_says_what_kafkas_tool_says(
     theirs, ours = both("--delete", groups.bare, groups.rebalancing)
     assert "successful" in theirs[0]
     assert "not empty" in ours[1]
-
-
-def test_nothing_is_deleted_without_execute(
-    cluster: DevCluster, groups: BrokersGroups, kafka: ConsumerGroupsTool
-) -> None:
-    where = ("--bootstrap-server", cluster.bootstrap_servers)
-    before = run(where, "--describe", "--group", groups.stable).out
-    told = run(where, "--delete", "--group", groups.stable)
-    assert (told.code, "dry run" in told.err) == (1, True)
-    assert run(where, "--describe", "--group", groups.stable).out == before
 
 
 # ---- groups in ZooKeeper ----

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from tests.cluster.conftest import NewTopic, owners_of
-from tests.cluster.in_process import Reader
+from tests.cluster.in_process import Reader, client_of
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
 from tests.internals import kazoo_client_of, session_of
@@ -81,31 +81,17 @@ def lonely(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
         yield server
 
 
-def looking_at(server: EmbeddedZooKeeper) -> KazooClient:
-    client = KazooClient(server.connect, timeout=scaled(10))
-    client.start(timeout=scaled(20))
-    return client
-
-
 def make_topic(server: EmbeddedZooKeeper, topic: str, **nodes: bytes) -> None:
-    client = looking_at(server)
-    try:
+    with client_of(server.connect) as client:
         client.create(f"/brokers/topics/{topic}", b'{"version":1,"partitions":{"0":[0],"1":[0]}}', makepath=True)
         client.ensure_path("/brokers/ids")
         for partition, offset in nodes.items():
             client.create(f"/consumers/g/offsets/{topic}/{partition.lstrip('p')}", offset, makepath=True)
-    finally:
-        client.stop()
-        client.close()
 
 
 def owned(server: EmbeddedZooKeeper, topic: str) -> dict[int, str]:
-    client = looking_at(server)
-    try:
+    with client_of(server.connect) as client:
         return owners_of(client, "g", topic)
-    finally:
-        client.stop()
-        client.close()
 
 
 SETTINGS = {

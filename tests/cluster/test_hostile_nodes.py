@@ -18,6 +18,7 @@ from tests.cluster.in_process import Reader, connectors
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
+from zkconsumer.member.zookeeper.registration import REPORTED_AT_ONCE
 
 PARTITIONS, EACH = 4, 5
 LARGE = b"[" * 900_000
@@ -76,46 +77,6 @@ def test_an_unreadable_offset_waits_until_it_is_repaired(chroot: Chroot, topic: 
     assert chroot.offsets(group, topic) == dict.fromkeys(range(PARTITIONS), EACH)
 
 
-@pytest.mark.parametrize("garbage", [b"", LARGE], ids=["empty", "large"])
-def test_an_offset_that_becomes_unreadable_while_owned(
-    garbage: bytes, chroot: Chroot, topic: str, produce: Callable[..., int], join: Join
-) -> None:
-    """No member can start from such a node, so its partition waits for a repair."""
-    group = unique("group")
-    path = f"/consumers/{group}/offsets/{topic}/1"
-    connector, reader = join(group, topic)
-    reader.wait_for(PARTITIONS * EACH)
-    connector.commit_offsets()
-    chroot.put(path, garbage)
-    produce(topic, [b"more"] * PARTITIONS, partitions=PARTITIONS)
-    reader.wait_for(PARTITIONS * (EACH + 1))
-    eventually(lambda: path in str(connector.state), 10, "the node named in the state")
-    assert chroot.get(path) == garbage
-    chroot.put(path, b"%d" % EACH)
-    reader.wait_for(PARTITIONS * (EACH + 1) + 1)
-    connector.shutdown()
-    reader.join()
-    assert sorted(reader.places) == sorted([*places(*range(PARTITIONS), end=EACH + 1), (1, EACH)])
-    assert chroot.offsets(group, topic) == dict.fromkeys(range(PARTITIONS), EACH + 1)
-
-
-def test_an_unreadable_owner_is_waited_for(chroot: Chroot, topic: str, join: Join) -> None:
-    """The owner of such a partition is unknown, but it has one. So no member claims it."""
-    group = unique("group")
-    base = f"/consumers/{group}/owners/{topic}"
-    written = {0: b"", 1: b"\xff\xfe", 2: LARGE}
-    for partition, data in written.items():
-        chroot.put(f"{base}/{partition}", data)
-    _, reader = join(group, topic)
-    reader.wait_for(EACH)
-    assert reader.places == places(3)
-    assert [chroot.get(f"{base}/{p}") for p in written] == list(written.values())
-    for partition in written:
-        chroot.delete(f"{base}/{partition}")
-    reader.wait_for(PARTITIONS * EACH)
-    assert sorted(reader.places) == sorted(places(*range(PARTITIONS)))
-
-
 def test_unreadable_brokers_are_left_out(chroot: Chroot, topic: str, produce: Callable[..., int], join: Join) -> None:
     """Other members' registrations are garbage. Then the only readable one becomes garbage for a while."""
     for number, data in enumerate(GARBAGE):
@@ -165,15 +126,17 @@ def test_an_unreadable_topic_is_waited_for(chroot: Chroot, topic: str, produce: 
 def test_unreadable_members_do_not_stop_the_others(
     chroot: Chroot, topic: str, join: Join, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each is named, and once."""
+    """Each is named, and once. They are no more than the log names at once."""
     group = unique("group")
     odd = b'{"version":1,"subscription":{"%s":%s},"pattern":"%s","timestamp":"1"}'
     counts = [odd % (topic.encode(), count, b"static") for count in (b"0", b'"1"')]
-    for number, data in enumerate([*GARBAGE, *counts, odd % (b"(", b"1", b"white_list")]):
+    unreadable = [*GARBAGE[3:], *counts, odd % (b"(", b"1", b"white_list")]
+    assert len(unreadable) == REPORTED_AT_ONCE
+    for number, data in enumerate(unreadable):
         chroot.put(f"/consumers/{group}/ids/{group}_bad-{number}", data)
     connector, reader = join(group, topic)
     reader.wait_for(PARTITIONS * EACH)
     assert sorted(reader.places) == sorted(places(*range(PARTITIONS)))
-    for number in range(len(GARBAGE) + 3):
+    for number in range(len(unreadable)):
         assert f"{group}_bad-{number}" in str(connector.state) + caplog.text, number
     assert len([record for record in caplog.records if f"{group}_bad-1 " in record.getMessage()]) <= 1, "said once"

@@ -5,10 +5,9 @@ Times that would take a quarter of an hour are made by data: a snapshot of the l
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,15 @@ from kazoo.client import KazooClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
-from tests.cluster.in_process import offsets_of
+from tests.cluster.in_process import client_of, live_source, offsets_of
+from tests.cluster.operator_commands import run_command
 from tests.timing import eventually, scaled
-from zkconsumer.cli import main
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
-from zkconsumer.operations.doctor import progress
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.serving.access import AccessRules, ListenAddress
 from zkconsumer.operations.serving.poller import Poller
 from zkconsumer.operations.serving.routes import Routes, request_of
 from zkconsumer.operations.snapshot_file import FileSource, write_snapshots
-from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.snapshot_source import SnapshotSource
 
 QUARTER_MS = 15 * 60_000
@@ -74,14 +70,6 @@ class Views:
         return next((p for p in self.explained["partitions"] if (p["topic"], p["partition"]) == (topic, number)), None)
 
 
-def command(*words: str) -> tuple[str, str]:
-    """Run a command. Return its standard output and standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        main(list(words))
-    return out.getvalue(), err.getvalue()
-
-
 @contextmanager
 def watching(source: Callable[[], SnapshotSource], *, as_taken: bool) -> Iterator[tuple[Poller, Routes]]:
     """A poller and the answers of ``zkconsumer serve``."""
@@ -116,13 +104,13 @@ def views(tmp_path: Path, *snapshots: GroupSnapshot) -> Views:
     file, group = tmp_path / "group.jsonl", snapshots[-1].group
     write_snapshots(str(file), snapshots)
     where = ("--from", str(file))
-    described, warned = command("groups", "describe", group, *where)
+    described = run_command("groups", "describe", group, *where)
     with watching(lambda: FileSource([str(file)]), as_taken=True) as (_, routes):
         return Views(
-            json.loads(command("doctor", group, "--format", "json", *where)[0])[0],
-            json.loads(command("explain", group, "--format", "json", *where)[0]),
-            described,
-            warned,
+            json.loads(run_command("doctor", group, "--format", "json", *where).out)[0],
+            json.loads(run_command("explain", group, "--format", "json", *where).out),
+            described.out,
+            described.err,
             json.loads(answer(routes, "/api/groups"))["groups"][0],
             json.loads(answer(routes, f"/api/groups/{group}")),
             samples(routes, group),
@@ -133,18 +121,9 @@ def later(snapshot: GroupSnapshot, milliseconds: int) -> GroupSnapshot:
     return replace(snapshot, taken=snapshot.taken + milliseconds)
 
 
-@contextmanager
-def source_of(cluster: DevCluster) -> Iterator[LiveSource]:
-    found = LiveSource(ClusterConnection(command_config(cluster.zookeeper_connect, None)[0], scaled(10.0)))
-    try:
-        yield found
-    finally:
-        found.close()
-
-
 @pytest.fixture
 def look(cluster: DevCluster) -> Iterator[Callable[[str], GroupSnapshot]]:
-    with source_of(cluster) as source:
+    with live_source(cluster.zookeeper_connect) as source:
         yield lambda group: source.snapshot(group, message_times=True)
 
 
@@ -194,30 +173,6 @@ def test_a_stalled_owner_is_an_error_everywhere(
         assert found.metrics["zkconsumer_partition_stands_still_seconds", stalled.topic, str(number)] >= 900
     early = views(tmp_path, now)
     assert (early.doctor["level"], early.row["severity"], early.row["status"]) == ("ok", "ok", "OK"), early.doctor
-
-
-def test_a_stalled_owner_is_found_by_one_live_look(
-    stalled: Stalled, cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "STANDS_STILL_MS", 2000)
-
-    def told() -> bool:
-        out, _ = command("doctor", stalled.group, "--zookeeper", cluster.zookeeper_connect)
-        return "error standing-still" in out
-
-    eventually(told, 30, "the finding")
-    _, warned = command("groups", "describe", stalled.group, "--zookeeper", cluster.zookeeper_connect)
-    assert f"Error: Consumer group '{stalled.group}': {stalled.group}_" in warned
-
-
-def test_a_message_after_an_idle_time_does_not_stand_still(
-    stalled: Stalled, look: Callable[[str], GroupSnapshot], tmp_path: Path
-) -> None:
-    """The commit and the claim are a quarter of an hour old, and the message is a second old."""
-    now = later(look(stalled.group), QUARTER_MS)
-    logs = {tp: replace(log, message_time=now.taken - 1000) for tp, log in now.logs.items()}
-    found = views(tmp_path, replace(now, logs=logs))
-    assert (found.doctor["level"], found.row["severity"]) == ("ok", "ok"), found.doctor
 
 
 def test_findings_of_a_group_are_in_the_overview(
@@ -284,17 +239,12 @@ def test_a_deleted_topic_is_a_finding_everywhere(
 
 def test_old_numbers_look_old_while_the_only_replica_is_away() -> None:
     """Three minutes after the broker's end it was still Stable, OK and lag 0."""
-    with DevCluster() as mortal, source_of(mortal) as source:
+    with DevCluster() as mortal, live_source(mortal.zookeeper_connect) as source:
         topic, group = unique("mortal"), unique("group")
         mortal.create_topic(topic, 2)
         produce_to(mortal.bootstrap_servers, topic, [b"x"] * 20, partitions=2)
-        client = KazooClient(mortal.zookeeper_connect, timeout=10.0)
-        client.start(timeout=scaled(10.0))
-        try:
+        with client_of(mortal.zookeeper_connect) as client:
             offsets_are(client, group, topic, [10, 10])
-        finally:
-            client.stop()
-            client.close()
         with watching(lambda: source, as_taken=False) as (_, routes):
 
             def row() -> Any:
@@ -312,10 +262,9 @@ def test_old_numbers_look_old_while_the_only_replica_is_away() -> None:
             assert seen["zkconsumer_group_status", "", ""] == 3
             document = json.loads(answer(routes, f"/api/groups/{group}"))
             assert min(one["lag_age"] for one in document["partitions"]) > 3
-        out, _ = command("doctor", group, "--zookeeper", mortal.zookeeper_connect)
-        assert "error brokers" in out
-        _, warned = command("groups", "describe", group, "--zookeeper", mortal.zookeeper_connect)
-        assert f"Error: Consumer group '{group}'" in warned
+        where = ("--zookeeper", mortal.zookeeper_connect)
+        assert "error brokers" in run_command("doctor", group, *where).out
+        assert f"Error: Consumer group '{group}'" in run_command("groups", "describe", group, *where).err
 
 
 def test_a_healthy_mixed_group_is_ok_in_all_views(

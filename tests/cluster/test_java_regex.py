@@ -33,48 +33,9 @@ CLASS_PIECES = [
 CLASS_FLAGS = ["", "", "", "(?i)", "(?iu)", "(?x)", "(?U)"]
 CLASS_NAMES = [*"abc-_.&[]^1éÉЖж #iIİıkK\u212aſsS\n"]
 NAMES = [
-    "",
-    "a",
-    "b",
-    "c",
-    "A",
-    "1",
-    "_",
-    "-",
-    ".",
-    "aa",
-    "ab",
-    "ba",
-    "abc",
-    "a1",
-    "a-b",
-    "a.b",
-    "é",
-    "É",
-    "aé",
-    "\n",
-    "a\n",
-]
-NAMES += [
-    "a\nb",
-    "\r\n",
-    "a\r\n",
-    "ABC",
-    "aB",
-    "cc",
-    "&",
-    "#",
-    "\t",
-    "a b",
-    "]",
-    "^",
-    "[",
-    "=",
-    "\x85",
-    "<n>",
-    "\x01",
-    "σ",
-]
+    "", *"abcA1_-.&#\t][^=\n\x85\x01éÉσ", "aa", "ab", "ba", "cc", "abc", "a1", "aB", "ABC", "aé", "a-b", "a.b", "a b",
+    "<n>", "a\n", "a\nb", "\r\n", "a\r\n",
+]  # fmt: skip
 
 
 def hexadecimal(text: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack
 from threading import Event, Thread
 from typing import Any, Self
 
@@ -15,9 +14,9 @@ import pytest
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.in_process import Reader
 from tests.cluster.kraft import KraftBroker, jars
+from tests.cluster.operator_commands import run_command
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
-from zkconsumer.cli import main
 from zkconsumer.devcluster import JarResolutionError
 
 PARTITIONS, MESSAGES = 4, 200
@@ -192,11 +191,8 @@ def test_a_group_of_the_new_protocol_is_described(broker: KraftBroker, topic: st
     )
 
     def described(*form: str) -> list[dict[str, Any]]:
-        out = io.StringIO()
-        with redirect_stdout(out):
-            where = ("--bootstrap-server", broker.address, "--format", "json")
-            assert main(["groups", "describe", group, *form, *where]) == 0
-        return list(json.loads(out.getvalue()))
+        where = ("--bootstrap-server", broker.address, "--format", "json")
+        return list(json.loads(run_command("groups", "describe", group, *form, *where).out))
 
     try:
         member.subscribe([topic])

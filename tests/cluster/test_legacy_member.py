@@ -9,7 +9,6 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.legacy_member import VERSIONS, LegacyMember
-from tests.timing import eventually
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -36,20 +35,3 @@ def test_a_legacy_member_consumes_everything_and_leaves_cleanly(
     assert totals.messages == 200
     assert owners_of(zookeeper, group, topic) == {}
     assert zookeeper.get(f"/consumers/{group}/offsets/{topic}/0")[0] == b"50"
-
-
-def test_a_killed_legacy_member_owns_until_its_session_ends(
-    legacy_member: Callable[..., LegacyMember],
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    zookeeper: KazooClient,
-) -> None:
-    """A killed member of the original keeps its owner nodes until its session ends."""
-    topic, group = new_topic(2), new_group()
-    options = {"properties": {"zookeeper.session.timeout.ms": 1500}}
-    member = legacy_member("1.1.1", group, whitelist=topic, **options).wait_ready()
-    eventually(lambda: len(owners_of(zookeeper, group, topic)) == 2, 10, "ownership")
-    member.kill()
-    assert not member.running
-    assert len(owners_of(zookeeper, group, topic)) == 2
-    eventually(lambda: not owners_of(zookeeper, group, topic), 10, "the end of the session")

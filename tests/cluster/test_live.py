@@ -26,29 +26,6 @@ Produce = Callable[..., int]
 NewGroup = Callable[[], str]
 
 
-def test_a_strategy_of_the_users_choice_shares_a_real_group(
-    connector: Make, new_topic: NewTopic, new_group: NewGroup, zookeeper: KazooClient
-) -> None:
-    topic, group = new_topic(4), new_group()
-    members = [
-        connector(group, consumer_id=name, partition_assignment_strategy="average-by-circle", machine_room="east")
-        for name in "ab"
-    ]
-    for member in members:
-        member.create_message_streams({topic: 1})
-    wanted = {0: f"{group}_a-0", 1: f"{group}_b-0", 2: f"{group}_a-0", 3: f"{group}_b-0"}
-    eventually(lambda: owners_of(zookeeper, group, topic) == wanted, 20, "dealt out like cards")
-    node = zookeeper.get(f"/consumers/{group}/ids/{group}_a")[0].decode()
-    for said in (
-        '"strategy":"average-by-circle"',
-        '"room":"east"',
-        '"address":"127.0.0.1"',
-        '"host":',
-        '"zkconsumer":',
-    ):
-        assert said in node
-
-
 def test_lag_leaves_out_what_an_open_transaction_holds_back(
     connector: Make, new_topic: NewTopic, new_group: NewGroup, cluster: DevCluster
 ) -> None:

@@ -5,21 +5,18 @@ Each lie is told once to a reading member, which must neither lose nor repeat a 
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from google_crc32c import value as crc32c
-from kazoo.client import KazooClient
 
-from tests.cluster.chroot import Chroot
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.lying_proxy import Answer, Lie, LyingProxy, partitions
 from tests.cluster.member_process import QUICK
-from tests.timing import eventually, scaled
+from tests.timing import scaled
 from zkconsumer import KafkaStream, MessageAndMetadata, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.devcluster.ports import LOOPBACK
@@ -33,12 +30,11 @@ NOT_LEADER = 6
 class DeceivedMember:
     """A connector whose broker connections go through the proxy, and its stream."""
 
-    def __init__(self, cluster: DevCluster, proxy: LyingProxy, partitions: int = 1, **properties: Any) -> None:
+    def __init__(self, cluster: DevCluster, proxy: LyingProxy, **properties: Any) -> None:
         self.cluster = cluster
         self.proxy = proxy
         self.topic = unique("lies")
-        self._partitions = partitions
-        cluster.create_topic(self.topic, partitions)
+        cluster.create_topic(self.topic, 1)
         base = {
             "zookeeper_connect": cluster.zookeeper_connect,
             "group_id": unique("group"),
@@ -57,7 +53,7 @@ class DeceivedMember:
     def produce(self, count: int = BUNCH) -> None:
         """Produce messages without the proxy."""
         values = [b"%d" % (self.count + n) for n in range(count)]
-        produce_to(self.cluster.bootstrap_servers, self.topic, values, partitions=self._partitions)
+        produce_to(self.cluster.bootstrap_servers, self.topic, values, partitions=1)
         self.count += count
 
 
@@ -278,7 +274,7 @@ def brokers(**fields: Any) -> Callable[[Answer], object]:
     return lambda answer: [broker.update(fields) for broker in answer["brokers"]] and None
 
 
-def leaders(**fields: Any) -> Callable[[Answer], object]:
+def named(**fields: Any) -> Callable[[Answer], object]:
     """Change fields of all partitions that the answer names."""
     return lambda answer: [one.update(fields) for topic in answer["topics"] for one in topic["partitions"]] and None
 
@@ -289,9 +285,9 @@ def topics(**fields: Any) -> Callable[[Answer], object]:
 
 
 METADATA = [
-    *(Lie(f"leader {number}", "Metadata", leaders(leader_id=number)) for number in (99, -1, -7, MOST)),
-    *(Lie(f"partition {number}", "Metadata", leaders(partition_index=number)) for number in (1, -1, MOST)),
-    *(Lie(f"error {code}", "Metadata", leaders(error_code=code)) for code in (9999, -5, 5, 9)),
+    *(Lie(f"leader {number}", "Metadata", named(leader_id=number)) for number in (99, -1, -7, MOST)),
+    *(Lie(f"partition {number}", "Metadata", named(partition_index=number)) for number in (1, -1, MOST)),
+    *(Lie(f"error {code}", "Metadata", named(error_code=code)) for code in (9999, -5, 5, 9)),
     *(Lie(f"host of {len(host)}", "Metadata", brokers(host=host)) for host in ("", "\0", "x" * 30_000)),
     *(Lie(f"port {number}", "Metadata", brokers(port=number)) for number in (0, -1, 70_000, MOST)),
     Lie("no brokers", "Metadata", top(brokers=[])),
@@ -328,15 +324,10 @@ def test_lies_about_versions_cost_no_message(proxy: LyingProxy, join: Join) -> N
     assert costs_of(VERSIONS, proxy, join, lambda lie: proxy.tell(HUNG_UP, lie)) == {}
 
 
-def starts(**fields: Any) -> Callable[[Answer], object]:
-    """Change fields of all partitions that the answer names."""
-    return lambda answer: [one.update(fields) for topic in answer["topics"] for one in topic["partitions"]] and None
-
-
 STARTS = [
-    *(Lie(f"offset {offset}", "ListOffsets", starts(offset=offset)) for offset in (-1, -2, -(2**63), LONGEST)),
-    *(Lie(f"error {code}", "ListOffsets", starts(error_code=code)) for code in (9999, -5, 1)),
-    *(Lie(f"partition {number}", "ListOffsets", starts(partition_index=number)) for number in (1, -1, MOST)),
+    *(Lie(f"offset {offset}", "ListOffsets", named(offset=offset)) for offset in (-1, -2, -(2**63), LONGEST)),
+    *(Lie(f"error {code}", "ListOffsets", named(error_code=code)) for code in (9999, -5, 1)),
+    *(Lie(f"partition {number}", "ListOffsets", named(partition_index=number)) for number in (1, -1, MOST)),
     Lie("no topics", "ListOffsets", top(topics=[])),
     Lie("null", "ListOffsets", top(topics=None)),
     Lie("many", "ListOffsets", frame=put(12, ">i", MOST)),
@@ -358,74 +349,3 @@ def test_lies_about_the_start_of_a_log_cost_no_message(proxy: LyingProxy, join: 
         if got != list(range(BUNCH)):
             found[str(lie)] = got
     assert found == {}
-
-
-# --- a liar beside an honest broker ---
-
-
-class Pair(NamedTuple):
-    """A member with two brokers: the honest one leads partition 0, the liar partition 1."""
-
-    member: DeceivedMember
-    liar: LyingProxy
-
-
-@pytest.fixture
-def pair(cluster: DevCluster, zookeeper: KazooClient) -> Iterator[Pair]:
-    """Make the pair. Both are proxies of the one real broker. The first names the second as leader of partition 1."""
-    host, port = cluster.bootstrap_servers.split(":")
-    chroot = Chroot(zookeeper, cluster.zookeeper_connect)
-
-    def name_the_liar(answer: Answer) -> None:
-        for topic in answer["topics"]:
-            for partition in topic["partitions"]:
-                partition["leader_id"] = partition["partition_index"]
-
-    with LyingProxy((host, int(port))) as honest, LyingProxy((host, int(port))) as liar:
-        for proxy in (honest, liar):
-            proxy.always(Lie("leaders", "Metadata", name_the_liar))
-        for number, proxy in enumerate((honest, liar)):
-            registration = json.loads(zookeeper.get("/brokers/ids/0")[0])
-            registration |= {"port": proxy.port, "endpoints": [f"PLAINTEXT://{LOOPBACK}:{proxy.port}"]}
-            chroot.put(f"/brokers/ids/{number}", json.dumps(registration).encode())
-        member = DeceivedMember(
-            cluster,
-            honest,
-            partitions=2,
-            zookeeper_connect=chroot.connect,
-            broker_address_map="",
-            socket_timeout_ms=1000,
-        )
-        chroot.copy(f"/brokers/topics/{member.topic}")
-        yield Pair(member, liar)
-        member.connector.shutdown()
-
-
-@pytest.mark.parametrize(
-    "lie",
-    [
-        Lie("silence", "Fetch", frame=put(0, ">i", 10_000_000)),
-        Lie("hung up", "Fetch", frame=lambda data: b""),
-        Lie("garbage", "Fetch", frame=lambda data: b"\xff" * 64),
-        Lie("correlation", "Fetch", frame=put(4, ">i", 4711)),
-        Lie("error", "Fetch", top(error_code=9999)),
-        Lie("no records", "Fetch", lambda answer: answer.update(responses=[])),
-    ],
-    ids=str,
-)
-def test_a_broker_that_always_lies_delays_only_its_own(lie: Lie, pair: Pair) -> None:
-    member, liar = pair
-    stream = member.stream
-    member.produce(2)
-    assert {stream.get(timeout=scaled(20)).partition for _ in range(2)} == {0, 1}
-    liar.always(lie)
-    told = liar.told
-    member.produce(20)
-    got = [stream.get(timeout=scaled(20)) for _ in range(10)]
-    assert [(m.partition, m.offset) for m in got] == [(0, n) for n in range(1, 11)]
-    member.connector.commit_offsets()
-    assert len(member.connector.assignment()) == 2
-    eventually(lambda: liar.told > told, 10, "a lie about a fetch")
-    liar.forget()
-    got = [stream.get(timeout=scaled(20)) for _ in range(10)]
-    assert [(m.partition, m.offset) for m in got] == [(1, n) for n in range(1, 11)]

@@ -5,22 +5,19 @@ The command moves the offsets of a group without live members.
 
 from __future__ import annotations
 
-import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
+from tests.cluster.even_load import EvenLoad
 from tests.cluster.in_process import Reader, kafka_offsets, offsets_of
 from tests.cluster.kafka_tools import tool
 from tests.cluster.legacy_member import LegacyMember
-from tests.cluster.member_process import QUICK, MemberProcess
-from tests.cluster.our_member import OurMember
+from tests.cluster.member_process import QUICK
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector, cli
 from zkconsumer.devcluster import DevCluster
@@ -33,34 +30,6 @@ KAFKA = {"group.coordination": "kafka", "session.timeout.ms": "6000", "heartbeat
 BRIDGE = {**KAFKA, "group.migration": "true"}
 UNHURRIED = {"rebalance.drain.timeout.ms": "10000"}
 """A reader that the machine keeps waiting shall not count as one that keeps its message."""
-
-
-class EvenLoad:
-    """A load on all partitions. ``sent`` are the messages of each."""
-
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
-        self._bootstrap, self._topic = bootstrap_servers, topic
-        self.sent = [0] * PARTITIONS
-        self._stop = threading.Event()
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.wait(0.05):
-                produce_to(self._bootstrap, self._topic, [b"x"] * (5 * PARTITIONS), partitions=PARTITIONS)
-                self.sent = [count + 5 for count in self.sent]
-        except BaseException as error:
-            self.error = error
-
-    def stop(self) -> Counter[tuple[int, int]]:
-        """End the load. Return the sent messages."""
-        self._stop.set()
-        self._thread.join(scaled(60))
-        assert not self._thread.is_alive()
-        assert self.error is None, repr(self.error)
-        return Counter((p, o) for p, count in enumerate(self.sent) for o in range(count))
 
 
 class RollingGroup:
@@ -137,7 +106,7 @@ def test_a_live_group_moves_to_the_brokers_and_back_under_load(
     """A live group moves to the brokers and back, member by member, under load."""
     group, name, topic = rolling
     by = {"partition.assignment.strategy": strategy}
-    load = EvenLoad(cluster.bootstrap_servers, topic)
+    load = EvenLoad(cluster.bootstrap_servers, topic, PARTITIONS)
     for member in NAMES:
         group.restart(member, ZOOKEEPER)
     eventually(lambda: group.shared(3), 30, "a share of each")
@@ -219,75 +188,7 @@ def _members(cluster: DevCluster, group: str) -> list[str]:
     return sorted(member.client_id for member in described.members)
 
 
-def test_a_kill_on_the_bridge_repeats_only_uncommitted_messages(
-    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], our_member: Callable[..., OurMember]
-) -> None:
-    """A member that is killed on the bridge causes the repetition of its uncommitted messages only."""
-    topic, name = new_topic(PARTITIONS), new_group()
-    made: dict[str, MemberProcess] = {
-        member: our_member(name, {topic: 1}, properties={**BRIDGE, "consumer.id": member}) for member in NAMES
-    }
-    for member in made.values():
-        member.wait_ready()
-    eventually(lambda: _members(cluster, name) == [f"{name}_{member}" for member in NAMES], 40, "all in both groups")
-    load = EvenLoad(cluster.bootstrap_servers, topic)
-
-    def places() -> dict[str, list[tuple[int, int]]]:
-        return {member: [(m.partition, m.offset) for m in process.messages] for member, process in made.items()}
-
-    eventually(lambda: all(len(got) > 100 for got in places().values()), 60, "all to read")
-    committed = kafka_offsets(cluster.bootstrap_servers, name, topic, PARTITIONS)
-    made["b"].kill()
-    eventually(lambda: _members(cluster, name) == [f"{name}_a", f"{name}_c"], 60, "the brokers to give it up")
-    sent = load.stop()
-    eventually(lambda: not sent - Counter(p for got in places().values() for p in got), 60, "all messages")
-    consumed = Counter(place for got in places().values() for place in got)
-    assert set(consumed) == set(sent)
-    twice = {place for place, times in consumed.items() if times > 1}
-    assert twice <= set(places()["b"]), "only what the dead member had is repeated"
-    assert all(offset >= committed.get(partition, 0) for partition, offset in twice), "and nothing that was committed"
-    assert max(consumed.values()) <= 2
-
-
 # ---- the command without live members ----
-
-
-def test_offsets_move_there_and_back_and_are_put_back_exactly(
-    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], zookeeper: KazooClient, tmp_path: Path
-) -> None:
-    from confluent_kafka import Consumer
-    from confluent_kafka import TopicPartition as Where
-
-    topic, name = new_topic(PARTITIONS), new_group()
-    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 60, partitions=PARTITIONS)
-    for partition, data in enumerate([b"1", b"2", b"10", b"+4"]):
-        zookeeper.create(f"/consumers/{name}/offsets/{topic}/{partition}", data, makepath=True)
-    client = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": name, "log_level": 0})
-    beside = "beside the offset"
-    client.commit(offsets=[Where(topic, 1, 1, beside), Where(topic, 5, 9)], asynchronous=False)
-    client.close()
-    before = kafka_offsets(cluster.bootstrap_servers, name, topic, PARTITIONS)
-    assert before == {1: 1, 5: 9}
-
-    saved = str(tmp_path / "saved.json")
-    assert migrate(cluster, name, "--to", "kafka", "--backup", saved) == 0
-    held = kafka_offsets(cluster.bootstrap_servers, name, topic, PARTITIONS)
-    assert held == {0: 1, 1: 2, 2: 10, 3: 4, 5: 9}
-    assert migrate(cluster, name, "--verify", "--topic", f"{topic}:0-3") == 0
-    assert migrate(cluster, name, "--verify") == 4
-    assert migrate(cluster, name, "--rollback", saved, "--backup", str(tmp_path / "again.json")) == 0
-    assert kafka_offsets(cluster.bootstrap_servers, name, topic, PARTITIONS) == before
-    put_back = json.loads((tmp_path / "saved.json").read_text())["partitions"][1]["before"]
-    assert put_back["metadata"].startswith(beside)
-    assert migrate(cluster, name, "--to", "kafka", "--backup", str(tmp_path / "third.json")) == 0
-    again: dict[str, Any] = json.loads((tmp_path / "third.json").read_text())["partitions"][1]["before"]
-    assert again == put_back  # what stands beside an offset came back too
-
-    assert migrate(cluster, name, "--to", "zookeeper", "--backup", str(tmp_path / "z.json")) == 0
-    assert zookeeper.get(f"/consumers/{name}/offsets/{topic}/5")[0] == b"9"
-    assert migrate(cluster, name, "--rollback", str(tmp_path / "z.json"), "--backup", str(tmp_path / "y.json")) == 0
-    assert zookeeper.exists(f"/consumers/{name}/offsets/{topic}/5") is None
-    assert zookeeper.get(f"/consumers/{name}/offsets/{topic}/3")[0] == b"+4"
 
 
 def test_our_export_and_the_java_tools_are_interchangeable(

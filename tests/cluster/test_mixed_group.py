@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -19,68 +18,16 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of
+from tests.cluster.even_load import EvenLoad
 from tests.cluster.in_process import by_range, offsets_of
 from tests.cluster.legacy_member import VERSIONS, LegacyMember
 from tests.cluster.member_process import MemberProcess
 from tests.cluster.our_member import OurMember
-from tests.timing import eventually, scaled
+from tests.timing import eventually
 from zkconsumer.devcluster import DevCluster
 
 PARTITIONS = 12
 SETTLED_S = 25.0
-
-
-class Load:
-    """A load of numbered messages on all partitions of a topic in turn, until it is stopped."""
-
-    def __init__(self, bootstrap_servers: str, topic: str, *, rounds_per_second: int = 50) -> None:
-        from confluent_kafka import Producer
-
-        self.acknowledged: list[tuple[int, int]] = []
-        self.failures: list[object] = []
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "log_level": 0})
-        self._topic = topic
-        self._pause = 1 / rounds_per_second
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
-        self._thread.start()
-
-    def _delivered(self, error: object, message: object) -> None:
-        if error is not None:
-            self.failures.append(error)
-        else:
-            self.acknowledged.append((message.partition(), message.offset()))  # type: ignore[attr-defined]
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.wait(self._pause):
-            for partition in range(PARTITIONS):
-                self._producer.produce(
-                    self._topic, str(number).encode(), partition=partition, on_delivery=self._delivered
-                )
-                number += 1
-            self._producer.poll(0)
-
-    def stop(self) -> set[tuple[int, int]]:
-        """Return (partition, offset) of all acknowledged messages."""
-        self._stop.set()
-        self._thread.join(scaled(10))
-        assert self._producer.flush(scaled(30)) == 0
-        assert not self.failures, self.failures[:3]
-        return set(self.acknowledged)
-
-
-@pytest.fixture
-def load(cluster: DevCluster) -> Iterator[Callable[[str], Load]]:
-    running: list[Load] = []
-
-    def start(topic: str) -> Load:
-        running.append(Load(cluster.bootstrap_servers, topic))
-        return running[-1]
-
-    yield start
-    for one in running:
-        one.stop()
 
 
 class MixedGroup:
@@ -208,7 +155,7 @@ def test_members_of_both_kinds_join_leave_and_die_in_one_group(
     our_member: Callable[..., OurMember],
     new_topic: NewTopic,
     new_group: Callable[[], str],
-    load: Callable[[str], Load],
+    cluster: DevCluster,
     zookeeper: KazooClient,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -221,27 +168,26 @@ def test_members_of_both_kinds_join_leave_and_die_in_one_group(
     def original(suffix: str, streams: int) -> LegacyMember:
         return legacy_member(version, name, {topic: streams}, properties={"consumer.id": suffix})
 
-    producing = load(topic)
-    # both kinds are mixed in the order of threads, and the one of c-1 sorts between those of c
-    first = ours("c", 3)
-    group.joined(first)
-    second = original("b", 2)
-    group.joined(second)
-    third = ours("c-1", 1)
-    group.joined(third)
-    fourth = original("D", 2)
-    group.joined(fourth)
-    group.leaves(first)
-    group.dies(second)
-    fifth = ours("a", 2)
-    group.joined(fifth)
-    group.dies(third)
-    sixth = original("e", 1)
-    group.joined(sixth)
-    group.leaves(fourth)
-    group.leaves(fifth)
-
-    produced = producing.stop()
+    with EvenLoad(cluster.bootstrap_servers, topic, PARTITIONS, each=1, pause_s=0.02) as producing:
+        # both kinds are mixed in the order of threads, and the one of c-1 sorts between those of c
+        first = ours("c", 3)
+        group.joined(first)
+        second = original("b", 2)
+        group.joined(second)
+        third = ours("c-1", 1)
+        group.joined(third)
+        fourth = original("D", 2)
+        group.joined(fourth)
+        group.leaves(first)
+        group.dies(second)
+        fifth = ours("a", 2)
+        group.joined(fifth)
+        group.dies(third)
+        sixth = original("e", 1)
+        group.joined(sixth)
+        group.leaves(fourth)
+        group.leaves(fifth)
+    produced = set(producing.stop())
     group.wait_for_all(produced)
     group.leaves(sixth, under_load=False)
     consumed = group.consumed_by()
@@ -375,34 +321,3 @@ def test_an_expression_of_the_original_is_understood_by_us(
     our = our_member(name, {topic: 1}, properties={"consumer.id": "two"}).wait_ready()
     expected = by_range([f"{old.consumer_id}-0", f"{old.consumer_id}-1", f"{our.consumer_id}-0"], range(5))
     eventually(lambda: owners_of(zookeeper, name, topic) == expected, SETTLED_S, "a share of each")
-
-
-def test_a_frozen_member_does_not_overwrite_newer_offsets(
-    legacy_member: Callable[..., LegacyMember],
-    our_member: Callable[..., OurMember],
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    zookeeper: KazooClient,
-) -> None:
-    """A frozen member of ours does not overwrite the offsets of the original."""
-    topic, name = new_topic(4), new_group()
-    produce(topic, [b"%d" % n for n in range(2000)], partitions=4)
-    quick = {"zookeeper.session.timeout.ms": 1500, "auto.commit.interval.ms": 50, "consumer.id": "ours"}
-    ours = our_member(name, {topic: 1}, pause_ms=2, properties=quick)
-    ours.wait_messages(100)
-    ours.suspend()
-    old = legacy_member("1.1.1", name, {topic: 1}, properties={"consumer.id": "old"}).wait_ready()
-    eventually(lambda: set(offsets_of(zookeeper, name, topic).values()) == {500}, 25, "the original's commits")
-    seen = len(ours.messages)
-    ours.resume()
-    expected = by_range([f"{old.consumer_id}-0", f"{ours.consumer_id}-0"], range(4))
-    eventually(lambda: owners_of(zookeeper, name, topic) == expected, SETTLED_S, "a share of each")
-    assert set(offsets_of(zookeeper, name, topic).values()) == {500}, "never taken back"
-    produce(topic, [b"more"] * 40, partitions=4)
-    places = {(p, o) for p in range(4) for o in range(510)}
-    eventually(
-        lambda: {(m.partition, m.offset) for m in [*ours.messages, *old.messages]} == places, 15, "every message"
-    )
-    late = [message.offset for message in ours.messages[seen + 2 :]]
-    assert min(late) >= 500, "at most what was in hand or on its way out when it froze"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,47 +9,23 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
-from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.in_process import Reader, commit_to_kafka, kafka_offsets, offsets_of
 from tests.cluster.kafka_tools import ConsumerGroupsTool
 from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.operator_commands import OperatorCommands
 from tests.timing import eventually, scaled
-from zkconsumer import ZookeeperConsumerConnector, cli
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 
 PARTITIONS, MESSAGES = 3, 10
 Connect = Callable[..., ZookeeperConsumerConnector]
 
 
-class Operator:
-    """Runs commands on one group. ``out`` and ``err`` are what the last one printed."""
-
-    def __init__(self, cluster: DevCluster, capsys: pytest.CaptureFixture[str]) -> None:
-        self.where = ["--zookeeper", cluster.zookeeper_connect, "--timeout", str(int(scaled(20) * 1000))]
-        self._capsys = capsys
-        self.out = self.err = ""
-
-    def __call__(self, *arguments: str) -> int:
-        self._capsys.readouterr()
-        try:
-            code = cli.main([*arguments, *self.where])
-        except SystemExit as usage:
-            code = int(str(usage.code))
-        self.out, self.err = self._capsys.readouterr()
-        return code
-
-    def new_offsets(self) -> dict[int, int]:
-        """The rows of the printed table, by partition."""
-        rows = [line.split() for line in self.out.splitlines() if line.strip()]
-        assert rows[0] == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], self.out
-        return {int(row[2]): int(row[3]) for row in rows[1:]}
-
-
-@pytest.fixture
-def operator(
-    cluster: DevCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Operator:
-    monkeypatch.chdir(tmp_path)
-    return Operator(cluster, capsys)
+def new_offsets(commands: OperatorCommands) -> dict[int, int]:
+    """Return the rows of the printed table, by partition."""
+    rows = [line.split() for line in commands.out.splitlines() if line.strip()]
+    assert rows[0] == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], commands.out
+    return {int(row[2]): int(row[3]) for row in rows[1:]}
 
 
 @pytest.fixture
@@ -67,29 +42,29 @@ def put_offsets(zookeeper: KazooClient, group: str, topic: str, offset: int) -> 
 
 
 def test_an_inactive_scala_group_is_reset_and_undone(
-    operator: Operator, topic: str, new_group: Callable[[], str], zookeeper: KazooClient, tmp_path: Path
+    commands: OperatorCommands, topic: str, new_group: Callable[[], str], zookeeper: KazooClient, tmp_path: Path
 ) -> None:
     group = new_group()
     put_offsets(zookeeper, group, topic, 4)
     zookeeper.ensure_path(f"/consumers/{group}/ids")
     reset = ("groups", "--reset-offsets", "--group", group, "--topic", f"{topic}:0,1", "--shift-by")
-    assert operator(*reset, "-2") == 0
-    assert "WARN: No action will be performed as the --execute option is missing." in operator.err
-    assert operator.new_offsets() == {0: 2, 1: 2}
+    assert commands(*reset, "-2") == 0
+    assert "WARN: No action will be performed as the --execute option is missing." in commands.err
+    assert new_offsets(commands) == {0: 2, 1: 2}
     assert offsets_of(zookeeper, group, topic) == {0: 4, 1: 4, 2: 4}, "a dry run writes nothing"
     file = tmp_path / "before.json"
-    assert operator(*reset, "100", "--execute", "--undo-file", str(file)) == 0, operator.err
-    assert operator.new_offsets() == {0: MESSAGES, 1: MESSAGES}
-    assert f"New offset (104) is higher than latest offset for topic partition {topic}-0." in operator.err
+    assert commands(*reset, "100", "--execute", "--undo-file", str(file)) == 0, commands.err
+    assert new_offsets(commands) == {0: MESSAGES, 1: MESSAGES}
+    assert f"New offset (104) is higher than latest offset for topic partition {topic}-0." in commands.err
     assert offsets_of(zookeeper, group, topic) == {0: MESSAGES, 1: MESSAGES, 2: 4}
     assert owners_of(zookeeper, group, topic) == {}
-    assert operator("offsets", "undo", str(file), "--execute") == 0, operator.err
+    assert commands("offsets", "undo", str(file), "--execute") == 0, commands.err
     assert offsets_of(zookeeper, group, topic) == {0: 4, 1: 4, 2: 4}
 
 
 @pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
 def test_a_live_group_of_ours_follows_a_reset(
-    operator: Operator,
+    commands: OperatorCommands,
     topic: str,
     new_group: Callable[[], str],
     zookeeper: KazooClient,
@@ -107,32 +82,36 @@ def test_a_live_group_of_ours_follows_a_reset(
     everything = dict.fromkeys(range(PARTITIONS), MESSAGES)
     eventually(lambda: offsets_of(zookeeper, group, topic) == everything, 20, "the commits")
     arguments = ("offsets", "reset", group, "--topic", f"{topic}:0", "--to-offset", "7", "--execute", "--verbose")
-    assert operator(*arguments, "--wait", str(scaled(20))) == 0, operator.err
-    assert f"{MESSAGES - 7}" in operator.out
-    assert "repeats 3" in operator.out
+    assert commands(*arguments, "--wait", str(scaled(20))) == 0, commands.err
+    assert f"{MESSAGES - 7}" in commands.out
+    assert "repeats 3" in commands.out
     again = [(0, offset) for offset in range(7, MESSAGES)]
     eventually(lambda: reader.places[MESSAGES * PARTITIONS :] == again, 20, "the messages again")
     eventually(lambda: offsets_of(zookeeper, group, topic) == everything, 20, "the commits again")
 
 
 def test_owners_follow_a_reset_in_kafka_alone(
-    operator: Operator, topic: str, new_group: Callable[[], str], connector: Connect, cluster: DevCluster
+    commands: OperatorCommands, topic: str, new_group: Callable[[], str], connector: Connect, cluster: DevCluster
 ) -> None:
     """Kafka does not show it to the command; the messages come again."""
     group = new_group()
     patient = {"rebalance.interval.ms": 3_600_000, "auto.commit.interval.ms": 100}
     member = connector(group, **patient, **{"offsets.storage": "kafka", "dual.commit.enabled": "false"})
     reader = Reader(member.create_message_streams({topic: 1})[topic][0])
-    eventually(lambda: committed(cluster, group, topic) == [MESSAGES] * PARTITIONS, 20, "the commits")
+    eventually(
+        lambda: kafka_offsets(cluster.bootstrap_servers, group, topic) == dict.fromkeys(range(PARTITIONS), MESSAGES),
+        20,
+        "the commits",
+    )
     reset = ("offsets", "reset", group, "--topic", f"{topic}:1", "--shift-by", "-4", "--execute")
-    assert operator(*reset) == 0, operator.err
-    assert "whether they follow cannot be seen" in operator.err
+    assert commands(*reset) == 0, commands.err
+    assert "whether they follow cannot be seen" in commands.err
     again = [(1, offset) for offset in range(MESSAGES - 4, MESSAGES)]
     eventually(lambda: reader.places[MESSAGES * PARTITIONS :] == again, 20, "the messages again")
 
 
 def test_a_mixed_group_is_refused_by_the_scala_members_name(
-    operator: Operator,
+    commands: OperatorCommands,
     topic: str,
     new_group: Callable[[], str],
     zookeeper: KazooClient,
@@ -155,45 +134,22 @@ def test_a_mixed_group_is_refused_by_the_scala_members_name(
 
         eventually(lambda: sorted({*owned_by_scala().values()}) == [False, True], 30, "both to own some")
         eventually(lambda: len(owned_by_scala()) == PARTITIONS, 30, "an owner of each partition")
-        assert operator("offsets", "reset", group, "--topic", topic, "--to-earliest", "--execute") == 1
-        assert f"Assignments can only be reset if the group '{group}' is inactive" in operator.out
-        assert f"the Scala member {scala.consumer_id} owns it" in operator.out
+        assert commands("offsets", "reset", group, "--topic", topic, "--to-earliest", "--execute") == 1
+        assert f"Assignments can only be reset if the group '{group}' is inactive" in commands.out
+        assert f"the Scala member {scala.consumer_id} owns it" in commands.out
         assert not list(tmp_path.glob("*.undo.json"))
         ours = next(partition for partition, theirs in owned_by_scala().items() if not theirs)
         reset = ("offsets", "reset", group, "--topic", f"{topic}:{ours}", "--to-offset", "3", "--execute")
-        assert operator(*reset) == 0, operator.err
+        assert commands(*reset) == 0, commands.err
     finally:
         scala.kill()
-
-
-def test_dead_offsets_are_pruned_and_can_be_put_back(
-    operator: Operator, topic: str, new_group: Callable[[], str], zookeeper: KazooClient, tmp_path: Path
-) -> None:
-    group = new_group()
-    put_offsets(zookeeper, group, topic, 4)
-    offsets = f"/consumers/{group}/offsets"
-    zookeeper.create(f"{offsets}/{topic}/{PARTITIONS}", b"8")
-    zookeeper.create(f"{offsets}/never.was/0", b"9", makepath=True)
-    assert operator("offsets", "prune", group, "--format", "json") == 0
-    told = {(row["topic"], row["partition"]): row["reason"] for row in json.loads(operator.out)}
-    assert told == {
-        (topic, PARTITIONS): "the topic has no such partition",
-        ("never.was", 0): "the topic does not exist",
-    }
-    assert zookeeper.exists(f"{offsets}/never.was/0")
-    file = tmp_path / "dead.json"
-    assert operator("offsets", "prune", group, "--execute", "--undo-file", str(file)) == 0, operator.err
-    assert zookeeper.get_children(offsets) == [topic]
-    assert offsets_of(zookeeper, group, topic) == {0: 4, 1: 4, 2: 4}
-    assert operator("offsets", "undo", str(file), "--execute") == 0, operator.err
-    assert zookeeper.get(f"{offsets}/never.was/0")[0] == b"9"
 
 
 # ---- beside Kafka's own tool, on a group of the brokers ----
 
 
 def test_dry_runs_print_what_kafkas_tool_prints(
-    operator: Operator,
+    commands: OperatorCommands,
     topic: str,
     new_topic: NewTopic,
     new_group: Callable[[], str],
@@ -203,13 +159,13 @@ def test_dry_runs_print_what_kafkas_tool_prints(
     """The rows of Kafka's tool come in an order by chance; 3.9 also forgets the ends of the lines."""
     groups, empty = [new_group(), new_group()], new_topic(1)
     for group, offset in zip(groups, (4, 6), strict=True):
-        commit(cluster, group, {(topic, 0): offset, (topic, 2): offset + 1})
+        commit_to_kafka(cluster.bootstrap_servers, group, {(topic, 0): offset, (topic, 2): offset + 1})
     plan = tmp_path / "plan.csv"
     plan.write_text(f"{topic},0,3\n{topic},1,99\n")
     plans = tmp_path / "plans.csv"
     plans.write_text(f"{groups[0]},{topic},0,3\n{groups[1]},{topic},2,5\n")
     one, both = ["--group", groups[0]], ["--group", groups[0], "--group", groups[1]]
-    operator.where = ["--bootstrap-server", cluster.bootstrap_servers]
+    commands.where = ["--bootstrap-server", cluster.bootstrap_servers]
     cases = [
         [*one, "--all-topics", "--to-earliest"],
         [*both, "--all-topics", "--to-latest"],
@@ -231,25 +187,25 @@ def test_dry_runs_print_what_kafkas_tool_prints(
     with ConsumerGroupsTool(cluster.bootstrap_servers) as kafkas:
         for case in cases:
             theirs = kafkas.run("--reset-offsets", "--dry-run", *case)
-            assert operator("groups", "--reset-offsets", "--dry-run", *case) == theirs.code, (case, operator.err)
-            assert same_lines(operator.out, theirs.out), (case, operator.out, theirs.out, theirs.err)
+            assert commands("groups", "--reset-offsets", "--dry-run", *case) == theirs.code, (case, commands.err)
+            assert same_lines(commands.out, theirs.out), (case, commands.out, theirs.out, theirs.err)
         moved = ("--all-topics", "--shift-by", "-1", "--execute")
         assert kafkas.run("--reset-offsets", "--group", groups[0], *moved).code == 0
-        assert operator("groups", "--reset-offsets", "--group", groups[0], *moved) == 0, operator.err
-        assert operator.new_offsets() == {0: 2, 2: 3}, "each took one off"
+        assert commands("groups", "--reset-offsets", "--group", groups[0], *moved) == 0, commands.err
+        assert new_offsets(commands) == {0: 2, 2: 3}, "each took one off"
         undecided = kafkas.run("--reset-offsets", *one, "--all-topics", "--to-earliest")
-        assert operator("groups", "--reset-offsets", *one, "--all-topics", "--to-earliest") == undecided.code
-        assert operator.err == undecided.err
+        assert commands("groups", "--reset-offsets", *one, "--all-topics", "--to-earliest") == undecided.code
+        assert commands.err == undecided.err
 
 
 def test_errors_of_kafkas_tool_are_ours(
-    operator: Operator, topic: str, new_group: Callable[[], str], cluster: DevCluster
+    commands: OperatorCommands, topic: str, new_group: Callable[[], str], cluster: DevCluster
 ) -> None:
     """The texts are the same; the exit codes are not: a refusal is 1, and wrong usage is 2."""
     from confluent_kafka import Consumer
 
     group = new_group()
-    operator.where = ["--bootstrap-server", cluster.bootstrap_servers]
+    commands.where = ["--bootstrap-server", cluster.bootstrap_servers]
     one = ["--group", group]
     wrong = [
         [*one, "--to-latest"],
@@ -263,15 +219,15 @@ def test_errors_of_kafkas_tool_are_ours(
         with ConsumerGroupsTool(cluster.bootstrap_servers) as kafkas:
             for case in wrong:
                 theirs = kafkas.run("--reset-offsets", *case)
-                assert operator("groups", "--reset-offsets", *case) == 2
-                words = sorted(reordered(operator.err.strip())[-1].split())
+                assert commands("groups", "--reset-offsets", *case) == 2
+                words = sorted(reordered(commands.err.strip())[-1].split())
                 assert any(words == sorted(line.split()) for line in reordered(theirs.err)), (words, theirs.err[:600])
             member.subscribe([topic])
             eventually(lambda: member.poll(0.2) or member.assignment(), 30, "an assignment")
             active = kafkas.run("--reset-offsets", "--dry-run", *one, "--all-topics", "--to-latest")
-            assert operator("groups", "--reset-offsets", "--dry-run", *one, "--all-topics", "--to-latest") == 1
+            assert commands("groups", "--reset-offsets", "--dry-run", *one, "--all-topics", "--to-latest") == 1
             refusal = next(line for line in active.out.splitlines() if line.startswith("Error:"))
-            assert any(line.startswith(refusal) for line in operator.out.splitlines()), operator.out
+            assert any(line.startswith(refusal) for line in commands.out.splitlines()), commands.out
     finally:
         member.close()
 
@@ -284,27 +240,3 @@ def reordered(text: str) -> list[str]:
 def same_lines(ours: str, theirs: str) -> bool:
     lines = [line for line in ours.splitlines() if line]
     return all(line in theirs for line in lines) and sum(map(len, lines)) == len(theirs.replace("\n", ""))
-
-
-def committed(cluster: DevCluster, group: str, topic: str) -> list[int]:
-    from confluent_kafka import Consumer
-    from confluent_kafka import TopicPartition as Where
-
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
-    try:
-        found = consumer.committed([Where(topic, number) for number in range(PARTITIONS)], timeout=scaled(10))
-        return [one.offset for one in found]
-    finally:
-        consumer.close()
-
-
-def commit(cluster: DevCluster, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    from confluent_kafka import Consumer
-    from confluent_kafka import TopicPartition as Where
-
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
-    try:
-        where = [Where(topic, number, offset) for (topic, number), offset in offsets.items()]
-        consumer.commit(offsets=where, asynchronous=False)
-    finally:
-        consumer.close()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from time import monotonic
-from typing import Any
 
-import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import TICK_MS, NewTopic, owners_of, produce_to
+from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader, by_range, kafka_offsets, offsets_of
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.member_process import QUICK, MemberProcess
@@ -19,7 +16,6 @@ from tests.timing import eventually, scaled
 from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.errors import OffsetCommitError
 
 ZOOKEEPER = {"offsets.storage": "zookeeper"}
 DUAL = {"offsets.storage": "kafka", "dual.commit.enabled": "true"}
@@ -121,37 +117,3 @@ def test_a_store_of_the_users_own_is_used_in_place_of_zookeeper(
     reader.join()
     assert store.closed
     assert offsets_of(zookeeper, name, topic) == {}
-
-
-def test_a_lost_coordinator_costs_only_time_and_is_found_again() -> None:
-    """A coordinator that goes away costs no more than the time limits, and is found again."""
-    with DevCluster(tick_ms=TICK_MS) as own:
-        own.create_topic("t", 1)
-        produce_to(own.bootstrap_servers, "t", [b"x"] * 10)
-        properties: dict[str, Any] = {"zookeeper.connect": own.zookeeper_connect, "group.id": "g", **KAFKA}
-        properties |= {"offsets.channel.backoff.ms": "100", "auto.commit.enable": "false"}
-        (broker,) = own.brokers
-        with ZookeeperConsumerConnector({**QUICK, **properties}) as member:
-            reader = Reader(member.create_message_streams({"t": 1})["t"][0])
-            reader.wait_for(10)
-            member.commit_offsets()
-            broker.stop()
-            began = monotonic()
-            with pytest.raises(OffsetCommitError):
-                member.commit_offsets({TopicPartition("t", 0): 9}, timeout=scaled(1.0))
-            assert monotonic() - began < scaled(3.0)
-            broker.start()
-
-            def committed() -> bool:
-                try:
-                    member.commit_offsets({TopicPartition("t", 0): 9}, timeout=scaled(5.0))
-                except OffsetCommitError:
-                    return False
-                return True
-
-            eventually(committed, 30, "a commit to the coordinator that is back")
-            assert kafka_offsets(own.bootstrap_servers, "g", "t", 1) == {0: 9}
-            broker.stop()
-            began = monotonic()
-        assert monotonic() - began < scaled(6.0)
-        reader.join()

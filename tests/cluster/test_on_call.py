@@ -6,11 +6,9 @@ A line ``...`` in an output of the page stands for lines that are left out. Time
 from __future__ import annotations
 
 import io
-import os
 import re
 import shlex
 import socket
-import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -21,10 +19,11 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import owners_of, produce_to
 from tests.cluster.in_process import offsets_of
+from tests.cluster.kafka_tools import zookeeper_shell
 from tests.documents import DOCS
-from tests.timing import eventually, scaled
+from tests.timing import eventually
 from zkconsumer.cli import main
-from zkconsumer.devcluster import DevCluster, java, kafka_jars
+from zkconsumer.devcluster import DevCluster
 
 PAGE = DOCS / "on-call.md"
 GROUP, TOPIC, PARTITIONS = "payments", "orders", 6
@@ -98,10 +97,8 @@ class Morning:
         return out.getvalue()
 
     def _shell(self, words: Sequence[str]) -> str:
-        """Run Kafka's script by its class, and wait until the group has settled after it."""
-        jars = os.pathsep.join(map(str, kafka_jars()))
-        run = [str(java()), "-Xmx64m", "-cp", jars, "org.apache.zookeeper.ZooKeeperMain", "-server", *words]
-        subprocess.run(run, capture_output=True, text=True, timeout=scaled(60), check=True)
+        """Run Kafka's script, and wait until the group has settled after it."""
+        zookeeper_shell(*words)
         eventually(lambda: self.owners().get(1) == f"{GROUP}_{OURS}", 20, "our member takes the partition over")
         eventually(lambda: self.offsets()[1] == END, 20, "it is consumed")
         return ""

@@ -21,6 +21,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
 from tests.cluster.in_process import Reader, offsets_of
 from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.operator_commands import OperatorCommands
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.cli import main
@@ -29,37 +30,6 @@ from zkconsumer.devcluster import DevCluster
 
 Connect = Callable[..., ZookeeperConsumerConnector]
 NewGroup = Callable[[], str]
-
-
-class OperatorCommands:
-    """Runs commands on one cluster. ``out`` and ``err`` are what the last one printed."""
-
-    def __init__(self, cluster: DevCluster, capsys: pytest.CaptureFixture[str]) -> None:
-        self.where = ["--zookeeper", cluster.zookeeper_connect, "--timeout", str(int(scaled(20) * 1000))]
-        self._capsys = capsys
-        self.out = self.err = ""
-
-    def __call__(self, *words: str) -> int:
-        self._capsys.readouterr()
-        code = main([*words, *self.where])
-        self.out, self.err = self._capsys.readouterr()
-        return code
-
-    def findings(self, group: str, *more: str) -> dict[str, dict[str, Any]]:
-        """What the doctor finds, the worst finding of each check."""
-        self("doctor", group, "--format", "json", *more)
-        found: dict[str, dict[str, Any]] = {}
-        for one in json.loads(self.out)[0]["findings"]:
-            found.setdefault(one["check"], one)
-        return found
-
-
-@pytest.fixture
-def commands(
-    cluster: DevCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> OperatorCommands:
-    monkeypatch.chdir(tmp_path)
-    return OperatorCommands(cluster, capsys)
 
 
 def test_a_member_that_subscribes_to_nothing_is_named(

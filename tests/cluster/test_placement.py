@@ -1,4 +1,4 @@
-"""``sticky`` on a real ZooKeeper: restarts move nothing, and a Scala member ends the plan."""
+"""``sticky`` beside a Scala member, which ends the plan, and ``lag-aware`` under load, on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kazoo.exceptions import NoNodeError
 
 from scripts.measurements.scale import real_skewed
 from tests.cluster.conftest import NewTopic, owners_of
-from tests.cluster.in_process import Reader, by_range
+from tests.cluster.in_process import by_range
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
@@ -49,11 +49,6 @@ class Watched:
     def owners(self) -> dict[int, str]:
         return owners_of(self._client, self._group, self._topic)
 
-    def made_at(self) -> dict[int, int]:
-        """The transaction that made each owner node: the same one as before if nobody touched it."""
-        where = f"/consumers/{self._group}/owners/{self._topic}"
-        return {number: self._client.exists(f"{where}/{number}").czxid for number in self.owners()}
-
     def has_plan(self) -> bool:
         try:
             decode_plan(self._client.get(f"/consumers/{self._group}/placement")[0])
@@ -64,41 +59,6 @@ class Watched:
     def even(self, threads: int) -> bool:
         shares = Counter(self.owners().values())
         return len(shares) == threads and sum(shares.values()) == PARTITIONS and set(shares.values()) == {5}
-
-
-def test_a_rolling_restart_moves_nothing_and_loses_nothing(
-    connector: Connect,
-    zookeeper: KazooClient,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-) -> None:
-    topic, group = new_topic(PARTITIONS), new_group()
-    watched = Watched(zookeeper, group, topic)
-    readers: list[Reader] = []
-
-    def start(name: str) -> ZookeeperConsumerConnector:
-        made = connector(group, **underscored(lasting(name) | STEADY))
-        readers.extend(Reader(stream) for stream in made.create_message_streams({topic: 1})[topic])
-        return made
-
-    names = [f"m{number}" for number in range(MEMBERS)]
-    members = {name: start(name) for name in names}
-    eventually(lambda: watched.even(MEMBERS), SETTLED_S, "an even start")
-    before = watched.owners()
-    written = 0
-    for name in names:
-        others = {n: made for n, made in watched.made_at().items() if not before[n].startswith(f"{group}_{name}-")}
-        written += produce(topic, [str(n) for n in range(100)], partitions=PARTITIONS)
-        members.pop(name).shutdown()
-        assert watched.owners() == {n: before[n] for n in others}, "nobody takes what waits for its member"
-        members[name] = start(name)
-        eventually(lambda: watched.owners() == before, SETTLED_S, f"{name} owns its partitions again")
-        assert {n: made for n, made in watched.made_at().items() if n in others} == others, "others were touched"
-    eventually(lambda: sum(len(reader.got) for reader in readers) >= written, SETTLED_S, f"{written} messages")
-    places = Counter(place for reader in readers for place in reader.places)
-    assert len(places) == written
-    assert set(places.values()) == {1}, "no message came twice"
 
 
 def test_a_scala_member_ends_the_plan_and_may_leave_again(

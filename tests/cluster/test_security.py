@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import produce_to, unique
-from tests.cluster.in_process import connectors
+from tests.cluster.in_process import client_of, connectors
 from tests.cluster.secured import (
     LOGIN_GOOD_FOR_MS,
     PASSWORD,
@@ -21,7 +22,10 @@ from tests.cluster.secured import (
     ZOOKEEPER_PASSWORD,
     Certificates,
     SecuredZooKeeper,
+    presenting,
+    sasl_ssl,
     secured_broker,
+    secured_topic,
 )
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector, cli
@@ -34,7 +38,7 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
 )
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.snapshot_file import read_snapshots
 from zkconsumer.spark.batch_reader import BatchReader
 from zkconsumer.spark.coordinator_cluster import cluster_of
@@ -43,7 +47,6 @@ from zkconsumer.spark.range_reader import read_partition
 from zkconsumer.spark.schema import source_schema
 from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.zookeeper.broker_directory import registered_brokers
-from zkconsumer.zookeeper.cluster_admin import Admin
 from zkconsumer.zookeeper.security import registry_security
 from zkconsumer.zookeeper.session import Session
 
@@ -72,20 +75,13 @@ def broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> Iterator[
 @pytest.fixture
 def admin(zookeeper: SecuredZooKeeper) -> Iterator[KazooClient]:
     """A client without a login. It shows the rights that ZooKeeper gives to everybody."""
-    client = KazooClient(zookeeper.connect)
-    client.start(timeout=scaled(10))
-    yield client
-    client.stop()
-    client.close()
+    with client_of(zookeeper.connect) as client:
+        yield client
 
 
 @pytest.fixture
 def topic(broker: EmbeddedKafka) -> str:
-    name = unique("secured")
-    with Admin(broker.zookeeper_connect) as administrator:
-        administrator.create_topic(name, 2)
-    produce_to(broker.address, name, [b"%d" % n for n in range(20)], partitions=2)
-    return name
+    return secured_topic(broker)
 
 
 Connect = Callable[..., ZookeeperConsumerConnector]
@@ -105,19 +101,19 @@ def tls(zookeeper: SecuredZooKeeper, certificates: Certificates) -> dict[str, st
     }
 
 
-def sasl_ssl(certificates: Certificates, mechanism: str = "SCRAM-SHA-512", password: str = PASSWORD) -> dict[str, str]:
-    return {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": mechanism,
-        "sasl.username": USER,
-        "sasl.password": password,
-        "ssl.ca.location": certificates.ca,
-    }
-
-
 def session(zookeeper: SecuredZooKeeper, properties: Mapping[str, str]) -> Session:
     config = ConsumerConfig({"zookeeper.connect": zookeeper.connect, "group.id": "g", **properties})
     return Session(config.zookeeper_connect, timeout=4.0, on_change=lambda _: None, security=registry_security(config))
+
+
+@contextmanager
+def opened(zookeeper: SecuredZooKeeper, properties: Mapping[str, str]) -> Iterator[Session]:
+    one = session(zookeeper, properties)
+    one.open(Deadline(scaled(10)))
+    try:
+        yield one
+    finally:
+        one.close(Deadline(scaled(5)))
 
 
 def rights(client: KazooClient, path: str) -> list[tuple[str, str, int]]:
@@ -155,13 +151,6 @@ def test_nodes_get_the_originals_rights(
             assert rights(admin, path) == sorted([(*owner, EVERYTHING), ("world", "anyone", READING)]), path
 
 
-def test_without_set_acl_everything_is_open(connect: Connect, admin: KazooClient, topic: str) -> None:
-    group = unique("open")
-    connector = connect(group, DIGEST)
-    connector.create_message_streams({topic: 1})
-    assert rights(admin, f"/consumers/{group}/owners/{topic}/0") == OPEN
-
-
 def test_with_a_certificate_the_rights_are_its_holders(
     connect: Connect, admin: KazooClient, topic: str, zookeeper: SecuredZooKeeper, certificates: Certificates
 ) -> None:
@@ -193,20 +182,6 @@ def test_a_member_that_may_not_own_says_so_and_the_others_go_on(
     assert eventually(lambda: owner.state.owned == 2, 10, "the owner to take all again")
 
 
-def test_a_member_that_may_not_make_its_nodes_does_not_join(connect: Connect, admin: KazooClient, topic: str) -> None:
-    group = unique("forbidden")
-    admin.ensure_path(f"/consumers/{group}/ids")
-    admin.create(f"/consumers/{group}/owners")
-    admin.add_auth("digest", "somebody:else")
-    from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
-
-    admin.set_acls(f"/consumers/{group}/owners", CREATOR_ALL_ACL + READ_ACL_UNSAFE)
-    begin = monotonic()
-    with pytest.raises(NotPermittedError, match=f"/consumers/{group}/owners"):
-        connect(group, DIGEST, {"rebalance.max.retries": "100"}).create_message_streams({topic: 1})
-    assert monotonic() - begin < scaled(10)
-
-
 def test_parents_that_exist_need_no_rights_to_make_them(zookeeper: SecuredZooKeeper, admin: KazooClient) -> None:
     """KAFKA-5691: servers check the rights on the parent before they see that the node exists."""
     from kazoo.security import READ_ACL_UNSAFE, make_digest_acl
@@ -215,9 +190,7 @@ def test_parents_that_exist_need_no_rights_to_make_them(zookeeper: SecuredZooKee
     somebody = make_digest_acl("somebody", "else", all=True)
     admin.ensure_path(f"{top}/open")
     admin.set_acls(top, [somebody, *READ_ACL_UNSAFE])
-    one = session(zookeeper, DIGEST)
-    one.open(Deadline(scaled(10)))
-    try:
+    with opened(zookeeper, DIGEST) as one:
         one.ensure([f"{top}/open/a/b"], Deadline(scaled(10)))
         with pytest.raises(NotPermittedError, match=f"{top}/closed"):
             one.ensure([f"{top}/closed/a"], Deadline(scaled(10)))
@@ -226,8 +199,6 @@ def test_parents_that_exist_need_no_rights_to_make_them(zookeeper: SecuredZooKee
         assert set(refused) == {wanted[0], wanted[2]}
         assert f"{top}/closed: " in str(refused[wanted[0]])
         assert one.stat(wanted, Deadline(scaled(10)))[1] is not None
-    finally:
-        one.close(Deadline(scaled(5)))
 
 
 def test_a_refused_login_is_one_clear_error_and_no_storm(
@@ -260,25 +231,23 @@ def test_a_session_logs_in_again_after_its_server_was_away(
     certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With kazoo alone, one failed login ends all further attempts, whatever its cause."""
-    with SecuredZooKeeper(tmp_path, certificates) as server:
-        one = session(server, {**SASL, "zookeeper.set.acl": "true"})
-        one.open(Deadline(scaled(10)))
-        try:
-            one.ensure(["/consumers/g/owners/t"], Deadline(scaled(10)))
-            server.kill()
-            eventually(lambda: not one.connected, 10, "the session to notice")
-            server.admit("changed")
-            server.start()
-            eventually(lambda: USER in one.trouble, 20, "the login to be refused")
-            assert not one.connected
-            server.kill()
-            server.admit(ZOOKEEPER_PASSWORD)
-            server.start()
-            eventually(lambda: one.connected, 20, "the session to come back")
-            assert one.trouble == ""
-            assert one.create("/consumers/g/owners/t/0", b"", Deadline(scaled(10)), ephemeral=True)
-        finally:
-            one.close(Deadline(scaled(5)))
+    with (
+        SecuredZooKeeper(tmp_path, certificates) as server,
+        opened(server, {**SASL, "zookeeper.set.acl": "true"}) as one,
+    ):
+        one.ensure(["/consumers/g/owners/t"], Deadline(scaled(10)))
+        server.kill()
+        eventually(lambda: not one.connected, 10, "the session to notice")
+        server.admit("changed")
+        server.start()
+        eventually(lambda: USER in one.trouble, 20, "the login to be refused")
+        assert not one.connected
+        server.kill()
+        server.admit(ZOOKEEPER_PASSWORD)
+        server.start()
+        eventually(lambda: one.connected, 20, "the session to come back")
+        assert one.trouble == ""
+        assert one.create("/consumers/g/owners/t/0", b"", Deadline(scaled(10)), ephemeral=True)
     assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
 
 
@@ -301,9 +270,8 @@ def test_a_certificate_for_another_name_is_refused(zookeeper: SecuredZooKeeper, 
     elsewhere = {**tls(zookeeper, certificates), "zookeeper.connect": f"[::ffff:127.0.0.1]:{zookeeper.secure_port}"}
     with pytest.raises(RegistryAuthenticationError, match="mismatch"):
         session(zookeeper, elsewhere).open(Deadline(scaled(20)))
-    one = session(zookeeper, {**elsewhere, "zookeeper.ssl.endpoint.identification.algorithm": ""})
-    one.open(Deadline(scaled(10)))
-    one.close(Deadline(scaled(5)))
+    with opened(zookeeper, {**elsewhere, "zookeeper.ssl.endpoint.identification.algorithm": ""}) as one:
+        assert one.connected
 
 
 @pytest.mark.parametrize("which", ["stranger", "expired"])
@@ -320,19 +288,6 @@ def test_plain_speech_on_a_tls_port_ends_in_time(zookeeper: SecuredZooKeeper) ->
     one = session(zookeeper, {"zookeeper.connect": zookeeper.secure_connect})
     with pytest.raises(RegistryUnavailableError, match="The last try"):
         one.open(Deadline(scaled(2)))
-
-
-def test_many_answers_at_once_all_arrive_at_once(zookeeper: SecuredZooKeeper, certificates: Certificates) -> None:
-    """If answers share a TLS record, the socket has no bytes for the second. It must not wait for a heartbeat."""
-    one = session(zookeeper, tls(zookeeper, certificates))
-    one.open(Deadline(scaled(10)))
-    try:
-        begin = monotonic()
-        for _ in range(20):
-            assert None not in one.read(["/zookeeper", "/"] * 200, Deadline(scaled(10)))
-        assert monotonic() - begin < scaled(5)
-    finally:
-        one.close(Deadline(scaled(5)))
 
 
 # ---- both ----
@@ -359,16 +314,16 @@ def test_consuming_with_both_securities(
     assert next(after.create_message_streams({topic: 1})[topic][0]).value == b"new"
 
 
-def secure_server(zookeeper: SecuredZooKeeper) -> str:
+def login_endpoint(zookeeper: SecuredZooKeeper) -> Endpoint:
     """The broker's listener with a login."""
-    looking = session(zookeeper, {})
-    looking.open(Deadline(scaled(10)))
-    try:
+    with opened(zookeeper, {}) as looking:
         (broker,) = registered_brokers(looking, Deadline(scaled(10)))
-        where = choose_endpoint(broker.endpoints, "SASL_SSL", {})
-        return f"{where.host}:{where.port}"
-    finally:
-        looking.close(Deadline(scaled(5)))
+        return choose_endpoint(broker.endpoints, "SASL_SSL", {})
+
+
+def secure_server(zookeeper: SecuredZooKeeper) -> str:
+    where = login_endpoint(zookeeper)
+    return f"{where.host}:{where.port}"
 
 
 def test_a_member_logs_in_to_the_group_coordinator(
@@ -423,21 +378,6 @@ def _values(options: ReadOptions, schema: Any, tasks: Sequence[Any]) -> Iterator
             yield from batch.column("value").to_pylist()
 
 
-def test_a_broker_that_wants_certificates(connect: Connect, topic: str, certificates: Certificates) -> None:
-    properties = {
-        "security.protocol": "SSL",
-        "ssl.truststore.location": certificates.ca,
-        "ssl.keystore.location": certificates.client,
-    }
-    connector = connect(unique("mutual"), properties)
-    assert next(connector.create_message_streams({topic: 1})[topic][0]).topic == topic
-
-
-def presenting(certificates: Certificates, **own: str) -> dict[str, str]:
-    """The properties of a member that trusts the broker, and presents this certificate of its own, if any."""
-    return {"security.protocol": "SSL", "ssl.truststore.location": certificates.ca, **own}
-
-
 REFUSED: dict[str, tuple[Callable[[Certificates], dict[str, str]], str]] = {
     "no certificate": (presenting, "TLS failed"),
     "a stranger's": (lambda c: presenting(c, **{"ssl.keystore.location": c.stranger}), "TLS failed"),
@@ -467,14 +407,9 @@ def test_a_limited_login_is_renewed_on_the_same_connection(
 ) -> None:
     """KIP-368: the broker closes a connection whose login has become too old."""
     config = ConsumerConfig({"zookeeper.connect": "zk", "group.id": "g", **sasl_ssl(certificates)})
-    one = session(zookeeper, {})
-    one.open(Deadline(scaled(10)))
-    try:
-        (registered,) = registered_brokers(one, Deadline(scaled(10)))
-    finally:
-        one.close(Deadline(scaled(5)))
-    endpoint = choose_endpoint(registered.endpoints, "SASL_SSL")
-    channel = BrokerChannel(endpoint, client_id="c", socket_timeout=scaled(10), security=channel_security(config))
+    channel = BrokerChannel(
+        login_endpoint(zookeeper), client_id="c", socket_timeout=scaled(10), security=channel_security(config)
+    )
     channel.connect(Deadline(scaled(10)))
     until = monotonic() + 1.5 * LOGIN_GOOD_FOR_MS / 1000
     asked = 0

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster.conftest import produce_to, unique
+from tests.cluster.conftest import unique
 from tests.cluster.in_process import connectors
 from tests.cluster.secured import (
-    PASSWORD,
     USER,
     Certificates,
     SecuredZooKeeper,
     older_secured_broker,
+    presenting,
+    sasl_ssl,
+    secured_topic,
 )
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import EmbeddedKafka
 from zkconsumer.errors import BrokerAuthenticationError
-from zkconsumer.zookeeper.cluster_admin import Admin
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +38,7 @@ def broker(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def topic(broker: EmbeddedKafka) -> str:
-    name = unique("secured")
-    with Admin(broker.zookeeper_connect) as administrator:
-        administrator.create_topic(name, 2)
-    produce_to(broker.address, name, [b"%d" % n for n in range(20)], partitions=2)
-    return name
+    return secured_topic(broker)
 
 
 Connect = Callable[..., ZookeeperConsumerConnector]
@@ -54,61 +50,38 @@ def connect(broker: EmbeddedKafka) -> Iterator[Connect]:
         yield lambda properties: make({"group.id": unique("g")}, properties)
 
 
-def login(certificates: Certificates, mechanism: str, password: str = PASSWORD) -> dict[str, str]:
-    return {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": mechanism,
-        "sasl.username": USER,
-        "sasl.password": password,
-        "ssl.ca.location": certificates.ca,
-    }
+ADMITTED: dict[str, Callable[[Certificates], dict[str, str]]] = {
+    "PLAIN": lambda c: sasl_ssl(c, "PLAIN") | {"offsets.storage": "kafka"},
+    "SCRAM-SHA-256": lambda c: sasl_ssl(c, "SCRAM-SHA-256"),
+    "SCRAM-SHA-512": lambda c: sasl_ssl(c) | {"offsets.storage": "kafka"},
+    "a certificate": lambda c: presenting(c, **{"ssl.keystore.location": c.client}),
+}
 
 
-@pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_consuming_with_tls_and_a_login(
-    connect: Connect, topic: str, certificates: Certificates, mechanism: str, storage: str
+@pytest.mark.parametrize("how", ADMITTED)
+def test_an_admitted_member_consumes_and_commits(
+    connect: Connect, topic: str, certificates: Certificates, how: str
 ) -> None:
-    connector = connect({**login(certificates, mechanism), "offsets.storage": storage})
+    connector = connect(ADMITTED[how](certificates))
     stream = connector.create_message_streams({topic: 1})[topic][0]
     assert {next(stream).value for _ in range(20)} == {b"%d" % n for n in range(20)}
     connector.commit_offsets()
 
 
-def test_consuming_with_a_certificate(connect: Connect, topic: str, certificates: Certificates) -> None:
-    connector = connect(
-        {
-            "security.protocol": "SSL",
-            "ssl.truststore.location": certificates.ca,
-            "ssl.keystore.location": certificates.client,
-        }
-    )
-    stream = connector.create_message_streams({topic: 1})[topic][0]
-    assert {next(stream).value for _ in range(20)} == {b"%d" % n for n in range(20)}
+REFUSED: dict[str, tuple[Callable[[Certificates], dict[str, str]], str]] = {
+    "no certificate": (presenting, "TLS failed"),
+    "a stranger's": (lambda c: presenting(c, **{"ssl.keystore.location": c.stranger}), "TLS failed"),
+    "PLAIN": (lambda c: sasl_ssl(c, "PLAIN", "wrong-password"), f"PLAIN, user '{USER}'"),
+    "SCRAM": (lambda c: sasl_ssl(c, password="wrong-password"), f"SCRAM-SHA-512, user '{USER}'"),
+}
 
 
-@pytest.mark.parametrize("which", ["none", "stranger", "expired"])
-def test_a_refused_client_certificate_is_one_clear_error(
-    which: str, connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_is_one_clear_error(
+    what: str, connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker requires a certificate and gets none, a foreign one, or an expired one."""
-    properties = {"security.protocol": "SSL", "ssl.truststore.location": certificates.ca}
-    if which != "none":
-        properties["ssl.keystore.location"] = getattr(certificates, which)
-    connector = connect(properties)
-    stream = connector.create_message_streams({topic: 1})[topic][0]
-    with pytest.raises(BrokerAuthenticationError, match="TLS failed"):
-        next(stream)
-    assert "TLS failed" in str(connector.state)
-    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
-
-
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_a_wrong_password_is_one_clear_error(
-    mechanism: str, connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
-    connector = connect(login(certificates, mechanism, "wrong-password"))
-    stream = connector.create_message_streams({topic: 1})[topic][0]
-    with pytest.raises(BrokerAuthenticationError, match=f"{mechanism}, user '{USER}'") as caught:
+    properties, words = REFUSED[what]
+    stream = connect(properties(certificates)).create_message_streams({topic: 1})[topic][0]
+    with pytest.raises(BrokerAuthenticationError, match=words) as caught:
         next(stream)
     assert "wrong-password" not in str(caught.value) + caplog.text

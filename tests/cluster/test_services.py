@@ -15,6 +15,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import TICK_MS, produce_to, unique
+from tests.cluster.in_process import client_of
 from tests.faults.proxy import Proxy
 from tests.service_process import Place, Service, Unit, container
 from tests.timing import eventually, scaled
@@ -139,11 +140,8 @@ def new_group(cluster: DevCluster, tmp_path: Path) -> Iterator[NewGroup]:
 
 @pytest.fixture
 def zookeeper(cluster: DevCluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
-    client.start(timeout=scaled(10.0))
-    yield client
-    client.stop()
-    client.close()
+    with client_of(cluster.zookeeper_connect) as client:
+        yield client
 
 
 def test_probes_tell_each_state_of_the_process(

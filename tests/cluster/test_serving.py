@@ -48,14 +48,12 @@ class Running:
 
     def __init__(self, connector: ZookeeperConsumerConnector, *arguments: Any, **options: Any) -> None:
         self.error: BaseException | None = None
-        self.ended = False
 
         def call() -> None:
             try:
                 connector.run(*arguments, **options)
             except BaseException as e:
                 self.error = e
-            self.ended = True
 
         self.thread = threading.Thread(target=call, name="running")
         self.thread.start()
@@ -92,7 +90,6 @@ def test_workers_share_the_partitions_and_keep_their_order(
 def test_workers_get_topics_of_a_filter_and_later_topics(
     connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce
 ) -> None:
-    """Workers get the topics of a filter, also those that are created later."""
     first, second = new_topic(2, prefix="dealt"), new_topic(2, prefix="dealt")
     for topic in (first, second):
         produce(topic, ["x"] * 10, partitions=2)
@@ -118,34 +115,21 @@ async def later(_: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("call", "error", "words"),
     [
-        ((None, "t"), TypeError, "callable"),
-        ((later, "t"), TypeError, "plain function"),
-        ((print,), ValueError, "no streams yet"),
-        ((print, []), ValueError, "no topics"),
+        (lambda member: member.run(None, "t"), TypeError, "callable"),
+        (lambda member: member.run(later, "t"), TypeError, "plain function"),
+        (lambda member: member.run(print), ValueError, "no streams yet"),
+        (lambda member: member.run(print, []), ValueError, "no topics"),
+        (lambda member: member.run(print, "t", workers=0), ValueError, "workers"),
+        (lambda member: member.messages(), ValueError, "no streams yet"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    connector: Make, new_group: NewGroup, arguments: Any, error: type[Exception], words: str
+    connector: Make, new_group: NewGroup, call: Callable[[Any], object], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        connector(new_group()).run(*arguments)
-
-
-def test_streams_that_are_run_are_not_read_elsewhere(connector: Make, new_topic: NewTopic, new_group: NewGroup) -> None:
-    member = connector(new_group())
-    with pytest.raises(ValueError, match="no streams yet"):
-        member.messages()
-    with pytest.raises(ValueError, match="workers"):
-        member.run(print, "t", workers=0)
-    running = Running(member, print, new_topic(1))
-    eventually(workers_left, 10, "the run")
-    for ask in (lambda: member.run(print), member.messages):
-        with pytest.raises(ValueError, match="run"):
-            ask()
-    member.shutdown()
-    running.join()
+        call(connector(new_group()))
 
 
 _INTERRUPTED = """

@@ -1,25 +1,20 @@
-"""Group snapshots of a real ZooKeeper and a real broker: a Scala member beside ours, a brokers' group, large groups."""
+"""Group snapshots of a real ZooKeeper and a real broker: a brokers' group, and a large one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from tests.cluster.conftest import NewTopic, produce_to
-from tests.cluster.legacy_member import LegacyMember
-from tests.cluster.our_member import OurMember
-from tests.timing import eventually, scaled
-from zkconsumer import ZookeeperConsumerConnector, cli
+from tests.cluster.in_process import live_source
+from tests.timing import scaled
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
 from zkconsumer.operations.group_lookup import UnknownGroupError, require_group
-from zkconsumer.operations.group_snapshot import GroupSnapshot
-from zkconsumer.operations.snapshot_file import read_snapshots
 from zkconsumer.operations.snapshot_reader import LiveSource
 
 MANY_MEMBERS = 10_000
@@ -29,70 +24,14 @@ LARGE = 1_000_000
 @pytest.fixture
 def source(cluster: DevCluster) -> Iterator[LiveSource]:
     """The cluster by its ZooKeeper alone, which names the broker."""
-    config, _ = command_config(cluster.zookeeper_connect, None)
-    made = LiveSource(ClusterConnection(config, scaled(60.0)))
-    yield made
-    made.close()
+    with live_source(cluster.zookeeper_connect, seconds=60.0) as made:
+        yield made
 
 
 @pytest.fixture
 def brokers_only(cluster: DevCluster) -> Iterator[LiveSource]:
-    config, _ = command_config(None, cluster.bootstrap_servers)
-    made = LiveSource(ClusterConnection(config, scaled(60.0)))
-    yield made
-    made.close()
-
-
-def test_a_scala_member_beside_ours(
-    cluster: DevCluster,
-    source: LiveSource,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    legacy_member: Callable[..., LegacyMember],
-    our_member: Callable[..., OurMember],
-    tmp_path: Path,
-) -> None:
-    group, topic = new_group(), new_topic(4)
-    produce_to(cluster.bootstrap_servers, topic, [str(n) for n in range(40)], partitions=4)
-    members = [
-        legacy_member("1.1.1", group, {topic: 1}, properties={"consumer.id": "scala"}),
-        our_member(group, {topic: 1}, properties={"consumer.id": "ours"}),
-    ]
-    for member in members:
-        member.wait_ready()
-    ids = {ConsumerId(member.consumer_id) for member in members}
-    seen: list[GroupSnapshot] = []
-
-    def settled() -> bool:
-        seen.append(source.snapshot(group, message_times=True))
-        last = seen[-1]
-        owning = {one.thread.rpartition("-")[0] for one in last.owners.values()}
-        return len(last.owners) == 4 and owning == ids and len(last.offsets) == 4
-
-    eventually(settled, 30, "both members own partitions and have committed")
-    found = seen[-1]
-    assert found.members.keys() == ids
-    assert not found.problems
-    registered = {one.stat.ephemeral_owner for one in found.members.values() if one.stat is not None}
-    (server,) = found.servers
-    assert registered <= server.sessions.keys()
-    assert (server.tick_time, server.mode, server.problem) == (cluster.zookeeper.tick_ms, "standalone", "")
-    for tp, owner in found.owners.items():
-        assert owner.stat is not None
-        assert owner.stat.ephemeral_owner in registered
-        assert found.zxid >= owner.stat.czxid > 0
-        assert abs(owner.stat.ctime - found.taken) < 600_000
-        log = found.logs[tp]
-        assert (log.start, log.end, log.in_sync) == (0, 10, (log.leader,))
-    assert found.topics[topic].partitions == (0, 1, 2, 3)
-    assert found.ids_node is not None
-    assert found.ids_node.cversion >= 2
-    assert "world:anyone" in found.acls[f"/consumers/{group}/ids"]
-    file = str(tmp_path / "snapshot")
-    assert cli.main(["snapshot", group, "--zookeeper", cluster.zookeeper_connect, "--output", file]) == 0
-    (written,) = read_snapshots(file)
-    assert written.members == found.members
-    assert written.owners == found.owners
+    with live_source(None, cluster.bootstrap_servers, seconds=60.0) as made:
+        yield made
 
 
 def test_a_group_of_the_brokers(

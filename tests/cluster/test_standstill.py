@@ -45,6 +45,12 @@ def member(folder: Path, properties: Mapping[str, Any], topic: str, streams: int
         process.wait(scaled(10))
 
 
+def coordinated_by(cluster: DevCluster, coordination: str) -> dict[str, str]:
+    if coordination == "zookeeper":
+        return {"zookeeper.connect": cluster.zookeeper_connect}
+    return {"bootstrap.servers": cluster.bootstrap_servers, "group.coordination": "kafka"}
+
+
 def standstills(err: Path) -> list[str]:
     return [line for line in err.read_text().splitlines() if "has not read all that it should" in line]
 
@@ -54,12 +60,8 @@ def standstills(err: Path) -> list[str]:
 def test_a_wrong_security_protocol_is_printed(
     tmp_path: Path, cluster: DevCluster, new_topic: NewTopic, new_group: NewGroup, protocol: str, coordination: str
 ) -> None:
-    where = (
-        {"zookeeper.connect": cluster.zookeeper_connect}
-        if coordination == "zookeeper"
-        else {"bootstrap.servers": cluster.bootstrap_servers, "group.coordination": "kafka"}
-    )
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"} if protocol != "SSL" else {}
+    where = coordinated_by(cluster, coordination)
     properties = {**where, **login, "group.id": new_group(), "security.protocol": protocol}
     with member(tmp_path, properties, new_topic()) as (_, err):
         if (protocol, coordination) == ("SASL_PLAINTEXT", "kafka"):  # a refused login is raised by the join itself
@@ -73,13 +75,8 @@ def test_a_wrong_security_protocol_is_printed(
 def test_a_missing_topic_is_printed_and_when_it_is_there(
     tmp_path: Path, cluster: DevCluster, new_group: NewGroup, coordination: str
 ) -> None:
-    where = (
-        {"zookeeper.connect": cluster.zookeeper_connect}
-        if coordination == "zookeeper"
-        else {"bootstrap.servers": cluster.bootstrap_servers, "group.coordination": "kafka"}
-    )
     topic = unique("evnets")
-    with member(tmp_path, {**where, "group.id": new_group()}, topic) as (out, err):
+    with member(tmp_path, {**coordinated_by(cluster, coordination), "group.id": new_group()}, topic) as (out, err):
         eventually(lambda: standstills(err), 25, lambda: f"a line in {err.read_text()!r}")
         assert [f"waiting for topic {topic} to exist" in line for line in standstills(err)] == [True]
         assert f"waiting for topic {topic} to exist" in out.read_text(), "ConsumerTimeoutException has the state"
@@ -113,24 +110,6 @@ def test_zookeepers_port_as_a_brokers_is_named(tmp_path: Path, cluster: DevClust
         assert ["answers like ZooKeeper, not like a Kafka broker" in line for line in standstills(err)] == [True]
 
 
-def test_a_spare_member_and_a_reader_of_all_are_silent(
-    tmp_path: Path, cluster: DevCluster, new_topic: NewTopic, new_group: NewGroup
-) -> None:
-    topic, properties = new_topic(), {"zookeeper.connect": cluster.zookeeper_connect, "group.id": new_group()}
-    folders = [tmp_path / "one", tmp_path / "other"]
-    for folder in folders:
-        folder.mkdir()
-    with member(folders[0], properties, topic) as (one, err), member(folders[1], properties, topic) as (other, spare):
-        eventually(lambda: len(one.read_text().splitlines()) > 18, 60, "18 timeouts of the first")
-        eventually(lambda: len(other.read_text().splitlines()) > 18, 60, "18 timeouts of the other")
-        assert err.read_text() == spare.read_text() == ""
-        last = sorted(each.read_text().splitlines()[-1] for each in (one, other))
-        assert last[0] == "no message within the timeout; the stream stays usable"
-        assert (
-            last[1] == "no message within the timeout; the stream stays usable; the member is owning 0 of 0 partitions"
-        )
-
-
 QUIET = """
 import json, sys, time
 from zkconsumer import ZookeeperConsumerConnector
@@ -152,12 +131,15 @@ def test_nothing_to_read_and_a_paused_stream_are_silent(
     cluster: DevCluster, new_topic: NewTopic, new_group: NewGroup, coordination: str
 ) -> None:
     """An empty subscription, a paused stream, and streams whose end is reached."""
-    where = {
-        "zookeeper": {"zookeeper.connect": cluster.zookeeper_connect},
-        "kafka": {"bootstrap.servers": cluster.bootstrap_servers, "group.coordination": "kafka"},
-    }[coordination]
     run = subprocess.run(
-        [sys.executable, "-c", QUIET, json.dumps({**where, "group.id": new_group()}), new_topic(), "14"],
+        [
+            sys.executable,
+            "-c",
+            QUIET,
+            json.dumps({**coordinated_by(cluster, coordination), "group.id": new_group()}),
+            new_topic(),
+            "14",
+        ],
         capture_output=True,
         text=True,
         timeout=scaled(90),

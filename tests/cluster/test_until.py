@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import NewTopic
+from tests.cluster.conftest import NewTopic, produce_in_transactions
 from tests.cluster.member_process import QUICK
 from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
@@ -21,17 +21,8 @@ def test_a_log_that_ends_with_an_aborted_transaction(
     cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], isolation: str
 ) -> None:
     """The last offset is the marker's, and with read_committed no message comes after the first transaction."""
-    from confluent_kafka import Producer
-
     topic, taken = new_topic(prefix="until"), list[bytes]()
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(scaled(WITHIN))
-    for value, end in ((b"kept", producer.commit_transaction), (b"dropped", producer.abort_transaction)):
-        producer.begin_transaction()
-        for _ in range(3):
-            producer.produce(topic, value)
-        producer.flush(scaled(WITHIN))
-        end(scaled(WITHIN))
+    produce_in_transactions(cluster.bootstrap_servers, topic, ("commit", [b"kept"] * 3), ("abort", [b"dropped"] * 3))
     properties: dict[str, Any] = {
         **QUICK,
         "zookeeper.connect": cluster.zookeeper_connect,

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from time import monotonic
 from typing import Any
 
-from tests.cluster.conftest import produce_to
+from tests.cluster.even_load import EvenLoad
 from tests.documents import example
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
@@ -29,7 +29,7 @@ FREEZE_S = (2.0, 4.0)
 PAUSE_S = (0.5, 2.0)
 """Seconds between two kills or freezes."""
 FROZEN_SHARE = 0.25
-PRODUCED_EVERY_S, PRODUCED = 0.1, 20
+PRODUCED_EVERY_S = 0.1
 STALLED_S = 60.0
 """Seconds without a new row after which the rest is missing."""
 
@@ -178,36 +178,6 @@ class Members:
                 self._outcome.errors[text.strip().splitlines()[-1][:160]] += 1
 
 
-class Producing:
-    """A thread that writes messages to all partitions until it is stopped."""
-
-    def __init__(self, cluster: DevCluster, topic: str) -> None:
-        self._cluster = cluster
-        self._topic = topic
-        self._stop = Event()
-        self._rounds = 0
-        self._failure: BaseException | None = None
-        self._thread = Thread(target=self._run, name="producing", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.wait(PRODUCED_EVERY_S):
-                values = [b"%d" % number for number in range(PRODUCED)]
-                produce_to(self._cluster.bootstrap_servers, self._topic, values, partitions=PARTITIONS)
-                self._rounds += 1
-        except BaseException as error:
-            self._failure = error
-
-    def stop(self) -> Counter[Place]:
-        """Stop, and return the places of all messages."""
-        self._stop.set()
-        self._thread.join(scaled(60))
-        assert self._failure is None, self._failure
-        each = self._rounds * PRODUCED // PARTITIONS
-        return Counter((partition, offset) for partition in range(PARTITIONS) for offset in range(each))
-
-
 def campaign(
     cluster: DevCluster,
     topic: str,
@@ -222,7 +192,7 @@ def campaign(
     random_ = random.Random(seed)
     outcome, began, pause = Outcome(), monotonic(), Event()
     members = Members(folder, code, outcome)
-    producing = Producing(cluster, topic)
+    producing = EvenLoad(cluster.bootstrap_servers, topic, PARTITIONS, pause_s=PRODUCED_EVERY_S)
     try:
         members.fill()
         eventually(lambda: _some(database), 60, "the first rows")

@@ -57,9 +57,11 @@ def on_postgres(server: postgres.Server) -> Places:
     return Places(lambda: psycopg.connect(server.address), "%s")
 
 
-@pytest.fixture
-def claimed(places: Places) -> Iterator[Callable[..., ClaimedStore]]:
-    """``claimed(epoch, owner)``: a store whose member has claimed the partition, with a start at 0."""
+Claimed = Callable[..., ClaimedStore]
+"""``claimed(epoch, owner)``: a store whose member has claimed the partition, with a start at 0."""
+
+
+def _claims(places: Places) -> Iterator[Claimed]:
     opened: list[ClaimedStore] = []
 
     def make(epoch: int, owner: str = "a", missing: Callable[[TopicPartition, int, int], str] | None = None) -> Any:
@@ -70,3 +72,15 @@ def claimed(places: Places) -> Iterator[Callable[..., ClaimedStore]]:
     yield make
     for one in opened:
         one.close()
+
+
+@pytest.fixture
+def claimed(places: Places) -> Iterator[Claimed]:
+    """Claims in each database."""
+    yield from _claims(places)
+
+
+@pytest.fixture
+def claimed_in_postgres(postgres_places: Places) -> Iterator[Claimed]:
+    """Claims in PostgreSQL."""
+    yield from _claims(postgres_places)

@@ -19,13 +19,10 @@ from zkconsumer import (
     FencedRecordError,
     OffsetCommitError,
     OffsetStoreConflictError,
-    RepeatedRecordError,
     SkippedRecordError,
     ZookeeperConsumerConnector,
 )
 from zkconsumer.errors import ConfigException, LogTruncatedError
-from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.offsets.store import StoreMember
 from zkconsumer.testing import FakeCluster
 
 GROUP, TOPIC = "g", "events"
@@ -148,44 +145,6 @@ def test_a_zombie_with_a_message_in_hand_cannot_write_it(places: Places, cluster
     assert places.written() == [0, 1, 2, 3, 4]
 
 
-def test_a_zombie_whose_session_expired_cannot_write(places: Places, cluster: FakeCluster, member: Make) -> None:
-    """It does not know yet: the session has ended, and its connection with it."""
-    zombie = member(places, name="z")
-    zombie.join()
-    in_hand = zombie.stream.get(WAIT_S)
-    gone = cluster.zookeeper.node(OWNER_NODE)
-    heir = DatabaseOffsets(places.connect)
-    heir.open(StoreMember(GROUP, ConsumerId("g_a"), lambda *_: ""), WAIT_S)
-    assert gone is not None
-    assert heir.claim({TopicPartition(TOPIC, 0): gone.czxid + 1}, WAIT_S) == {TopicPartition(TOPIC, 0): 0}
-    with pytest.raises(FencedRecordError, match="g_a has claimed it since"):
-        zombie.take_in(in_hand)
-    assert places.written() == []
-    heir.close()
-
-
-def test_a_member_that_claims_again_writes_nothing_twice(sqlite: Places, cluster: FakeCluster, member: Make) -> None:
-    """Its session expired while it had a message in hand, and it was the first to claim the partition again."""
-    one = member(sqlite)
-    one.join()
-    in_hand = one.stream.get(WAIT_S)
-    before = cluster.zookeeper.node(OWNER_NODE)
-    expire_all(cluster)
-    eventually(lambda: cluster.zookeeper.node(OWNER_NODE) not in (None, before), WAIT_S, "a new owner node")
-
-    def recorded() -> bool:
-        with suppress(FencedRecordError):  # until the member has claimed it in the database too
-            one.take_in(in_hand)
-        return bool(sqlite.written())
-
-    eventually(lambda: epoch(sqlite) > (before.czxid if before else 0), WAIT_S, "a claim in the database")
-    eventually(recorded, WAIT_S, "the message in hand")
-    with pytest.raises(RepeatedRecordError):
-        one.take_next()
-    one.take_next(4)
-    assert sqlite.written() == [0, 1, 2, 3, 4]
-
-
 def test_a_member_begins_at_the_table_and_not_at_the_node(sqlite: Places, cluster: FakeCluster, member: Make) -> None:
     first = member(sqlite)
     first.join()
@@ -304,18 +263,6 @@ def test_a_stranger_that_joins_stops_hand_out(
 
 
 # ---- what cannot work
-
-
-def test_a_store_of_another_connector_is_left_alone(sqlite: Places, cluster: FakeCluster, member: Make) -> None:
-    one, other = member(sqlite), member(sqlite, name="n")
-    one.join()
-    second = ZookeeperConsumerConnector(
-        zookeeper_connect=cluster.zookeeper_connect, group_id=GROUP, offset_store=one.store
-    )
-    with pytest.raises(ConfigException, match="another connector"):
-        second.create_message_streams({TOPIC: 1})
-    one.take_next(5)
-    other.join()
 
 
 def test_a_refused_member_may_try_again_with_its_store(sqlite: Places, cluster: FakeCluster, member: Make) -> None:

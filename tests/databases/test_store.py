@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.databases.conftest import Claimed
 from tests.databases.places import GROUP, TIMEOUT, TP, ClaimedStore, Message, Places, on_sqlite
 from tests.databases.postgres import Server
 from tests.faults.proxy import Proxy
@@ -32,9 +32,6 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.database_dialects import dialect_of
 from zkconsumer.offsets.store import CommitRefusedError, StoreMember
 from zkconsumer.zookeeper.fenced_writes import Outcome
-
-Claimed = Callable[..., ClaimedStore]
-
 
 # ---- one member
 
@@ -196,10 +193,9 @@ def test_a_database_set_back_is_no_other_member(places: Places, claimed: Claimed
     assert places.written() == [0]
 
 
-def test_an_old_snapshot_is_no_other_member(postgres_places: Places) -> None:
+def test_an_old_snapshot_is_no_other_member(postgres_places: Places, claimed_in_postgres: Claimed) -> None:
     """The application has read in a transaction of REPEATABLE READ, and the partition was claimed after that."""
-    member = ClaimedStore(postgres_places, "a")
-    member.claim(1)
+    member = claimed_in_postgres(1)
     member.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     member.connection.execute("SELECT count(*) FROM places")
     member.claim(2)
@@ -208,7 +204,6 @@ def test_an_old_snapshot_is_no_other_member(postgres_places: Places) -> None:
     member.connection.rollback()
     member.record(0)
     assert postgres_places.written() == [0]
-    member.close()
 
 
 def test_a_start_is_stored_once(places: Places, claimed: Claimed) -> None:
@@ -297,16 +292,16 @@ def test_a_zombie_cannot_record_and_its_rows_roll_back(places: Places, claimed: 
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def test_a_claim_inside_a_zombies_transaction_fences_it(postgres_places: Places, level: str) -> None:
+def test_a_claim_inside_a_zombies_transaction_fences_it(
+    postgres_places: Places, claimed_in_postgres: Claimed, level: str
+) -> None:
     """The zombie wrote its row, stood still, and its partition was claimed and consumed by another member."""
     from psycopg.errors import SerializationFailure
 
-    zombie = ClaimedStore(postgres_places, "a")
-    zombie.claim(1)
+    zombie = claimed_in_postgres(1)
     zombie.connection.execute(f"BEGIN ISOLATION LEVEL {level}")
     postgres_places.insert(zombie.connection, 0)
-    heir = ClaimedStore(postgres_places, "b")
-    assert heir.claim(2) == 0
+    heir = claimed_in_postgres(2, "b")
     heir.record(0)
     fenced = FencedRecordError if level == "READ COMMITTED" else SerializationFailure
     with pytest.raises(fenced):
@@ -315,8 +310,6 @@ def test_a_claim_inside_a_zombies_transaction_fences_it(postgres_places: Places,
     with pytest.raises(FencedRecordError, match="g_b has claimed it since"):
         zombie.record(0)
     assert (postgres_places.written(), postgres_places.next_offset()) == ([0], 1)
-    zombie.close()
-    heir.close()
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -380,10 +373,9 @@ def test_a_close_waits_for_no_server(server: Server, postgres_places: Places) ->
 
 
 @pytest.mark.parametrize("autocommit", [False, True])
-def test_a_pipeline_records(postgres_places: Places, *, autocommit: bool) -> None:
+def test_a_pipeline_records(postgres_places: Places, claimed_in_postgres: Claimed, *, autocommit: bool) -> None:
     """Its counts of changed rows come later: a message must not be taken for one that was recorded before."""
-    member = ClaimedStore(postgres_places, "a")
-    member.claim(1)
+    member = claimed_in_postgres(1)
     member.connection.autocommit = autocommit
     with member.connection.pipeline(), member.connection.transaction():
         postgres_places.insert(member.connection, 0)
@@ -391,7 +383,6 @@ def test_a_pipeline_records(postgres_places: Places, *, autocommit: bool) -> Non
         postgres_places.insert(member.connection, 1)
         member.store.record(member.connection, Message(1))
     assert (postgres_places.written(), postgres_places.next_offset()) == ([0, 1], 2)
-    member.close()
 
 
 def test_a_connection_of_asyncio_is_refused(server: Server) -> None:
