@@ -211,6 +211,22 @@ def test_a_look_of_two_connections_decides_nothing() -> None:
     assert [position.consumed for position, _ in world.fetched] == [0, 4]
 
 
+def test_a_borrower_that_leaves_as_a_stay_begins_stops_no_owner() -> None:
+    """After a seek, its loan could not be written any more, and nobody handled the partition."""
+    world = World()
+    position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
+    loan = Loan(1, "s", "b", 20, 30, "key", ALL_SLOTS, 0, FinishedNote(0))
+    assert world.sharing.ledger_of(position) is None
+    for others in ("c", ""):
+        world.group(others)
+        world.store.sight = replace(world.store.sight, loans={TP: {"c": SeenLoan(loan, 1)}})
+        world.sharing.step()
+        assert world.sharing.ledger_of(position) is None
+    for _ in range(2):
+        world.sharing.step()
+    assert world.sharing.ledger_of(position) is not None
+
+
 def key_to_lend() -> bytes:
     """Return a key whose slot an owner lends to a member ``c`` that joins."""
     world = World()

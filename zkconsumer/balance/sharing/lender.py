@@ -191,6 +191,10 @@ class Lender:
         loans = [seen.loan for seen in view.loans.values() if seen.loan is not None]
         return all(loan.stay == self.stay and loan.order == self._order for loan in loans)
 
+    def outdated(self, view: LenderView) -> bool:
+        """Return whether a borrower that was there at the beginning has gone. Its loan cannot be written any more."""
+        return any(view.sessions.get(name) != loan.borrower_session for name, loan in self._loans.items())
+
     def _possibly_held(self, loan: Loan, report: LoanReport | None) -> int:
         """Return the slots that the borrower may have, whatever its messages are worth."""
         if report is not None and loan.answered_by(report) and report.number == loan.number:

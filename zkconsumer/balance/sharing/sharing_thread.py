@@ -367,6 +367,13 @@ class Sharing:
         # before what is pinned: a message that fails is known as such when it leaves the hand
         in_hand = slots_in_hand(self._homes_of(tp, home))
         view = self._view(tp, sight, in_hand, lent.pinned)
+        if not lent.ready and lender.outdated(view):
+            # its loan of the earlier stay would stand for ever, and nothing of the partition would be handled
+            del self._lent[position]
+            with self._lock:
+                self._wanted[position] = None  # another stay begins
+            self._flag.set()
+            return
         if home is None or home.ledger is not lent.ledger:
             orders = lender.writes(view)
             if lender.ready(view) and not lent.ready:
