@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster.member_process import MemberProcess
@@ -11,9 +12,35 @@ _SCRIPT = Path(__file__).parent / "ours" / "group_member.py"
 
 
 class OurMember(MemberProcess):
-    """One member of a group, in our connector. It takes the arguments of any member."""
+    """One member of a group, in our connector."""
 
     who = "ours"
+
+    def __init__(
+        self,
+        zookeeper_connect: str,
+        group: str,
+        topics: Mapping[str, int] | None = None,
+        *,
+        whitelist: str | None = None,
+        blacklist: str | None = None,
+        streams: int = 1,
+        pause_ms: int = 0,
+        commit_each: bool = False,
+        properties: Mapping[str, object] | None = None,
+    ) -> None:
+        """Take the arguments of any member. With ``commit_each`` it commits each message before it reports it."""
+        super().__init__(
+            zookeeper_connect,
+            group,
+            topics,
+            whitelist=whitelist,
+            blacklist=blacklist,
+            streams=streams,
+            pause_ms=pause_ms,
+            properties=properties,
+            own={"member.commit": "each"} if commit_each else None,
+        )
 
     def command(self) -> list[str]:
         return [sys.executable, str(_SCRIPT)]

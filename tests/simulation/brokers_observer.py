@@ -91,6 +91,7 @@ class BrokersObserver(Observer):
     def show_owner(self, tp: TopicPartition, seen: Watched, owner: str | None) -> None:
         """Name the owner of the generation."""
         if owner != seen.owner:
+            seen.moved = world().now  # it is fetched anew
             world().note(f"owner of {tp}: {owner}")
         seen.owner = owner
 

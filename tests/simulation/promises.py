@@ -43,7 +43,7 @@ class Watched:
     appended: list[tuple[int, float]] = field(default_factory=list)
     """The ends of the log, and since when."""
     moved: float = 0.0
-    """When a seek moved it last."""
+    """When a seek, or a generation of the brokers, moved it last."""
     following: dict[str, int] = field(default_factory=dict)
     """By member: the offset that is handed out next, where that is known."""
     owned: dict[str, tuple[float, float, int]] = field(default_factory=dict)

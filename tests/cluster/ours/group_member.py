@@ -2,7 +2,7 @@
 
 It has the arguments and the output of ``legacy/GroupMember.java``. The main thread reads the first stream, and each
 other stream has its own thread. SIGTERM is a clean end: the signal handler itself calls ``shutdown`` in the main
-thread.
+thread. With ``member.commit=each`` a message's thread commits it before it prints its line.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class GroupMember:
     def __init__(self, own: dict[str, str], properties: dict[str, str]) -> None:
         self.own = own
         self.pause = int(own.get("pause.ms", "0")) / 1000
+        self.commit_each = own.get("commit") == "each"
         self.connector = ZookeeperConsumerConnector(properties)
         self.lock = threading.Lock()
         self.messages = self.bytes = 0
@@ -60,6 +61,8 @@ class GroupMember:
     def read(self, stream: KafkaStream[Any, Any]) -> None:
         try:
             for message in stream:
+                if self.commit_each:
+                    self.connector.commit_offsets()
                 self.say(line_of(message))
                 with self.lock:
                     self.last = time.monotonic()
