@@ -26,7 +26,7 @@ from tests.interrupts.world import Violation
 _HARNESS = str(world.__file__)
 _STORM = 12
 """Readings of one world, each interrupted, some of them twice."""
-_NOTES = ("took", "took_rows", "check")
+_NOTES = ("took", "took_rows", "took_list", "check")
 _SHORTEST_S = 5e-6
 _SHORTLY_S = 2e-4
 
