@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import zkconsumer
 from tests.simulation.known_bugs import HERE as KNOWN_BUGS
 from tests.streams import new_stream
-from tests.timing import scaled
+from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
@@ -41,6 +42,18 @@ def delivery(streams: int) -> tuple[Delivery, list[KafkaStream[Any, Any]]]:
     ]
     made.add(ANY_TOPIC, all_streams)
     return made, all_streams
+
+
+def test_streams_end_although_their_filter_never_matched_a_topic() -> None:
+    """Only queues that a topic had been found for were told of the end: readers of the others waited for ever."""
+    made, streams = delivery(2)
+    readers = [Thread(target=list, args=(stream,), name=stream.name) for stream in streams]
+    for reader in readers:
+        reader.start()
+    made.end()
+    for reader in readers:
+        reader.join(scaled(5))
+    eventually(lambda: not any(reader.is_alive() for reader in readers), 1, "the end of both readers")
 
 
 def test_kafka_379_many_threads_read_registrations_at_once() -> None:
