@@ -24,6 +24,7 @@ from zkconsumer.balance.read_work import Part, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
+from zkconsumer.core.message_pointers import key_mark
 from zkconsumer.core.partition_position import NOTHING_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
@@ -393,7 +394,7 @@ class Engine:
     def add_pointer_work(self, work: Work) -> bool:
         """Add the record of a pointer, ``work.message``, which goes before later messages of its key. Any thread.
 
-        Returns False if its stay has ended, or if its key is on loan: then it comes later.
+        Returns False if its stay has ended, or if its key is on loan or has an earlier one: then it comes later.
         """
         record = work.message
         # without a key no order holds it back, and whoever has its slot does not handle what is parked
@@ -403,6 +404,8 @@ class Engine:
             home = self._homes.get(work.ledger)
             if home is None or home.position.revoked or home.leaving >> slot & 1:
                 return False
+            if by_key and not work.ledger.comes_first(work.offset, key_mark(record.key)):
+                return False  # an earlier one was parked while this one was read from the log
             made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
             made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot

@@ -369,6 +369,14 @@ class MessageLedger:
         with self._lock:
             return dict(self._pointers)
 
+    def comes_first(self, offset: int, key: str) -> bool:
+        """Return whether no message of this key (its mark) is parked at an earlier offset. Any thread."""
+        with self._lock:
+            return not any(
+                pointer.offset < offset and pointer.key == key and pointer.fate is Fate.PARKED
+                for pointer in self._pointers.values()
+            )
+
     @property
     def stored_pointers(self) -> Mapping[int, Pointer]:
         """The pointers that are stored as they are now."""

@@ -307,6 +307,15 @@ def test_a_parked_message_goes_before_later_parked_ones() -> None:
     assert [work.offset for work in world.take()] == [0]
 
 
+def test_a_parked_message_goes_before_one_that_is_read_meanwhile() -> None:
+    """The earlier one was parked after the look at the pointers, and the message of the later one came then."""
+    world, (first, _) = parked_behind_a_pending_one()
+    world.engine.answer(first, FAILED)
+    assert not world.engine.add_pointer_work(pointer_work(world, 2))
+    assert world.engine.add_pointer_work(pointer_work(world, 0))
+    assert [work.offset for work in world.take()] == [0]
+
+
 def test_a_parked_message_goes_before_one_that_comes_back() -> None:
     world, (first, _) = parked_behind_a_pending_one()
     assert world.engine.add_pointer_work(pointer_work(world, 2))
