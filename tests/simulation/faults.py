@@ -98,7 +98,8 @@ class Faults:
         if fault == "leave":
             world.spawn(f"{member.name}-leaver", member.leave, member.process)
         elif fault == "kill":
-            member.process.alive = False
+            with scenario.zookeeper.at_once():  # the server ends what it does for the process
+                member.process.alive = False
             scenario.network.cut(member.process)
             if member.session is not None:
                 member.session.lose_watches()
