@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
@@ -145,8 +146,10 @@ class Committer:
         self.submit(lambda: self._begin_other_log(old, new, known))
 
     def _begin_other_log(self, old: PartitionPosition, new: PartitionPosition, known: KnownOffset) -> None:
-        last = self.tracker.untrack([old]).get(old.tp, known)
         # Otherwise our own commit would count as another client's, and the new log would be read from its offset on.
+        with suppress(Exception):  # the outcome of one without an answer, unless the store is away again
+            self._store.settle_unanswered([old.tp], Deadline(self._settings.timeout))
+        last = self.tracker.untrack([old]).get(old.tp, known)
         if last.version is not None and known.version is not None and last.version > known.version:
             known = replace(known, offset=last.offset, version=last.version)
         self.tracker.track([(new, known)])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from time import monotonic
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +15,7 @@ from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
 from tests.unit.offsets.group_in_zookeeper import Group, Stepped, soon, zookeeper_only
 from tests.values import present
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
+from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CoordinatorUnavailableError,
@@ -325,13 +328,25 @@ def test_a_bug_while_a_start_is_stored_ends_nothing(group: Group, monkeypatch: p
     assert member.committer.trouble == ""
 
 
-def test_a_commit_amid_the_change_of_the_log_is_our_own(group: Group) -> None:
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_commit_amid_the_change_of_the_log_is_our_own(
+    group: Group, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
     """Otherwise its offset would count as another client's, and messages of the new log before it would be left out."""
     stepped = Stepped(zookeeper_only(group), group)
     old = stepped.own(T0, 5)
     known = KnownOffset(5, present(group.server.node(paths.offset("g", T0))).version)
     old.consumed = 9
-    stepped.committer.tracker.commit(NONE_HELD, soon(), patient=True)
+    transact = group.session.transact
+
+    def lose_the_answer(build: Any, deadline: Deadline) -> Any:
+        transact(build, deadline)
+        raise RegistryUnavailableError("no answer")
+
+    with monkeypatch.context() as patch, suppress(OffsetCommitError, RegistryUnavailableError):
+        if not answered:
+            patch.setattr(group.session, "transact", lose_the_answer)
+        stepped.committer.tracker.commit(NONE_HELD, soon(), patient=False)
     assert group.nodes[0] == 9
     new = PartitionPosition(T0, old.thread, 0)
     stepped.committer.begin_other_log(old, new, known)
