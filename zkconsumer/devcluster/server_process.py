@@ -34,6 +34,8 @@ _POLL_S = 0.03
 _PORT_TRIES = 5
 _TAIL_LINES = 25
 _BIND_FAILED = re.compile(r"Address already in use|BindException|Socket server failed to bind")
+_SESSION_LOST = re.compile(r"SessionExpiredException")
+"""A broker on a busy machine ends if its session with ZooKeeper expires while it starts."""
 _BACKSLASH = 92
 _LOG4J_1 = """\
 log4j.rootLogger=WARN, out
@@ -231,10 +233,10 @@ class ServerProcess:
             if self._start_once(port, deadline):
                 self._port, self._port_is_fixed = port, True  # clients know it from now on
                 return self
-        raise ServerStartError(f"the {self.kind} found no free port in {_PORT_TRIES} tries:\n{self.log_tail()}")
+        raise ServerStartError(f"the {self.kind} did not start in {_PORT_TRIES} tries:\n{self.log_tail()}")
 
     def _start_once(self, port: int, deadline: Deadline) -> bool:
-        """Start the server on a port. Return False if another process took the port first."""
+        """Start the server on a port. Return False if the next try may do better."""
         if not is_free(port):  # a broker registers before it listens, and the other program would seem to be it
             return self._give_port_up(port)
         command = self._configure(self.directory, port)
@@ -245,9 +247,13 @@ class ServerProcess:
         try:
             while not self._is_ready(deadline):
                 if not self._process.running:
-                    if _BIND_FAILED.search(self._log_from(written)):
+                    said = self._log_from(written)
+                    if _BIND_FAILED.search(said):
                         self._ended()
                         return self._give_port_up(port)
+                    if _SESSION_LOST.search(said):
+                        self._ended()
+                        return False
                     raise ServerStartError(f"the {self.kind} ended while starting:\n{self.log_tail()}")
                 if deadline.expired:
                     raise ServerStartError(f"the {self.kind} was not ready in time:\n{self.log_tail()}")

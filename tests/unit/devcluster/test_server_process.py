@@ -27,6 +27,7 @@ with socket.socket() as server:
     except OSError:
         sys.exit("Address already in use")
     if sys.argv[2] == "broken": sys.exit("the disk is on fire")
+    if sys.argv[2] == "busy": sys.exit("KeeperException$SessionExpiredException: KeeperErrorCode = Session expired")
     if sys.argv[2] != "slow": server.listen()
     while True: signal.pause()
 """
@@ -100,6 +101,17 @@ def test_a_server_that_lost_the_race_for_a_port_takes_another(monkeypatch: pytes
         with PythonServer() as server:
             assert server.port != stolen
             assert next(choices, None) is None
+
+
+def test_a_broker_whose_session_expires_as_it_starts_is_tried_again() -> None:
+    class Recovering(PythonServer):
+        def _configure(self, directory: Path, port: int) -> Sequence[str]:
+            command = super()._configure(directory, port)
+            self.mood = ""
+            return command
+
+    with Recovering("busy") as server:
+        assert accepts(server.port)
 
 
 def test_a_given_port_that_is_taken_is_said_so() -> None:
