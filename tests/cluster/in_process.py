@@ -98,9 +98,9 @@ def connectors(base: Mapping[str, object]) -> Iterator[Callable[..., ZookeeperCo
 
 
 @contextmanager
-def client_of(connect: str) -> Iterator[KazooClient]:
-    """Give a plain ZooKeeper client, independent of our code."""
-    client = KazooClient(connect, timeout=10.0)
+def client_of(connect: str, timeout: float = 10.0) -> Iterator[KazooClient]:
+    """Give a plain ZooKeeper client, independent of our code, whose session lasts ``timeout`` seconds."""
+    client = KazooClient(connect, timeout=timeout)
     client.start(timeout=scaled(20.0))
     try:
         yield client

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic_ns
 
-from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
+from tests.cluster.in_process import client_of
 from tests.faults.checker import said
 from tests.faults.group import RecordedGroup, sleep
 from tests.faults.history import SECOND
@@ -77,26 +75,14 @@ def _all_say(group: RecordedGroup, text: str) -> bool:
     return all(text in member.state for member in group.members.values())
 
 
-@contextlib.contextmanager
-def client(connect: str, timeout: float = 4.0) -> Iterator[KazooClient]:
-    """A session of another program."""
-    made = KazooClient(connect, timeout=timeout)
-    made.start(timeout=scaled(20))
-    try:
-        yield made
-    finally:
-        made.stop()
-        made.close()
-
-
 @row("27", "owner nodes of strangers", quick=True, mixed=True)
 def strangers(lab: Lab, report: Report) -> None:
     host, _, port = lab.cluster.zookeeper_connect.rpartition(":")
     with (
         lab.group("27") as group,
-        client(group.servers.connect) as alive,
+        client_of(group.servers.connect, 4.0) as alive,
         Proxy((host, int(port))) as link,
-        client(link.address, lab.timing.session) as dying,
+        client_of(link.address, lab.timing.session) as dying,
     ):
         base = f"/consumers/{group.name}/owners/{group.name}"
         alive.ensure_path(base)

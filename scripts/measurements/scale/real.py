@@ -16,8 +16,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from statistics import median
 from time import time
@@ -29,6 +29,7 @@ from kazoo.protocol.states import EventType
 from scripts.measurements.bench import machine
 from scripts.measurements.scale.flow import Flow, largest_gap
 from scripts.measurements.scale.owners import Owner, OwnerNodes, range_owners
+from tests.cluster.in_process import client_of
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.member_process import MemberProcess
 from tests.cluster.our_member import OurMember
@@ -72,7 +73,10 @@ def measure(
         topic = f"scale-{partitions}"
         cluster.create_topic(topic, partitions)
         samples = range(partitions // SAMPLES // 2, partitions, max(1, partitions // SAMPLES))
-        with Flow(cluster.bootstrap_servers, topic, samples, BEAT_S) as flow, _client(cluster) as client:
+        with (
+            Flow(cluster.bootstrap_servers, topic, samples, BEAT_S) as flow,
+            client_of(cluster.zookeeper_connect) as client,
+        ):
             for turn in range(turns):
                 for side in sides if turn % 2 == 0 else sides[::-1]:
                     group = f"scale-{os.getpid()}-{next(_groups)}"
@@ -106,17 +110,6 @@ def _summary(found: list[dict[str, Any]], step: str) -> dict[str, Any]:
         kept = [figure["kept_nodes"] for figure in figures]
         summary[side]["kept_nodes"] = kept[0] if len(set(kept)) == 1 else kept
     return summary
-
-
-@contextmanager
-def _client(cluster: DevCluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
-    client.start(timeout=scaled(10.0))
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 class _Turn:
