@@ -394,7 +394,8 @@ class Engine:
     def add_pointer_work(self, work: Work) -> bool:
         """Add the record of a pointer, ``work.message``, which goes before later messages of its key. Any thread.
 
-        Returns False if its stay has ended, or if its key is on loan or has an earlier one: then it comes later.
+        Returns False if the stay has ended, if the key is on loan, or if an earlier message of the key is parked. The
+        caller adds the message later then.
         """
         record = work.message
         # without a key no order holds it back, and whoever has its slot does not handle what is parked
@@ -405,7 +406,7 @@ class Engine:
             if home is None or home.position.revoked or home.leaving >> slot & 1:
                 return False
             if by_key and not work.ledger.comes_first(work.offset, key_mark(record.key)):
-                return False  # an earlier one was parked while this one was read from the log
+                return False  # otherwise it would begin before a message that was parked while this one was read from the log
             made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
             made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot
@@ -452,9 +453,9 @@ class Engine:
     def reopen(self, home: OpenPartition, slots: int) -> tuple[int, set[int]]:
         """Begin messages of these slots again, which stay after all. Any thread.
 
-        Some may have to wait: if a message was forgotten and later ones of its key are in hand, these would begin first
-        if they come back. Returns the slots that are open now, and the offsets of those in hand, which come again if
-        need be.
+        A slot stays closed while a message of it is forgotten and a later message of the same key is in hand. Otherwise
+        the later message could begin first. Returns the slots that are open now, and the offsets of their messages in
+        hand.
         """
         with self._lock:
             for work in home.hand:

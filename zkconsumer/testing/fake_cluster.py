@@ -373,7 +373,7 @@ class FakeCluster(Faults):
     def start_broker(self, broker_id: int) -> None:
         """Start a broker again on its old port. It leads and coordinates all partitions and groups that nobody has.
 
-        It loads these groups, so the sessions of their members begin again.
+        The broker loads these groups, and the sessions of their members begin again.
         """
         broker = self.brokers[broker_id]
         with self._lock:
