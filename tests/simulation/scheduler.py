@@ -177,7 +177,7 @@ class World:
         raise Stuck("; ".join(f"{task} waits for {task.waits_for}" for task in self.tasks if task.process.alive))
 
     def _at(self, due: float, task: Task) -> None:
-        """Put a frozen task that is ready back until it thaws. The task keeps whether it was woken or its time had come."""
+        """Put a frozen task that is ready back until it thaws. It stays woken, or timed out."""
         task.ready, task.thaws = False, True
         task.ticket += 1
         heapq.heappush(self._timers, (due, next(self._numbers), task, task.ticket))

@@ -406,7 +406,7 @@ class Engine:
             if home is None or home.position.revoked or home.leaving >> slot & 1:
                 return False
             if by_key and not work.ledger.comes_first(work.offset, key_mark(record.key)):
-                return False  # otherwise it would begin before a message that was parked while this one was read from the log
+                return False  # a message that was parked while this one was read from the log comes first
             made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
             made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot

@@ -166,7 +166,7 @@ class PointerReader:
         pause = LONGEST_PAUSE
         owned = set()
         homes = list(self._homes())
-        # Messages in hand of a partition that stands still take no room. Otherwise those of other partitions would starve.
+        # Messages of a partition that stands still take no room. Otherwise those of other partitions would starve.
         self._standing = {home.ledger for home in homes if home.stopped or home.position.halted}
         for home in homes:
             position = home.position

@@ -85,7 +85,7 @@ class FinishedNote:
         return replace(self, finished=finished, attempts=attempts)
 
     def raised(self, base: int) -> FinishedNote:
-        """Return the same note with this base if its own is lower. All messages before the base are finished or parked."""
+        """Return the same note with this base if its own is lower. All before it is finished or parked."""
         return self if self.base >= base else replace(self, base=base).from_base()
 
     def before(self, end: int) -> FinishedNote:

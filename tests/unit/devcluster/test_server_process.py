@@ -103,7 +103,7 @@ def test_a_server_that_lost_the_race_for_a_port_takes_another(monkeypatch: pytes
             assert next(choices, None) is None
 
 
-def test_a_broker_whose_session_expires_as_it_starts_is_tried_again() -> None:
+def test_a_broker_that_loses_its_session_early_is_tried_again() -> None:
     class Recovering(PythonServer):
         def _configure(self, directory: Path, port: int) -> Sequence[str]:
             command = super()._configure(directory, port)
