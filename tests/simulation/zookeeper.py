@@ -135,13 +135,14 @@ class SimulatedSession(FakeSession):
     def request(self, kind: str, count: int = 1) -> Iterator[FakeZooKeeper]:
         here = world()
         server_of_all: Any = self._server
-        latency = server_of_all.latency
+        latency, session_id = server_of_all.latency, self._id
         here.sleep(here.random.random() * (0.4 if here.now < self.slow_until else latency))
         if not self._closed and self._up and not self._reaches():
             here.sleep(_PATIENCE)
             raise RegistryUnavailableError("ZooKeeper did not answer in time")
-        if self._up and not self._closed and not self._id:
-            self.suspend()
+        if self._up and not self._closed and (not self._id or self._id != session_id):
+            if not self._id:
+                self.suspend()
             raise SessionLostError("the session ended during the request")
         commits = here.current is None or "committer" in here.current.name
         lost = self.lose_next == "any" or (self.lose_next == "claim" and kind == "transaction" and not commits)

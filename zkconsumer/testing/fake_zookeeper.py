@@ -240,9 +240,10 @@ class FakeSession(Session):
 
     def expire_unnoticed(self) -> None:
         """End the session on the server. The client learns it when it resumes."""
-        ended, self._id = self._id, 0
-        if ended:
-            self._server._end_session(ended)
+        with self._server.at_once():  # not amid a request, whose ephemeral nodes would have no owner
+            ended, self._id = self._id, 0
+            if ended:
+                self._server._end_session(ended)
 
     def expire(self) -> None:
         """End the session and give the client a new one."""
@@ -337,10 +338,10 @@ class FakeSession(Session):
             raise SessionLostError("the session is closed")
         if not self._up:
             raise RegistryUnavailableError("the fake connection is down")
-        if not self._id:
-            raise SessionLostError("the session has expired")
-        server = self._server
+        server, session_id = self._server, self._id
         with server.at_once():
+            if not session_id or session_id != self._id:  # it may have ended while the request waited for its turn
+                raise SessionLostError("the session has expired")
             server.operations[kind] = server.operations.get(kind, 0) + count
             yield server
 
@@ -400,8 +401,7 @@ class FakeSession(Session):
 
     def create(self, path: str, data: bytes, deadline: Deadline, *, ephemeral: bool = False) -> bool:
         """Create a node. Return whether it did not exist."""
-        owner = self._id if ephemeral else 0
-        return self._change("create", path, lambda: self._server._create(path, data, owner))
+        return self._change("create", path, lambda: self._server._create(path, data, self._id if ephemeral else 0))
 
     def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
         """Make missing persistent nodes with their parents. Return the refused ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -13,9 +13,11 @@ from tests.contract.group_client import NEWEST, OLD, Connection, Target
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import WHERE
 from tests.values import present
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import SessionLostError
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka.message_set import batches
-from zkconsumer.testing import FakeCluster, ManualClock
+from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
 from zkconsumer.testing.group_request_handlers import GROUP_HANDLERS
 from zkconsumer.testing.request_schemas import APIS
 from zkconsumer.testing.topic_request_handlers import LOG_HANDLERS
@@ -182,6 +184,29 @@ def test_what_a_stopped_broker_led_others_lead(cluster: FakeCluster, targets: li
     cluster.start_broker(0)
     assert cluster.brokers[0].port == port
     assert fetch(targets[0])["error_code"] == NOT_LEADER
+
+
+def test_a_session_that_ends_as_a_request_waits_makes_no_node() -> None:
+    """The node was ephemeral and had no owner, so it stayed for ever."""
+
+    class Busy(FakeZooKeeper):
+        waiting: Any = None
+
+        @contextmanager
+        def at_once(self) -> Iterator[None]:
+            ended, self.waiting = self.waiting, None
+            if ended is not None:
+                ended.expire_unnoticed()
+            with super().at_once():
+                yield
+
+    server = Busy()
+    session = server.session()
+    session.open(Deadline(1.0))
+    server.waiting = session
+    with pytest.raises(SessionLostError, match="expired"):
+        session.transact(lambda changes: changes.create("/member", b"", ephemeral=True), Deadline(1.0))
+    assert server.node("/member") is None
 
 
 def test_no_session_ends_while_all_brokers_are_stopped() -> None:
