@@ -49,11 +49,19 @@ class LogObserver(Observer):
         self._written: dict[TopicPartition, int] = {}
         """The transaction that wrote the offset's node last."""
         self._last_read: dict[TopicPartition, float] = {}
+        self._sought: dict[TopicPartition, int] = {}
+        """The offset of a seek whose owner has read nothing since, and so knows no epoch."""
+        self._made_anew: set[TopicPartition] = set()
+        """Partitions whose owner was there when their topic was made anew.
+
+        It goes back to the start when it hears of that, also if the log itself has shown it before.
+        """
 
     def read(self, member: str, tp: TopicPartition, offset: int, value: int) -> None:
         """A member's application has a message."""
         self._last_values[member, tp, offset] = value
         self._last_read[tp] = world().now
+        self._sought.pop(tp, None)
         former = self.values[tp].get(offset) != value
         if former and self._first.get(tp, sys.maxsize) <= self._newest.get((member, tp), 0):
             self._break(f"{tp}: {member} handed out {offset} of a former log after messages of the present one")
@@ -78,11 +86,19 @@ class LogObserver(Observer):
         if before is not None:
             kept, end = min(kept, before.kept), max(end, before.end)
         self.former[tp] = FormerLog(kept, end, told)
+        if tp in self._sought:
+            self.gone(tp, kept, self._sought[tp])
         if seen.owner is not None:
             began, ended, _ = seen.owned[seen.owner]
             seen.owned[seen.owner] = (began, ended, 0)
             if self._last_read.get(tp, 0.0) < began:
                 self._unknown(tp, seen)  # an owner that has read nothing knows no epoch
+
+    def made_anew(self, tp: TopicPartition) -> None:
+        """The topic of a partition is made anew."""
+        self.lost(tp, 0, sys.maxsize, told=True)
+        if self.partitions[tp].owner is not None:
+            self._made_anew.add(tp)
 
     def gone(self, tp: TopicPartition, first: int, end: int) -> None:
         """Messages are gone or cannot be read. That counts as if they were finished."""
@@ -96,6 +112,8 @@ class LogObserver(Observer):
 
     def note_owner(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
         super().note_owner(tp, seen, name)
+        self._sought.pop(tp, None)
+        self._made_anew.discard(tp)
         if name is not None:
             self._unknown(tp, seen)
             if tp in self.former:
@@ -124,6 +142,8 @@ class LogObserver(Observer):
             return
         if offset < (seen.committed.get(store) or 0):
             self.former.pop(tp, None)
+            if tp in self._made_anew and offset == 0:
+                seen.may_go_back(0)
             if seen.owner is not None:  # what was finished before is not committed
                 seen.owned[seen.owner] = (world().now, *seen.owned[seen.owner][1:])
         super().committed(store, tp, offset)
@@ -144,6 +164,7 @@ class LogObserver(Observer):
     def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
         """A member is about to read from an earlier offset again, which has no epoch."""
         super().sought(member, tp, offset)
+        self._sought[tp] = offset
         if (former := self.former.get(tp)) is not None:
             former.told = False
             self.gone(tp, former.kept, offset)
@@ -255,7 +276,7 @@ class LogScenario(Scenario):
     def _make_anew(self, what: str) -> None:
         for number in range(self.partitions):
             # the owner may read on in the new log until it hears of the topic
-            self.observer.lost(TopicPartition(self.topic, number), 0, sys.maxsize, told=True)
+            self.observer.made_anew(TopicPartition(self.topic, number))
             self.produced[TopicPartition(self.topic, number)] = 0
         if what == "delete":
             self.cluster.delete_topic(self.topic)
