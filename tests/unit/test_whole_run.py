@@ -199,3 +199,17 @@ def test_an_interrupt_ends_the_run(tmp_path: Path) -> None:
     assert run([stopped, second], tmp_path) == 1
 
     assert (stopped.runs, second.runs) == ([1], [])
+
+
+def test_a_broken_simulation_fails_the_run_and_hinders_no_repeat(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failed = Results({"test_it.py::test_it": "failed"}, {"test_it.py::test_it": ["its output"]})
+    session = Staged("compiled", results=failed)
+
+    assert run([session], tmp_path, ["the simulation broke a promise"]) == 1
+
+    printed = capfd.readouterr().out
+    assert session.repeated == ["test_it.py::test_it"]
+    assert "the simulation broke a promise\n" in printed
+    assert printed.splitlines()[-1] == "1 passed, 0 failed, 0 skipped, 1 errors"
