@@ -271,6 +271,33 @@ def test_a_borrower_that_leaves_as_a_stay_begins_stops_no_owner() -> None:
     assert world.sharing.ledger_of(position) is not None
 
 
+def test_a_stay_that_begins_as_the_reader_asks_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began again while it was open. Nothing of it was lent then, and no loan of it ever came back."""
+    meanwhile: list[Callable[[], object]] = []
+
+    class Lock:
+        def __enter__(self) -> None:
+            while meanwhile:
+                meanwhile.pop()()
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(sharing_thread, "InterruptibleLock", Lock)
+    monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
+    world = World()
+    position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
+    world.fetched.append((position, world.stream.queue))
+    world.group("c")
+    assert world.sharing.ledger_of(position) is None
+    meanwhile.append(world.sharing.step)
+    assert world.sharing.ledger_of(position) is None
+    world.reader.step()
+    for _ in range(4):
+        world.sharing.step()
+    assert world.store.loans != []
+
+
 def key_to_lend() -> bytes:
     """Return a key whose slot an owner lends to a member ``c`` that joins."""
     world = World()

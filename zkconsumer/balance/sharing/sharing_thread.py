@@ -157,7 +157,8 @@ class Sharing:
                 return lent.ledger if lent.ready else None
             lent.over = True  # it goes on at another place of its log, in a new stay
         with self._lock:
-            if position not in self._wanted:
+            # Otherwise a second stay could begin while the first one is open, and its loans would never come back.
+            if self._lent.get(position) is lent and position not in self._wanted:
                 self._wanted[position] = None
                 self._flag.set()
         return None
@@ -346,8 +347,8 @@ class Sharing:
             del self._borrowed[tp]
         stay = f"{now.session & (1 << 64) - 1:x}-{next(_STAYS)}"
         lender = Lender(self._access.consumer, now.session, self._share.order, stay)
-        self._lent[position] = LentPartition.of_stay(position, lender, view)
         with self._lock:
+            self._lent[position] = LentPartition.of_stay(position, lender, view)
             self._wanted.pop(position, None)
 
     def _view(
@@ -369,8 +370,8 @@ class Sharing:
         view = self._view(tp, sight, in_hand, lent.pinned)
         if not lent.ready and lender.outdated(view):
             # its loan of the earlier stay would stand for ever, and nothing of the partition would be handled
-            del self._lent[position]
             with self._lock:
+                del self._lent[position]
                 self._wanted[position] = None  # another stay begins
             self._flag.set()
             return
