@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,12 @@ from tests.simulation.scheduler import world
 from zkconsumer.errors import UnreadableMessageError
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
+
+HEARS_WITHIN = 5.0
+"""Seconds after its claim in which a member may not know yet that the topic was made anew.
+
+If it dies then, its claim has made the node of the offset younger than the topic, and the next owner cannot see it.
+"""
 
 
 @dataclass
@@ -31,6 +38,8 @@ class FormerLog:
     kept: int
     end: int
     told: bool
+    at: float
+    """When that happened."""
     young: bool = False
     """Whether an offset was written since, so that its node is younger than the topic."""
 
@@ -49,12 +58,14 @@ class LogObserver(Observer):
         self._written: dict[TopicPartition, int] = {}
         """The transaction that wrote the offset's node last."""
         self._last_read: dict[TopicPartition, float] = {}
+        self._claimed: dict[TopicPartition, float] = {}
         self._sought: dict[TopicPartition, int] = {}
         """The offset of a seek whose owner has read nothing since, and so knows no epoch."""
-        self._made_anew: set[TopicPartition] = set()
-        """Partitions whose owner was there when their topic was made anew.
+        self._made_anew = Counter[TopicPartition]()
+        """How often the topic of a partition was made anew while its owner was there.
 
-        It goes back to the start when it hears of that, also if the log itself has shown it before.
+        The owner goes back to the start when it hears of that, also if the log itself has shown it before. A commit
+        that is under way may still write an offset of the log before.
         """
 
     def read(self, member: str, tp: TopicPartition, offset: int, value: int) -> None:
@@ -77,7 +88,8 @@ class LogObserver(Observer):
     def lost(self, tp: TopicPartition, kept: int, end: int, *, told: bool) -> None:
         """The messages from ``kept`` on are gone; others will come at their offsets."""
         seen, values = self.partitions[tp], self.values[tp]
-        self._first[tp] = 1 + max(values.values(), default=self._first.get(tp, 0))
+        # a log that was cut twice has lost its newest values before
+        self._first[tp] = max(self._first.get(tp, 0), 1 + max(values.values(), default=0))
         self.values[tp] = {offset: value for offset, value in values.items() if offset < kept}
         seen.finished = {each for each in seen.finished if each < kept}
         seen.below = min(seen.below, kept)
@@ -85,7 +97,7 @@ class LogObserver(Observer):
         before = self.former.get(tp)
         if before is not None:
             kept, end = min(kept, before.kept), max(end, before.end)
-        self.former[tp] = FormerLog(kept, end, told)
+        self.former[tp] = FormerLog(kept, end, told, world().now)
         if tp in self._sought:
             self.gone(tp, kept, self._sought[tp])
         if seen.owner is not None:
@@ -98,7 +110,7 @@ class LogObserver(Observer):
         """The topic of a partition is made anew."""
         self.lost(tp, 0, sys.maxsize, told=True)
         if self.partitions[tp].owner is not None:
-            self._made_anew.add(tp)
+            self._made_anew[tp] += 1
 
     def gone(self, tp: TopicPartition, first: int, end: int) -> None:
         """Messages are gone or cannot be read. That counts as if they were finished."""
@@ -111,9 +123,13 @@ class LogObserver(Observer):
             self.gone(tp, former.kept, seen.start)
 
     def note_owner(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
+        former, began = self.former.get(tp), self._claimed.get(tp, 0.0)
+        if former is not None and former.at <= began and world().now - began < HEARS_WITHIN:
+            former.told, former.young = former.told and seen.start > self.end(tp), True
+        self._claimed[tp] = world().now
         super().note_owner(tp, seen, name)
         self._sought.pop(tp, None)
-        self._made_anew.discard(tp)
+        self._made_anew.pop(tp, None)
         if name is not None:
             self._unknown(tp, seen)
             if tp in self.former:
@@ -141,9 +157,11 @@ class LogObserver(Observer):
             former.told, former.young = former.told and offset > self.end(tp), True
             return
         if offset < (seen.committed.get(store) or 0):
-            self.former.pop(tp, None)
-            if tp in self._made_anew and offset == 0:
+            if self._made_anew[tp] and offset == 0:
                 seen.may_go_back(0)
+                self._made_anew[tp] -= 1
+            if not self._made_anew[tp]:
+                self.former.pop(tp, None)
             if seen.owner is not None:  # what was finished before is not committed
                 seen.owned[seen.owner] = (world().now, *seen.owned[seen.owner][1:])
         super().committed(store, tp, offset)
@@ -205,6 +223,7 @@ class LogScenario(Scenario):
         self._counter = 0
         self._held: dict[int, bool] = {}
         """Partitions to which nothing is written until the group's offset is in the log again."""
+        self._went_on: set[TopicPartition] = set()
 
     def choose_properties(self) -> dict[str, str | int]:
         policy = self.world.random.choice(["raise", "skip"])
@@ -248,6 +267,7 @@ class LogScenario(Scenario):
         elif what == "truncate":
             self.cluster.truncate(self.topic, number, offset)
             self._held.pop(number, None)
+            self._went_on.discard(tp)
             if chance.random() < 0.5:
                 self._held[number] = True
             self.observer.lost(tp, log.end, end, told=number in self._held)
@@ -291,6 +311,9 @@ class LogScenario(Scenario):
     def _not_done(self) -> str:
         for tp, seen in self.observer.partitions.items():
             missing = self.observer.unfinished(tp)
+            if missing is not None and seen.start == self.produced[tp] and tp not in self._went_on:
+                self._went_on.add(tp)  # a log that grew again up to exactly the offset shows it with its next message
+                self.write(tp.partition, 1)
             if missing is not None:
                 return f"{tp}: nobody has finished message {missing}, the committed offset is {seen.start}"
             if seen.start != self.produced[tp]:
