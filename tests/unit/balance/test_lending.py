@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from zkconsumer.balance.sharing.borrower import Borrower, BorrowerOrder, BorrowerView, EndLoan, GiveUp, TakeOn
 from zkconsumer.balance.sharing.lender import DeleteLoan, Lender, LenderView, SeenLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
@@ -77,3 +79,25 @@ def test_a_loan_of_another_order_says_nothing() -> None:
     assert lender.writes(view) == [DeleteLoan("b", 0)]
     assert not lender.ready(view)
     assert lender.ready(replace(view, loans={}))
+
+
+def test_an_owner_tells_what_it_has_in_hand_of_its_own_loan() -> None:
+    """It deleted that loan. The next owner began a later message of the key while an earlier one was in hand."""
+    seen = SeenLoan(Loan(1, "s", "a", 10, 20, "key", 3, 0, FinishedNote(5)), 0)
+    view = LenderView({"b": 20, "c": 30}, {"b": seen}, {}, in_hand=1, in_hand_before=1)
+    owner = Lender("b", 20, "key", "new")
+    assert owner.begin(5, FinishedNote(5), view).slots == ALL_SLOTS
+    assert owner.writes(view) == []
+    assert owner.ready(view)
+    assert Lender("c", 30, "key", "newer").begin(5, FinishedNote(5), view).slots == ALL_SLOTS & ~3
+    assert owner.step(replace(view, in_hand_before=0)) == [DeleteLoan("b", 0)]
+
+
+@pytest.mark.parametrize(("stay", "session", "order"), [("earlier", 20, "key"), ("s", 19, "key"), ("s", 20, "none")])
+def test_an_owner_deletes_a_loan_that_says_nothing_of_its_stay(stay: str, session: int, order: str) -> None:
+    loan = Loan(1, "s", "a", 10, 20, "key", 3, 0, FinishedNote(5))
+    owner = Lender("b", 20, "key", "new")
+    owner.begin(5, FinishedNote(5), LenderView({"b": 20}, {"b": SeenLoan(loan, 0)}, {}))
+    other = replace(loan, stay=stay, borrower_session=session, order=order)
+    view = LenderView({"b": 20}, {"b": SeenLoan(other, 0)}, {}, in_hand_before=1)
+    assert owner.writes(view) == [DeleteLoan("b", 0)]

@@ -486,6 +486,25 @@ def test_a_new_owner_lends_no_key_that_it_has_in_hand(monkeypatch: pytest.Monkey
     assert not world.sharing.lent[TP]["c"] & in_hand
 
 
+def test_a_new_owner_keeps_its_loan_while_a_message_of_it_is_in_hand() -> None:
+    """It deleted the loan. If it was the owner for a moment only, the next one began a later message of the key."""
+    world = World()
+    world.lend(1, 20)
+    works = world.take()
+    loan = world.store.sight.mine[TP]
+    position = world.own[TP] = PartitionPosition(TP, ThreadId("b-0"), 0)
+    position.known_note = FinishedNote(0)
+    world.group(())
+    world.store.sight = replace(world.store.sight, loans={TP: {"b": loan}}, mine={TP: loan})
+    assert world.sharing.ledger_of(position) is None
+    world.sharing.step()
+    assert world.sharing.ledger_of(position) is not None
+    assert world.store.sight.loans[TP]
+    world.finish(works)
+    world.sharing.step()
+    assert not world.store.sight.loans[TP]
+
+
 def test_a_word_of_the_next_session_replaces_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that the former session had reported was handled again."""
     world = World()

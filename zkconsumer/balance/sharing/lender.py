@@ -44,6 +44,7 @@ class LenderView:
     * ``quotas``: how many slots each member should have (``slot_plan``); empty: nothing is lent
     * ``pinned``: slots that must be the owner's; ``in_hand``: slots with messages in hand here
     * ``now``: monotonic seconds
+    * ``in_hand_before``: slots with messages in hand here since before this stay, when the owner was a borrower
     """
 
     sessions: Mapping[str, int]
@@ -52,6 +53,7 @@ class LenderView:
     pinned: int = NO_SLOTS
     in_hand: int = NO_SLOTS
     now: float = 0.0
+    in_hand_before: int = NO_SLOTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +236,21 @@ class Lender:
             if seen is None or seen.loan is None or not _same(seen.loan, loan):
                 orders.append(WriteLoan(borrower, loan, None if seen is None else seen.version))
         gone = sorted(view.loans.keys() - self._loans.keys())
-        orders += [DeleteLoan(borrower, view.loans[borrower].version) for borrower in gone]
+        orders += [DeleteLoan(name, view.loans[name].version) for name in gone if not self._still_borrows(name, view)]
         return orders
+
+    def _still_borrows(self, borrower: str, view: LenderView) -> bool:
+        """Return whether the owner itself has messages of an earlier loan in hand.
+
+        The loan tells the next owner so, which could begin a later message of the same key otherwise.
+        """
+        loan = view.loans[borrower].loan
+        return (
+            loan is not None
+            and borrower == self._consumer
+            and (loan.borrower_session, loan.stay, loan.order) == (self.session, self.stay, self._order)
+            and bool(loan.lent & view.in_hand_before)
+        )
 
     def _look_at(self, borrower: str, view: LenderView, orders: list[LenderOrder]) -> None:
         """Take over what one borrower reports, and take back what it has no more."""

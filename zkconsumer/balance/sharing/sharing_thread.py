@@ -366,8 +366,9 @@ class Sharing:
             return
         home = self._reader.home_of(position) if lent.opened else None
         # before what is pinned: a message that fails is known as such when it leaves the hand
-        in_hand = slots_in_hand(self._homes_of(tp, home))
-        view = self._view(tp, sight, in_hand, lent.pinned)
+        homes = self._homes_of(tp, home)
+        in_hand, before = slots_in_hand(homes), slots_in_hand([one for one in homes if one is not home])
+        view = replace(self._view(tp, sight, in_hand, lent.pinned), in_hand_before=before)
         if not lent.ready and lender.outdated(view):
             # its loan of the earlier stay would stand for ever, and nothing of the partition would be handled
             with self._lock:
