@@ -486,7 +486,7 @@ def test_a_new_owner_lends_no_key_that_it_has_in_hand(monkeypatch: pytest.Monkey
     assert not world.sharing.lent[TP]["c"] & in_hand
 
 
-def test_a_new_owner_keeps_its_loan_while_a_message_of_it_is_in_hand() -> None:
+def test_a_new_owner_keeps_a_loan_that_it_has_in_hand() -> None:
     """It deleted the loan. If it was the owner for a moment only, the next one began a later message of the key."""
     world = World()
     world.lend(1, 20)
