@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,13 +58,16 @@ class LogObserver(Observer):
         """The transaction that wrote the offset's node last."""
         self._last_read: dict[TopicPartition, float] = {}
         self._claimed: dict[TopicPartition, float] = {}
+        self._cut: dict[TopicPartition, FormerLog] = {}
+        """The last cut of the log of the present topic."""
         self._sought: dict[TopicPartition, int] = {}
         """The offset of a seek whose owner has read nothing since, and so knows no epoch."""
-        self._made_anew = Counter[TopicPartition]()
-        """How often the topic of a partition was made anew while its owner was there.
+        self._anew_at: dict[TopicPartition, float] = {}
+        self._made_anew: dict[TopicPartition, int] = {}
+        """How often the owner of a partition may yet hear that its topic was made anew.
 
-        The owner goes back to the start when it hears of that, also if the log itself has shown it before. A commit
-        that is under way may still write an offset of the log before.
+        The owner goes back when it hears of that, also if the log itself has shown it before. A commit that is under
+        way may still write an offset of the log before.
         """
 
     def read(self, member: str, tp: TopicPartition, offset: int, value: int) -> None:
@@ -95,6 +97,7 @@ class LogObserver(Observer):
         seen.below = min(seen.below, kept)
         seen.may_go_back(0)
         before = self.former.get(tp)
+        self._cut[tp] = FormerLog(kept, end, told, world().now)
         if before is not None:
             kept, end = min(kept, before.kept), max(end, before.end)
         self.former[tp] = FormerLog(kept, end, told, world().now)
@@ -109,8 +112,10 @@ class LogObserver(Observer):
     def made_anew(self, tp: TopicPartition) -> None:
         """The topic of a partition is made anew."""
         self.lost(tp, 0, sys.maxsize, told=True)
+        del self._cut[tp]
+        self._anew_at[tp] = world().now
         if self.partitions[tp].owner is not None:
-            self._made_anew[tp] += 1
+            self._made_anew[tp] = self._made_anew.get(tp, 0) + 1
 
     def gone(self, tp: TopicPartition, first: int, end: int) -> None:
         """Messages are gone or cannot be read. That counts as if they were finished."""
@@ -131,6 +136,8 @@ class LogObserver(Observer):
         self._sought.pop(tp, None)
         self._made_anew.pop(tp, None)
         if name is not None:
+            if world().now - self._anew_at.get(tp, 0.0) < HEARS_WITHIN:
+                self._made_anew[tp] = 1
             self._unknown(tp, seen)
             if tp in self.former:
                 seen.owned[name] = (*seen.owned[name][:2], 0)
@@ -154,17 +161,26 @@ class LogObserver(Observer):
             world().note(f"committed {tp} {offset}, perhaps of the former log")
             self.commits += 1
             seen.committed[store] = offset
+            seen.may_go_back(former.kept)
             former.told, former.young = former.told and offset > self.end(tp), True
             return
         if offset < (seen.committed.get(store) or 0):
-            if self._made_anew[tp] and offset == 0:
+            if tp in self._made_anew and offset == 0:
                 seen.may_go_back(0)
-                self._made_anew[tp] -= 1
-            if not self._made_anew[tp]:
+                self._made_anew[tp] = max(0, self._made_anew[tp] - 1)
+                self._heard(tp)
+            else:
                 self.former.pop(tp, None)
             if seen.owner is not None:  # what was finished before is not committed
                 seen.owned[seen.owner] = (world().now, *seen.owned[seen.owner][1:])
         super().committed(store, tp, offset)
+
+    def _heard(self, tp: TopicPartition) -> None:
+        """Forget the logs before the present topic, as its owner has heard of it. It may not know of a later cut."""
+        if not self._made_anew[tp] and tp not in self._sought:
+            self.former.pop(tp, None)
+            if tp in self._cut:
+                self.former[tp] = self._cut.pop(tp)
 
     def grew(self, tp: TopicPartition) -> None:
         """A log is longer now: perhaps the offset of a former log no longer lies beyond it."""
