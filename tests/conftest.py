@@ -54,7 +54,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     chosen, second_run = _chosen(config), config.getoption("both_ways")
     if chosen is not None and left_out(collection_path, chosen):
         return True
-    return True if second_run and one_way_only(collection_path, chosen or Tier.ALL) else None
+    return True if second_run and one_way_only(collection_path, chosen or Tier.CI) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,8 +1,8 @@
 """The tiers of the tests: which tests run for every edit, for every change, and before a merge.
 
-``scripts/test --quick``, ``scripts/test`` and ``scripts/test --all`` choose a tier, by pytest's option ``--tier``. Each
-tier contains the tiers below it. A test belongs to the tier of the longest path in ``TIERS`` that contains its file.
-``@pytest.mark.tier("all")`` puts a single test, or a single parameter, into a higher tier.
+``scripts/test --quick``, ``scripts/test``, ``scripts/test --all`` and ``scripts/test --ci`` choose a tier, by pytest's
+option ``--tier``. Each tier contains the tiers below it. A test belongs to the tier of the longest path in ``TIERS``
+that contains its file. ``@pytest.mark.tier("ci")`` puts a single test, or a single parameter, into a higher tier.
 
 ``scripts/test --campaigns`` runs samples of the long campaigns, and no other tests. These are whole files.
 """
@@ -25,24 +25,53 @@ class Tier(IntEnum):
     """A tier; a higher one takes longer. Times are for a quiet machine of 2 cores."""
 
     QUICK = 1
-    """For every edit, 3 minutes: static checks, unit, vectors, concurrency."""
+    """For every edit, 75 seconds: static checks, vectors, and the parts of the package, each alone."""
     STANDARD = 2
-    """For every change, 8 minutes: each of ZooKeeper, Kafka, the Scala original, Spark and Docker for real."""
+    """For every change, 8 minutes: whole members, and each of ZooKeeper, Kafka, the original, Spark and Docker."""
     ALL = 3
-    """Before a merge, 27 minutes: everything but the campaigns."""
-    CAMPAIGNS = 4
+    """Before a merge, 15 minutes: every kind of server, peer and database, and a sample of the interrupts."""
+    CI = 4
+    """In CI, 27 minutes: everything but the campaigns, so also crashes and installations of Spark, and all peers."""
+    CAMPAIGNS = 5
     """Before a release, and after a change of what they try: samples of campaigns, other Pythons and PySparks."""
 
 
-_QUICK, _STANDARD, _ALL, _CAMPAIGNS = Tier
+_QUICK, _STANDARD, _ALL, _CI, _CAMPAIGNS = Tier
+
+LONG = [
+    f"tests/unit/{file}.py"
+    for file in (
+        "fetch/test_truncation_check",
+        "kafka/test_arrow_columns",
+        "kafka/test_broker_channel",
+        "kafka/test_compression",
+        "kafka/test_message_set",
+        "kafka/test_security",
+        "member/coordinator/test_faults",
+        "member/zookeeper/test_recreated_topics",
+        "operations/serving/test_server",
+        "operations/test_snapshot_reader",
+        "spark/test_idle_queries",
+        "spark/test_query_member",
+        "spark/test_replaced_logs",
+        "spark/test_streaming_query",
+        "streams/test_messages_and_columns_agree",
+        "streams/test_read_deadlines",
+        "zookeeper/test_server_connection",
+    )
+]
+"""Tests of parts that take over four seconds a file."""
 
 TIERS = {
-    "tests/unit": _QUICK,
+    "tests/unit": _STANDARD,
+    **{f"tests/unit/{folder.name}": _QUICK for folder in (ROOT / "tests" / "unit").iterdir() if folder.is_dir()},
+    **dict.fromkeys(LONG, _STANDARD),
     "tests/vectors": _QUICK,
     "tests/concurrency": _QUICK,
     "tests/faults": _STANDARD,
     "tests/faults/test_rows.py": _ALL,
     "tests/contract": _STANDARD,
+    "tests/contract/test_installations.py": _CI,
     "tests/simulation": _STANDARD,
     "tests/typing": _STANDARD,
     "tests/interrupts": _ALL,
@@ -52,23 +81,38 @@ TIERS = {
     "tests/cluster/test_bench.py": _CAMPAIGNS,
     "tests/cluster/test_columns.py": _STANDARD,
     "tests/cluster/test_consumed.py": _STANDARD,
+    "tests/cluster/test_coordinated_peers.py": _CI,
+    "tests/cluster/test_demo.py": _CI,
+    "tests/cluster/test_dev_command.py": _CI,
+    "tests/cluster/test_examples.py": _CI,
     "tests/cluster/test_kraft.py": _STANDARD,
     "tests/cluster/test_legacy_member.py": _STANDARD,
     "tests/cluster/test_live.py": _STANDARD,
     "tests/cluster/test_mixed_group.py": _STANDARD,
+    "tests/cluster/test_same_streams.py": _CI,
     "tests/cluster/test_scale.py": _CAMPAIGNS,
+    "tests/cluster/test_standstill.py": _CI,
     "tests/databases": _STANDARD,
     "tests/docker": _ALL,
     "tests/docker/test_compose.py": _STANDARD,
     "tests/spark": _ALL,
     "tests/spark/test_batch.py": _STANDARD,
+    "tests/spark/test_checkpoints.py": _CI,
+    "tests/spark/test_clusters.py": _CI,
+    "tests/spark/test_coordinated_member.py": _CI,
+    "tests/spark/test_crashes.py": _CI,
+    "tests/spark/test_dataframe.py": _CI,
+    "tests/spark/test_kafka_source.py": _CI,
     "tests/spark/test_many_batches.py": _CAMPAIGNS,
     "tests/spark/test_older_pyspark.py": _CAMPAIGNS,
+    "tests/spark/test_pipeline.py": _CI,
+    "tests/spark/test_stateful.py": _CI,
     "tests/spark/test_stream.py": _STANDARD,
+    "tests/spark/test_wheel.py": _CI,
 }
 
 BOTH_WAYS = {
-    "tests/unit/streams": _QUICK,
+    "tests/unit/streams": _STANDARD,
     "tests/unit/kafka": _STANDARD,
     "tests/unit/fetch": _STANDARD,
     "tests/vectors/test_message_sets.py": _STANDARD,

@@ -249,7 +249,8 @@ def main(tier: str, *parallel: str) -> int:
 
     All tiers but ``quick`` begin with the simulation.
     """
-    from zkconsumer.version import COMPILED  # here, because sessions import this module only as a plugin
+    from tests.tiers import BOTH_WAYS, Tier  # here, because sessions import this module only as a plugin
+    from zkconsumer.version import COMPILED
 
     signal.signal(signal.SIGINT, lambda *_: None)  # pytest closes its servers after a Ctrl-C, and is waited for
     broken = [] if tier == "quick" else simulate()
@@ -257,7 +258,8 @@ def main(tier: str, *parallel: str) -> int:
     both_ways = ("--tier", tier, "--both-ways")
     second = Session("plain Python", both_ways, parallel, {"ZKCONSUMER_PURE": "1"})
     kept = ROOT / "artifacts" / "tests" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    return run([first, second] if COMPILED else [first], kept, broken)
+    twice = COMPILED and min(BOTH_WAYS.values()) <= Tier[tier.upper()]
+    return run([first, second] if twice else [first], kept, broken)
 
 
 if __name__ == "__main__":
