@@ -37,8 +37,6 @@ class FormerLog:
     kept: int
     end: int
     told: bool
-    at: float
-    """When that happened."""
     young: bool = False
     """Whether an offset was written since, so that its node is younger than the topic."""
 
@@ -97,10 +95,10 @@ class LogObserver(Observer):
         seen.below = min(seen.below, kept)
         seen.may_go_back(0)
         before = self.former.get(tp)
-        self._cut[tp] = FormerLog(kept, end, told, world().now)
+        self._cut[tp] = FormerLog(kept, end, told)
         if before is not None:
             kept, end = min(kept, before.kept), max(end, before.end)
-        self.former[tp] = FormerLog(kept, end, told, world().now)
+        self.former[tp] = FormerLog(kept, end, told)
         if tp in self._sought:
             self.gone(tp, kept, self._sought[tp])
         if seen.owner is not None:
@@ -129,7 +127,7 @@ class LogObserver(Observer):
 
     def note_owner(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
         former, began = self.former.get(tp), self._claimed.get(tp, 0.0)
-        if former is not None and former.at <= began and world().now - began < HEARS_WITHIN:
+        if former is not None and self._anew_at.get(tp, began) < began and world().now - began < HEARS_WITHIN:
             former.told, former.young = former.told and seen.start > self.end(tp), True
         self._claimed[tp] = world().now
         super().note_owner(tp, seen, name)
