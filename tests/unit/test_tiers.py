@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.distribution import FIRST, TOGETHER, start_order, unit_of
+from tests.distribution import FIRST, TOGETHER
 from tests.tiers import (
     BOTH_WAYS,
     MARKS,
@@ -16,7 +16,6 @@ from tests.tiers import (
     TIERS,
     Tier,
     left_out,
-    marks_of,
     one_way_only,
     tier_of,
     tier_of_item,
@@ -38,32 +37,9 @@ def test_a_file_outside_the_table_is_refused() -> None:
         tier_of(PurePosixPath("tests/new/test_new.py"))
 
 
-def test_the_longest_path_decides() -> None:
-    assert tier_of(PurePosixPath("tests/faults/test_checker.py")) is Tier.STANDARD
-    assert tier_of(PurePosixPath("tests/faults/test_rows.py")) is Tier.ALL
-
-
-def test_long_files_begin_before_others() -> None:
-    names = ("unit/test_tiers", "cluster/test_live", "spark/test_crashes", "spark/test_batch")
-    order = [start_order(ROOT / "tests" / f"{name}.py") for name in names]
-    assert order == sorted(order, reverse=True)
-    assert len(set(order)) == len(order)
-
-
 def test_every_path_of_the_tables_exists() -> None:
     paths = (*TIERS, *BOTH_WAYS, *ONE_WAY, *MARKS, *FIRST, *chain(*TOGETHER))
     assert [path for path in paths if not (ROOT / path).exists()] == []
-
-
-def test_a_mark_of_a_folder_is_on_its_tests() -> None:
-    spark = [mark.name for mark in marks_of(ROOT / "tests" / "spark" / "test_batch.py")]
-    assert spark == ["cluster", "java", "spark", "filterwarnings"]
-    assert not marks_of(ROOT / "tests" / "unit" / "test_tiers.py")
-
-
-def test_files_that_share_a_session_of_spark_go_to_one_worker() -> None:
-    assert unit_of("tests/spark/test_stream.py") == unit_of("tests/spark/test_batch.py")
-    assert unit_of("tests/spark/test_crashes.py") == "tests/spark/test_crashes.py"
 
 
 def test_nothing_runs_twice_that_does_not_run_once() -> None:

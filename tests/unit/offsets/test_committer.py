@@ -218,6 +218,21 @@ def test_a_jump_back_by_one_message_is_committed(group: Group) -> None:
     assert group.nodes == {0: 5}
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_seek_back_is_committed_while_it_is_in_hand(group: Group, rows: int) -> None:
+    """What the user committed explicitly is left out. The offset from before a seek looked the same."""
+    member = Stepped(zookeeper_only(group), group)
+    old = member.own(T0, 5)
+    old.held_until = 10
+    member.commit_given({T0: 6})
+    new = PartitionPosition(T0, old.thread, 6 - rows)
+    member.committer.succeed(old, new)
+    member.committer.step()
+    new.held_until = new.batch_until = 6
+    member.commit()
+    assert group.nodes == {0: 6 - rows}
+
+
 def test_unchanged_offsets_are_written_again_only_if_wanted(group: Group) -> None:
     quiet = Stepped(zookeeper_only(group), group)
     quiet.own(T0, 5)
