@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -57,18 +57,6 @@ def test_the_quick_tier_starts_no_server() -> None:
     quick = {str(file) for file in FILES if tier_of(file) is Tier.QUICK}
     assert not [file for file in quick if PurePosixPath(file).parts[1] in {PurePosixPath(o).name for o in OTHERS}]
     assert {PurePosixPath(file).parts[1] for file in quick} == {"unit", "vectors", "concurrency"}
-
-
-@pytest.mark.parametrize("folder", sorted(OTHERS))
-def test_the_standard_tier_has_each_kind_of_server(folder: str) -> None:
-    assert [file for file in FILES if file.is_relative_to(folder) and tier_of(file) <= Tier.STANDARD]
-
-
-def test_only_test_files_are_left_out() -> None:
-    assert not left_out(ROOT / "tests" / "cluster", Tier.QUICK)
-    assert not left_out(ROOT / "tests" / "cluster" / "conftest.py", Tier.QUICK)
-    assert not left_out(Path("/elsewhere/test_mine.py"), Tier.QUICK)
-    assert left_out(ROOT / "tests" / "spark" / "test_crashes.py", Tier.QUICK)
 
 
 @pytest.mark.one_way

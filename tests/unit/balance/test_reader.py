@@ -224,17 +224,6 @@ def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:
     assert world.offsets() == [1, 3, 4, 5]
 
 
-def test_a_second_run_repeats_nothing_beyond_the_first_end(world: World) -> None:
-    """The end of the log as this member first saw it says nothing of what an earlier run of it has finished since."""
-    world.position.first_log_end = world.position.log_end = 2
-    world.deliver(0, 6)
-    world.finish([work for work in world.take() if work.offset != 3])
-    world.begin_run()
-    world.reader.step()
-    world.deliver(3, 4)
-    assert world.offsets() == [3, 6]
-
-
 def test_a_note_leaves_out_what_is_finished(world: World) -> None:
     world.position.known_note = FinishedNote(0, (Finished(0, 5, (0, 3)),), {3: Attempts(2, 99)})
     world.deliver(0, 6)

@@ -34,21 +34,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[FakeCluster]:
         yield cluster
 
 
-def test_a_truncated_log_that_has_grown_is_read_where_it_differs(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It has the fetched offset again, so nothing but the epoch tells: it was read on in the middle."""
-    with reading(cluster) as (connector, stream):
-        assert take(stream, 6)[-1] == (5, "f")
-        with away(cluster):
-            cluster.truncate("t", 0, 2)
-            add(cluster, "CDEFGH")
-        assert take(stream, 6) == list(zip(range(2, 8), "CDEFGH", strict=True))
-        connector.commit_offsets()
-    assert cluster.zookeeper.tree("/consumers/g/offsets/t")["/consumers/g/offsets/t/0"] == b"8"
-    assert "t-0: its log was truncated; it was read up to offset 6, going back to 2" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("refusals", "length", "written", "read"),
     [

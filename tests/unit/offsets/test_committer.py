@@ -369,20 +369,3 @@ def test_a_commit_amid_the_change_of_the_log_is_our_own(
     for _ in range(2):
         stepped.step()
     assert (group.nodes[0], stepped.refused) == (0, {})
-
-
-def test_zookeeper_keeps_an_offset_that_kafka_did_not_take(group: Group) -> None:
-    """The commit counts the message in hand, and fails with Kafka. The timer's commit must not take ZooKeeper back."""
-    offsets = DualStore(group.zookeeper, group.zookeeper, group.store, max_retries=0, zookeeper_first=True)
-    stepped = Stepped(offsets, group)
-    group.store.offsets[T0] = 78
-    position = stepped.own(T0, 78)
-    stepped.start(position)
-    position.held_until = 90
-    tracker = stepped.committer.tracker
-    group.store.trouble = failing(BrokerUnavailableError("away"))
-    with pytest.raises(OffsetCommitError, match="away"):
-        tracker.commit({position: range(78, 79)}, soon(), patient=True)
-    assert (group.nodes[0], group.store.offsets[T0]) == (79, 78)
-    tracker.commit(NONE_HELD, soon(), patient=False)
-    assert (group.nodes[0], group.store.offsets[T0]) == (79, 79)

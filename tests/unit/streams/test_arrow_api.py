@@ -287,18 +287,6 @@ def test_changes_while_rows_are_made_count_before_the_hand_out(
         assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [1, 2, 3]
 
 
-def test_a_gap_between_chunks_is_read_again_from_its_start(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    where = position()
-    bench.put(where, 0, 2)
-    bench.put(where, 10, 2)
-    assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1]
-    assert bench.stream.to_arrow(timeout=0).num_rows == 0
-    assert (where.consumed, where.fetch_from, len(bench.queue)) == (2, 2, 0)
-    bench.put(where, 2, 10)
-    assert offsets(bench.stream.to_arrow(timeout=0)) == [*range(2, 12)]
-    assert "expected offset 2 but the next chunk begins at 10" in caplog.text
-
-
 # ---- interrupts and errors
 
 
