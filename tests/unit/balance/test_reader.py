@@ -42,21 +42,16 @@ class World:
     def __init__(self, *, window: int = 100, skip: bool = False) -> None:
         self.lease = valid_lease()
         budget = QueueBudget(1 << 30)
-        self.limits = ReadLimits(window, budget)
         self.queue = StreamQueue(100, lambda: None, budget)
         reader = ChunkReader("s", self.queue, self.lease, ReadSettings(skip_corrupt=skip), lambda *_: None)
         self.stream: KafkaStream[Any, Any] = KafkaStream(reader, timeout=None)
         self.position = self.owned()
         self.woken = 0
-        self.begin_run()
-
-    def begin_run(self) -> None:
-        """Begin the first run, or another one with the same partitions."""
         self.engine = Engine(self.lease, EngineRules())
         self.reader = Reader(
             "g_c",
             self.engine,
-            self.limits,
+            ReadLimits(window, budget),
             streams=lambda: [self.stream],
             positions=lambda: {TP: self.position},
             stream_of=lambda _: self.stream,

@@ -38,12 +38,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[FakeCluster]:
     ("refusals", "length", "written", "read"),
     [
         (NONE, 2, "CD", [(2, "C"), (3, "D")]),
+        (NONE, 2, "CDEFGH", list(enumerate("CDEFGH", 2))),
         ((REFUSED, EVERY_TIME), 2, "CD", [(0, "a"), (1, "b"), (2, "C"), (3, "D")]),
         ((LATER, 3), 2, "CDEFGH", [(2, "C")]),
         (NONE, 0, "ABCDEFGH", list(enumerate("ABCDEFGH"))),
     ],
     ids=[
         "never from its end",
+        "it has the fetched offset again",
         "without epochs from its start",
         "once its epochs are told",
         "nothing is left, as where a disk was lost",
