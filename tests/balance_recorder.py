@@ -247,21 +247,16 @@ class Overlaps(NamedTuple):
     zombies: list[str]
 
 
-def lane_of_key(one: Handling) -> object:
-    """Return what one handler alone may hold with ``order="key"``."""
+def _lane_of(one: Handling) -> object:
+    """Return what one handler alone may hold: a key, or a message without one."""
     return (one.place.topic, one.place.partition, one.key) if one.key is not None else one.place
 
 
-def lane_of_partition(one: Handling) -> object:
-    """Return what one handler alone may hold with ``order="partition"``."""
-    return one.place.topic, one.place.partition
-
-
-def overlaps(records: Records, lane: Callable[[Handling], object] = lane_of_key) -> Overlaps:
-    """Return the handlers that held one lane at the same time."""
+def overlaps(records: Records) -> Overlaps:
+    """Return the handlers that held one key at the same time."""
     lanes: dict[object, list[Handling]] = defaultdict(list)
     for one in records.handlings:
-        lanes[lane(one)].append(one)
+        lanes[_lane_of(one)].append(one)
     found = Overlaps([], [])
     for all_of_it in lanes.values():
         for first, second in _side_by_side(records, all_of_it):
@@ -288,17 +283,15 @@ def late(records: Records) -> list[str]:
     return [_name(one) for one in late_ones if one.begin > sessions[one.session].gone]
 
 
-def disorder(
-    records: Records, produced: Mapping[Place, bytes | None], passed: Collection[Place] = (), by_key: bool = True
-) -> list[str]:
-    """Return the handlers that began before all earlier messages of their key, or partition, were finished.
+def disorder(records: Records, produced: Mapping[Place, bytes | None], passed: Collection[Place] = ()) -> list[str]:
+    """Return the handlers that began before all earlier messages of their key were finished.
 
     Arguments: ``produced`` messages and their keys; ``passed`` are dead letters, for which their key does not wait.
     """
     lanes: dict[object, list[Place]] = defaultdict(list)
     for place, key in sorted(produced.items()):
-        if key is not None or not by_key:
-            lanes[place.topic, place.partition, key if by_key else None].append(place)
+        if key is not None:
+            lanes[place.topic, place.partition, key].append(place)
     by_place, found = records.by_place(), []
     for places in lanes.values():
         ready = 0  # when all earlier ones were finished

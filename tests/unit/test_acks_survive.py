@@ -10,10 +10,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
-from tests.values import present
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
-from zkconsumer.balance.retry import Retry
-from zkconsumer.core.message_pointers import decode_pointers
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.testing import FakeCluster
 
@@ -69,21 +66,3 @@ def test_only_what_was_in_hand_is_repeated(cluster: FakeCluster, where: str) -> 
         two.run(lambda message: again.append(message.offset), "events", concurrency=4, order="none")
     two.shutdown()
     assert again == [3]
-
-
-@pytest.mark.parametrize("where", ["zookeeper", "kafka", "both"])
-def test_a_parked_message_is_passed_by_its_pointer(cluster: FakeCluster, where: str) -> None:
-    cluster.append("events", 0, [b"%d" % n for n in range(COUNT)])
-    one = connector(cluster, where)
-
-    def failing(message: Any) -> None:
-        if message.offset == 3:
-            raise ValueError("not yet")
-
-    retry = Retry(delays=(0.0, 600.0), park_after=2, jitter=0.0)
-    with pytest.raises(ConsumerTimeoutException):
-        one.run(failing, "events", concurrency=4, order="none", retry=retry)
-    one.shutdown()
-    node = present(cluster.zookeeper.node("/consumers/g/parked/events/0"))
-    (pointer,) = decode_pointers(node.data).values()
-    assert (pointer.offset, pointer.attempts) == (3, 2)

@@ -38,7 +38,6 @@ from zkconsumer import (
 from zkconsumer import connector as connector_module
 from zkconsumer.errors import (
     ConnectorClosedException,
-    ConsumerTimeoutException,
     OffsetCommitError,
 )
 from zkconsumer.member.connector_state import Phase
@@ -80,33 +79,6 @@ async def test_a_stop_iteration_of_a_store_reaches_the_caller(cluster: FakeClust
         with pytest.raises(RuntimeError, match="StopIteration") as raised:
             await connector.committed(("other", 0))
         assert isinstance(raised.value.__cause__, StopIteration)
-
-
-@on_loop
-async def test_timeouts_are_those_of_the_configuration(make: Make) -> None:
-    async with make(**{"consumer.timeout.ms": 1, "auto.offset.reset": "largest"}) as connector:
-        stream = await stream_of(connector)
-        with pytest.raises(ConsumerTimeoutException):
-            async for _ in stream:
-                pass
-        with pytest.raises(ConsumerTimeoutException):
-            async for _ in connector.messages():
-                pass
-    ends = {"consumer.timeout.ms": 1, "consumer.timeout.action": "end", "auto.offset.reset": "largest"}
-    async with make(**ends) as connector:
-        assert [message async for message in await stream_of(connector)] == []
-
-
-def test_an_exception_leaves_the_message_to_the_next(cluster: FakeCluster, make: Make) -> None:
-    async def read() -> None:
-        async with make() as connector:
-            async for message in await stream_of(connector):
-                if message.offset == 5:
-                    raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        run(read())
-    assert 5 in committed(cluster)
 
 
 @on_loop

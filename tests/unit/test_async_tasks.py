@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from threading import Event
 from typing import Any
@@ -26,15 +26,13 @@ from tests.unit.async_members import (
     holding,
     on_loop,
     stream_of,
-    threads_of,
     until,
 )
 from tests.unit.async_members import cluster as cluster
 from tests.unit.async_members import make as make
 from tests.unit.streams.bench import awaited, cancelled_at, run
-from zkconsumer import AsyncStream, AsyncZookeeperConsumerConnector, MessageAndMetadata
+from zkconsumer import AsyncStream, AsyncZookeeperConsumerConnector
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.streams import async_stream
 from zkconsumer.testing import FakeCluster
 
 Ask = Callable[[AsyncStream[Any, Any]], Awaitable[Any]]
@@ -237,59 +235,6 @@ async def test_cancelled_topics_are_left_again(cluster: FakeCluster, make: Make)
             except ValueError:  # it is still being left
                 await asyncio.sleep(0.01)
         assert (await added["others"][0].getone()).value == b"o"
-
-
-async def _application(connector: AsyncZookeeperConsumerConnector, seen: list[int], hand: list[int]) -> None:
-    """Read in all ways, and commit. ``hand`` is what would be consumed again if it ended now."""
-
-    def took(messages: Iterable[MessageAndMetadata[Any, Any]]) -> None:
-        hand[:] = [_number(message) for message in messages]
-        seen.extend(hand)
-
-    async with connector:
-        stream = await stream_of(connector)
-        for _ in range(3):
-            read = stream.getone()
-            hand.clear()
-            took([await read])
-        await connector.commit()
-        hand.clear()
-        taken = await stream.getmany(60_000, max_records=4)
-        took(message for messages in taken.values() for message in messages)
-        await connector.commit(timeout=scaled(WITHIN))
-        hand.clear()
-        async for message in stream:
-            took([message])
-            if len(seen) >= 10:
-                break
-
-
-def _number(message: MessageAndMetadata[Any, Any]) -> int:
-    return message.partition * EACH + message.offset
-
-
-@pytest.mark.parametrize("part", range(3))
-def test_an_application_may_be_cancelled_anywhere(
-    cluster: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
-    """In each suspension in turn, from joining to leaving. What the next member gets twice was in its hands."""
-    monkeypatch.setattr(async_stream, "TURN", 0.0)
-
-    async def rest(seen: list[int], group: str) -> None:
-        async with make(**{"group.id": group}) as connector:
-            async for message in await stream_of(connector, until="end"):
-                seen.append(_number(message))  # noqa: PERF401
-
-    reached, suspension = True, 1 + part
-    while reached:
-        seen, hand, group = list[int](), list[int](), f"g{suspension}"
-        connector = make(**{"group.id": group})
-        reached = run(awaited(cancelled_at(_application(connector, seen, hand), suspension)))
-        eventually(lambda: not threads_of(f"{group}_"), WITHIN, "the member to leave")  # noqa: B023
-        run(rest(seen, group))
-        assert set(seen) == set(range(PARTITIONS * EACH)), f"cancelled in suspension {suspension}"
-        assert len(seen) <= PARTITIONS * EACH + len(hand), f"cancelled in suspension {suspension}"
-        suspension += 3
 
 
 async def _commit(connector: AsyncZookeeperConsumerConnector) -> None:

@@ -14,7 +14,6 @@ from zkconsumer import connector as connector_module
 from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.retry import Retry
-from zkconsumer.core.message_pointers import decode_pointers
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS = 3
@@ -79,31 +78,6 @@ def test_an_interrupt_of_a_handler_ends_the_run(cluster: FakeCluster, join: Join
     assert raised.value.__notes__ == ["raised by the handler of events-2 at offset 5; this message is not committed"]
     assert committed(cluster)[2] == 5
     assert threads_left() == []
-
-
-def test_a_partition_stops_when_everything_fails(cluster: FakeCluster, join: Join) -> None:
-    """Nothing of it becomes a dead letter, and the others go on."""
-    taken: list[int] = []
-
-    def handle(message: Any) -> None:
-        if message.partition == 1:
-            raise ZeroDivisionError
-        taken.append(message.offset)
-
-    connector = join()
-    with pytest.raises(ConsumerTimeoutException):
-        connector.run(
-            handle,
-            "events",
-            concurrency=2,
-            order="none",
-            retry=Retry(attempts=1),
-            failure_limit=FailureLimit(consecutive=3),
-        )
-    connector.shutdown()
-    assert len(taken) == 2 * EACH
-    tree = cluster.zookeeper.tree("/consumers/g")
-    assert len(decode_pointers(tree["/consumers/g/parked/events/1"])) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import get_ident
 from unittest.mock import Mock
@@ -55,20 +54,6 @@ def test_the_message_in_hand_counts_as_finished(connector: ZookeeperConsumerConn
     assert connector.committed(TP) == 3
 
 
-def test_messages_taken_later_are_not_counted(connector: ZookeeperConsumerConnector, stream: Stream) -> None:
-    """The commit waits behind others. By then the reader has the next message in hand, which is not finished."""
-    stream.get(timeout=scaled(WITHIN))
-    hold: Future[None] = Future()
-    committer = member_of(connector).committer
-    committer.submit(lambda: hold.result(scaled(WITHIN)))
-    done = connector.commit_offsets_async()
-    stream.get(timeout=scaled(WITHIN))
-    hold.set_result(None)
-    done.result(scaled(WITHIN))
-
-    assert connector.committed(TP) == 1
-
-
 @pytest.mark.parametrize(
     ("consumed", "held_until", "committed", "counting", "offset"),
     [
@@ -86,13 +71,6 @@ def test_a_number_counts_what_was_in_hand(
     position.held_until, position.committed = held_until, committed
 
     assert due_offset(position, counting_held=False, ahead=False, caller_held=range(5, counting)) == offset
-
-
-@pytest.mark.usefixtures("stream")
-def test_given_offsets_are_written(connector: ZookeeperConsumerConnector) -> None:
-    connector.commit_offsets_async({TP: 7}).result(scaled(WITHIN))
-
-    assert connector.committed(TP) == 7
 
 
 def test_an_error_is_told(

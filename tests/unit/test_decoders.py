@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -95,15 +94,6 @@ def test_a_missing_key_and_a_tombstone_stay_none(decoded: Callable[..., Decoded]
     bench.queue.deliver(where, data, (0, 1), ())
     message = bench.stream.get(timeout=0)
     assert (message.key, message.value) == (None, None)
-
-
-def test_a_decoded_message_survives_pickling(decoded: Callable[..., Decoded]) -> None:
-    bench = decoded(StringDecoder(), StringDecoder())
-    bench.put(position(), 0, 1)
-    message = bench.stream.get(timeout=0)
-    copy = pickle.loads(pickle.dumps(message))
-    assert (copy.key, copy.value, copy.offset) == ("k0", "v0", 0)
-    assert copy == message
 
 
 @pytest.mark.parametrize(

@@ -160,16 +160,6 @@ def test_the_error_says_that_nothing_was_sent(application: Application) -> None:
         application.connector.commit_offsets(timeout=SOON)
 
 
-def test_an_asynchronous_commit_is_not_sent_after_its_time(application: Application) -> None:
-    application.take()
-    with busy_committer(application):
-        done = application.connector.commit_offsets_async(timeout=0.0)
-        application.take()
-    with pytest.raises(OffsetCommitError, match="not sent in time"):
-        done.result(scaled(WITHIN))
-    assert application.committed == 0
-
-
 class SlowStore(OffsetStore):
     """A user's store whose commits wait until they are let go."""
 
@@ -287,24 +277,6 @@ def test_a_commit_whose_outcome_is_unknown_forbids_a_seek(cluster: FakeCluster, 
     application.connector.shutdown()
 
 
-def test_a_seek_to_the_offset_before_a_lost_answer_is_stored(cluster: FakeCluster) -> None:
-    """The place of the seek equalled the last known offset, and so was never written. A crash skipped messages."""
-    store = Unanswered()
-    application = Application(cluster, offset_store=store)
-    application.take()
-    application.connector.commit_offsets()
-    application.take()
-    store.loses = True
-    with pytest.raises(OffsetCommitError):
-        application.connector.commit_offsets(timeout=SOON)
-    store.loses = False
-    assert store.offsets == {TP: 2}
-    application.connector.seek(TP, 1)
-    application.connector.commit_offsets()
-    assert store.offsets == {TP: 1}
-    application.connector.shutdown()
-
-
 def test_a_seek_in_vain_leaves_another_one_protected(stored: Application, store: SlowStore) -> None:
     """The end of the second seek allowed a commit, which landed after the first one."""
     store.go_on.set()
@@ -342,16 +314,6 @@ def test_a_request_that_waited_changes_nothing(application: Application, left: L
     assert {tp.topic for tp in application.connector.assignment()} == {TP.topic, OTHER.topic}
     assert application.committed == 0
     assert application.take().offset == 2
-
-
-@WAYS
-def test_topics_whose_addition_waited_are_not_subscribed(application: Application, left: Left) -> None:
-    with busy_group_thread(application.member):
-        left(lambda seconds: application.connector.add_topics({OTHER.topic: 1}, timeout=seconds))
-    with pytest.raises(ValueError, match="not subscribed"):
-        application.connector.unsubscribe(OTHER.topic)
-    (stream,) = application.connector.add_topics({OTHER.topic: 1})[OTHER.topic]
-    assert stream.get(timeout=scaled(WITHIN)).topic == OTHER.topic
 
 
 def test_the_error_says_that_the_subscription_stays(application: Application) -> None:

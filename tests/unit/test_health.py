@@ -47,18 +47,6 @@ def sides(made: ZookeeperConsumerConnector) -> set[str]:
     return {reason.partition(":")[0] for reason in made.health().not_ready}
 
 
-@pytest.mark.parametrize(
-    ("value", "live", "ready", "text"),
-    [
-        (Health(), True, True, "ready"),
-        (Health((), ("joining",)), True, False, "live, not ready: joining"),
-        (Health(("a thread has ended",), ("joining",)), False, False, "not live: a thread has ended; joining"),
-    ],
-)
-def test_what_is_not_live_is_not_ready_either(value: Health, live: bool, ready: bool, text: str) -> None:
-    assert (value.live, value.ready, str(value)) == (live, ready, text)
-
-
 def test_a_member_is_ready_from_its_first_rebalance_to_its_end(cluster: FakeCluster) -> None:
     made = connector(cluster)
     assert made.health() == Health((), ("no streams were created yet",))

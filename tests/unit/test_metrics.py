@@ -17,7 +17,7 @@ from tests.unit.streams.bench import Bench, position
 from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_fetch import FetchMetrics
-from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics, Timer
+from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics
 from zkconsumer.model import Endpoint
 
 BROKER = (("clientId", "c"), ("brokerHost", "h"), ("brokerPort", "2"))
@@ -72,13 +72,6 @@ def test_a_histogram_has_all_extremes_and_recent_percentiles() -> None:
     assert (value.count, value.min, value.max) == (601, 1, 10**6)
     assert 45 <= value.p50 <= 55
     assert 95 <= value.p99 <= 100
-
-
-def test_a_timer_tells_milliseconds() -> None:
-    timer = Timer()
-    timer.update(0.25)
-    value = timer.value()
-    assert (value.rate.count, value.duration.max, value.duration.p50) == (1, 250.0, 250.0)
 
 
 def test_an_instrument_is_made_once_and_a_gauge_asked_each_time() -> None:

@@ -133,25 +133,22 @@ def test_a_member_exports_what_it_owns(cluster: FakeCluster) -> None:
     assert not [name for name in found if "partition=" in name]
 
 
-def test_sessions_that_end_are_counted(cluster: FakeCluster) -> None:
-    with member(cluster) as made:
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+def test_sessions_and_memberships_that_end_are_counted(cluster: FakeCluster, coordination: str) -> None:
+    properties = {"group_coordination": "kafka", "heartbeat_interval_ms": 50} if coordination == "kafka" else {}
+    with member(cluster, **properties) as made:
         made.create_message_streams({"t": 1})
         registry = registry_of(made)
-        assert cluster.zookeeper_server is not None
-        cluster.zookeeper_server.expire()
+        if coordination == "kafka":
+            (known,) = cluster.group("g").members
+            cluster.expire_member("g", str(known))
+        else:
+            assert cluster.zookeeper_server is not None
+            cluster.zookeeper_server.expire()
         name = "zkconsumer_session_expirations_total{consumergroup=g,member=0}"
-        eventually(lambda: scraped(registry)[name] == 1, 20, "the ended session to be counted once")
+        eventually(lambda: scraped(registry)[name] == 1, 20, "the end to be counted once")
         eventually(lambda: made.health().ready, 20, "the member to be back")
         assert scraped(registry)[name] == 1
-
-
-def test_a_membership_that_ends_is_counted(cluster: FakeCluster) -> None:
-    with member(cluster, group_coordination="kafka", heartbeat_interval_ms=50) as made:
-        made.create_message_streams({"t": 1})
-        (known,) = cluster.group("g").members
-        cluster.expire_member("g", str(known))
-        name = "zkconsumer_session_expirations_total{consumergroup=g,member=0}"
-        eventually(lambda: scraped(registry_of(made))[name] == 1, 20, "the ended membership to be counted")
 
 
 def test_connectors_of_one_process_are_told_apart() -> None:
@@ -182,18 +179,6 @@ def test_what_is_unknown_has_no_sample() -> None:
     found = scraped(registry_of(scripted))
     assert found["kafka_consumergroup_current_offset{consumergroup=g,member=0,partition=0,topic=t}"] == 7
     assert not [name for name in found if "_lag{" in name]
-
-
-def test_an_offset_beyond_the_known_end_has_no_negative_lag() -> None:
-    scripted = Scripted(of_partition({"CommittedOffset": 7, "LogEndOffset": 5}))
-    assert scraped(registry_of(scripted))["kafka_consumergroup_lag{consumergroup=g,member=0,partition=0,topic=t}"] == 0
-
-
-def test_strange_names_do_not_break_the_exposition() -> None:
-    strange = 'a"b\\c\nd'
-    scripted = Scripted(of_partition({"CommittedOffset": 1}, topic=strange), group_id=strange)
-    name = f"kafka_consumergroup_current_offset{{consumergroup={strange},member=0,partition=0,topic={strange}}}"
-    assert scraped(registry_of(scripted))[name] == 1
 
 
 def test_a_scrape_never_raises(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,9 +6,7 @@ Each test has the name of its report, and its docstring says what happened and w
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -17,16 +15,14 @@ import pytest
 import zkconsumer
 from tests.simulation.known_bugs import HERE as KNOWN_BUGS
 from tests.streams import new_stream
-from tests.timing import eventually, scaled
+from tests.timing import scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import ConsumerId, ThreadId
 from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
-from zkconsumer.zookeeper.node_codecs import decode_registration, encode_registration
 
 ROOT = Path(__file__).parent.parent.parent
 TABLE = Path(zkconsumer.__file__).parent / "REGRESSIONS.md"
@@ -42,31 +38,6 @@ def delivery(streams: int) -> tuple[Delivery, list[KafkaStream[Any, Any]]]:
     ]
     made.add(ANY_TOPIC, all_streams)
     return made, all_streams
-
-
-def test_streams_end_although_their_filter_never_matched_a_topic() -> None:
-    """Only queues that a topic had been found for were told of the end: readers of the others waited for ever."""
-    made, streams = delivery(2)
-    readers = [Thread(target=list, args=(stream,), name=stream.name) for stream in streams]
-    for reader in readers:
-        reader.start()
-    made.end()
-    for reader in readers:
-        reader.join(scaled(5))
-    eventually(lambda: not any(reader.is_alive() for reader in readers), 1, "the end of both readers")
-
-
-def test_kafka_379_many_threads_read_registrations_at_once() -> None:
-    """The JSON parser kept state between calls, so that threads made each other's reading fail at random."""
-    data = {n: encode_registration(Registration(STATIC, {f"t{n}": n + 1}, timestamp="1")) for n in range(8)}
-
-    def read(number: int) -> bool:
-        return all(
-            decode_registration(data[number], "/x").subscription == {f"t{number}": number + 1} for _ in range(200)
-        )
-
-    with ThreadPoolExecutor(8, "reader") as pool:
-        assert all(pool.map(read, data))
 
 
 def test_kafka_550_a_partition_has_the_stream_of_its_thread() -> None:

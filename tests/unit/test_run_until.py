@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -53,39 +52,6 @@ def test_offsets_end_a_run_and_the_next_goes_on_there(cluster: FakeCluster, join
     assert committed(cluster) == [EACH, EACH]
     with pytest.raises(ValueError, match="run with concurrency"):
         connector.run(print)
-
-
-def test_a_time_ends_the_run_at_its_first_message(cluster: FakeCluster, join: Join) -> None:
-    connector, taken = join(), list[tuple[int, int]]()
-    connector.run(lambda m: taken.append((m.partition, m.offset)), "events", concurrency=2, until=0)
-
-    assert taken == []
-
-    connector.run(lambda m: taken.append((m.partition, m.offset)), concurrency=2, until="end")
-
-    assert sorted(taken) == whole(EACH, EACH)
-
-
-def test_a_member_without_partitions_ends_with_the_group(cluster: FakeCluster, join: Join) -> None:
-    cluster.create_topic("single", 1)
-    cluster.append("single", 0, [b"v"] * EACH)
-    owner, idle = join(**{"consumer.id": "a"}), join(**{"consumer.id": "b"})
-    owner.run(lambda _: None, "single", concurrency=2, until={("single", 0): 0})
-    failures: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            idle.run(lambda _: failures.append(AssertionError("it owns nothing")), "single", concurrency=2, until="end")
-        except BaseException as e:
-            failures.append(e)
-
-    thread = threading.Thread(target=wait, name="idle")
-    thread.start()
-    owner.run(lambda _: None, concurrency=2, until="end")
-    thread.join(scaled(WITHIN))
-
-    assert not thread.is_alive()
-    assert failures == []
 
 
 @pytest.fixture

@@ -12,10 +12,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.balance import balanced_run
-from zkconsumer.balance.sharing.sharing_thread import Sharing
-from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetCommitError, RegistryError
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.testing import FakeCluster
 
 EACH = 60
@@ -149,27 +146,6 @@ def loans(cluster: FakeCluster) -> list[str]:
     return [path for path in cluster.zookeeper.tree("/consumers/g") if "/loans/events/0/" in path]
 
 
-def test_a_run_that_ends_takes_back_its_loans(cluster: FakeCluster, join: Join, handlers: Handlers) -> None:
-    """Otherwise nobody would read what borrowers report, and the next run of the owner would wait for them for ever."""
-    owner, other = join("a"), join("b")
-    owner.run(until="end")
-    share(handlers, other)
-    handlers.go.set()
-    owner.join()
-    assert committed(cluster) == EACH
-    assert not loans(cluster)
-    handlers.go.clear()
-    add(cluster)
-    owner.run(until="end")
-    eventually(lambda: "a" in handlers.busy(), WITHIN, lambda: f"work of the second run: {owner.connector.state}")
-    other.connector.shutdown()
-    handlers.go.set()
-    owner.join()
-    assert committed(cluster) == 2 * EACH
-    assert handlers.begun == {(0, offset): 1 for offset in range(2 * EACH)}
-    assert not handlers.together
-
-
 @pytest.mark.parametrize("order", ["key", "partition"])
 def test_an_owner_that_does_not_share_takes_loans_back(
     cluster: FakeCluster, join: Join, handlers: Handlers, order: str
@@ -227,36 +203,3 @@ def test_a_log_is_cut_short_while_slots_are_on_loan(
     )
     assert handlers.by.keys() == {"a", "b"}
     assert handlers.begun.keys() == {(0, first + number) for number in range(many)}
-
-
-def test_a_run_ends_although_loans_do_not_come_back(
-    cluster: FakeCluster, join: Join, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ZooKeeper is away as the run ends. The next run goes on with the loans."""
-    owner, other = join("a"), join("b")
-    owner.run(until="end")
-    share(handlers, other)
-    step, leave, ended = Sharing.step, Sharing.leave, threading.Event()
-
-    def fail(sharing: Sharing) -> None:
-        if ended.is_set():
-            raise RegistryError("ZooKeeper is away")
-        step(sharing)
-
-    def end(sharing: Sharing, deadline: Deadline, *, recall: bool = False) -> bool:
-        ended.set()
-        return leave(sharing, deadline, recall=recall)
-
-    with monkeypatch.context() as away:
-        away.setattr(balanced_run, "STOP_WITHIN", 0.1)
-        away.setattr(Sharing, "step", fail)
-        away.setattr(Sharing, "leave", end)
-        handlers.go.set()
-        owner.join()
-    assert loans(cluster)
-    add(cluster)
-    owner.run(until="end")
-    owner.join()
-    assert committed(cluster) == 2 * EACH
-    assert not loans(cluster)
-    assert handlers.begun.keys() == {(0, offset) for offset in range(2 * EACH)}

@@ -22,7 +22,7 @@ from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import Event, StopRequested
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.model import ConsumerId
 from zkconsumer.offsets import committer as committers
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
@@ -36,7 +36,6 @@ from zkconsumer.zookeeper.session import Session
 ENOUGH = 0.75 * A_STEP
 """Seconds that each step of a close must be given, whatever those before it took."""
 REQUESTS = ("look", "read", "stat", "children", "create", "delete", "ensure", "write", "transact")
-P0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
@@ -278,25 +277,6 @@ def closes_in_time(silence: Silence) -> None:
     assert silence.clock.now <= silence.end, (silence.clock.now - silence.began, silence.waits)
 
 
-@pytest.mark.parametrize("request_", ["look", "create"])
-def test_starting(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
-    _, silence = silent(clock, monkeypatch)
-    silence.begin(request_)
-    closes_in_time(silence)
-    assert silence.waits == [request_]
-
-
-@pytest.mark.parametrize("request_", ["look", "transact"])
-def test_a_round(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
-    """The member reads the group, or claims partitions."""
-    server, silence = silent(clock, monkeypatch)
-    settle([silence.member])
-    make_topic(server, 6)
-    silence.begin(request_)
-    closes_in_time(silence)
-    assert silence.waits[0] == request_
-
-
 def holding(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[FakeZooKeeper, Silence]:
     """A member whose application is busy with a message of each of its partitions."""
     server, silence = silent(clock, monkeypatch, **options)
@@ -336,15 +316,6 @@ def test_waiting_for_everything_at_the_end(clock: Simulation, monkeypatch: pytes
     assert {"drain", "listener", "transact"} <= set(silence.waits)
 
 
-def test_suspended(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, silence = holding(clock, monkeypatch)
-    silence.member.session.suspend()
-    silence.member.step(2)
-    assert silence.member.rebalancer.state.phase is Phase.SUSPENDED
-    silence.begin()
-    closes_in_time(silence)
-
-
 def test_committing_to_a_store_that_does_not_answer(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     _, silence = holding(clock, monkeypatch)
     never: Future[Any] = Future()
@@ -358,16 +329,6 @@ def test_committing_to_a_store_that_does_not_answer(clock: Simulation, monkeypat
     silence.begin()
     closes_in_time(silence)
     assert "commit" in silence.waits
-
-
-@pytest.mark.parametrize("request_", ["transact", "stat", "delete"])
-def test_releasing(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
-    _, silence = silent(clock, monkeypatch)
-    settle([silence.member])
-    silence.of = (request_,)
-    silence.member.events.put(StopRequested(deadline=Deadline(CLOSE_WITHIN - SPARE - FORCED)))
-    closes_in_time(silence)
-    assert silence.waits[0] == request_
 
 
 def test_the_silence_is_noticed(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:

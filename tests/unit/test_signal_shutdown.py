@@ -11,12 +11,10 @@ import gc
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -34,6 +32,8 @@ from zkconsumer.wiring import member_lifecycle
 STEPS = [(events, "LEAVING"), *((member_lifecycle, name) for name in ("SPARE", "A_STEP", "FORCED", "SHORTEST"))]
 """The times of a close that shrink with it."""
 COORDINATIONS = ["zookeeper", "kafka", "bridge"]
+Handle = Callable[[Any], None]
+Read = Callable[[ZookeeperConsumerConnector, Handle, float], None]
 cluster = cluster_with({"t": [[]]})
 
 
@@ -55,184 +55,108 @@ def committed(cluster: FakeCluster, coordination: str = "zookeeper") -> int | No
     return None if node is None else int(node.data)
 
 
-BEGIN = """
-import os, signal, sys, threading
-from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
-connector = ZookeeperConsumerConnector({properties!r})
-def say(*words):
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # whole lines, whatever threads say
-def tell_of_the_end():
-    while not all(position.revoked for position in connector._member.positions().values()):
-        threading.Event().wait(0.01)
-    say("streams have ended")
-def handle(message):
-    say("begin", message.offset)
-    if message.offset == {tell_at}:
-        threading.Thread(target=tell_of_the_end, daemon=True).start()
-    assert sys.stdin.readline()  # until the test lets it go on
-    say("end", message.offset)
-"""
-LOOP = """
-with connector, shutdown_on_signal(connector, signal.SIGTERM, timeout={timeout}):
-    for message in connector.create_message_streams({{"t": 1}})["t"][0]:
-        handle(message)
-    say("the loop ended")
-say("the end")
-"""
-RUN = """
-connector.run(handle, "t", stop_on=(signal.SIGTERM,), shutdown_timeout={timeout})
-say("the end")
-"""
-PLAIN = """
-def end(*_):
-    connector.shutdown(timeout={timeout})
-    say("returned")
-signal.signal(signal.SIGTERM, end)
-with connector:
-    for message in connector.create_message_streams({{"t": 1}})["t"][0]:
-        handle(message)
-say("the end")
-"""
-COMMITTING = """
-def commit(message):
-    handle(message)
-    connector.commit_offsets()
-    say("committed", message.offset)
-connector.run(commit, "t", stop_on=(signal.SIGTERM,), shutdown_timeout={timeout})
-"""
+@pytest.fixture
+def restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-class Process:
-    """A process that reads the topic, and ends each message when it is told to."""
-
-    def __init__(self, code: str, options: dict[str, Any], timeout: float = 60.0, tell_at: int = -1) -> None:
-        code = BEGIN.format(properties=options, tell_at=tell_at) + code.format(timeout=timeout)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self._process = subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)  # type: ignore[call-overload]
-
-        self._watchdog = threading.Timer(scaled(60), self._process.kill)
-        self._watchdog.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._watchdog.cancel()
-        self._watchdog.join()
-        self._process.kill()
-        self._process.communicate()
-
-    def said(self, *lines: str) -> None:
-        """Wait for these lines, in any order."""
-        came = [self._process.stdout.readline().strip() for _ in lines]
-        assert sorted(came) == sorted(lines), self._process.stderr.read() if "" in came else came
-
-    def go_on(self, times: int = 1) -> None:
-        self._process.stdin.write("\n" * times)
-        self._process.stdin.flush()
-
-    def begins_the_second(self) -> None:
-        """Wait until it has finished the first message and begun the second."""
-        self.said("begin 0")
-        self.go_on()
-        self.said("end 0")
-        self.said("begin 1")
-
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        self._process.send_signal(number)
-
-    def ends(self, seconds: float = 30.0) -> tuple[int, str]:
-        """The exit code, and what was said on the standard error stream."""
-        self._process.wait(scaled(seconds))  # before its standard input is closed, which would end its handler
-        _, errors = self._process.communicate(timeout=scaled(seconds))
-        return self._process.returncode, errors
+def in_a_loop(connector: ZookeeperConsumerConnector, handle: Handle, timeout: float) -> None:
+    with connector, shutdown_on_signal(connector, signal.SIGUSR1, timeout=timeout):
+        for message in connector.create_message_streams({"t": 1})["t"][0]:
+            handle(message)
 
 
-@pytest.mark.parametrize("code", [LOOP, RUN, PLAIN], ids=["loop", "run", "plain"])
+def by_run(connector: ZookeeperConsumerConnector, handle: Handle, timeout: float) -> None:
+    connector.run(handle, "t", stop_on=(signal.SIGUSR1,), shutdown_timeout=timeout)
+
+
+def with_a_handler_of_its_own(connector: ZookeeperConsumerConnector, handle: Handle, timeout: float) -> None:
+    signal.signal(signal.SIGUSR1, lambda *_: connector.shutdown(timeout=timeout))
+    with connector:
+        for message in connector.create_message_streams({"t": 1})["t"][0]:
+            handle(message)
+
+
+def send_signal() -> None:
+    """Send it to the process: a handler of ``run`` has a thread of its own."""
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def streams_have_ended(connector: ZookeeperConsumerConnector) -> bool:
+    return all(position.revoked for position in member_of(connector).positions().values())
+
+
+def has_left(cluster: FakeCluster) -> bool:
+    return cluster.zookeeper.tree("/consumers/g/ids") == {}
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("read", [in_a_loop, by_run, with_a_handler_of_its_own])
 @pytest.mark.parametrize("coordination", COORDINATIONS)
-def test_a_signal_lets_the_message_in_hand_be_finished(cluster: FakeCluster, coordination: str, code: str) -> None:
+def test_a_signal_lets_the_message_in_hand_be_finished(cluster: FakeCluster, coordination: str, read: Read) -> None:
     cluster.append("t", 0, [b"x"] * 10)
-    with Process(code, properties(cluster, coordination), tell_at=1) as process:
-        process.begins_the_second()
-        process.signal()
-        process.said("streams have ended", *(["returned"] if code is PLAIN else []))
-        process.go_on()
-        process.said("end 1")
-        if code is LOOP:
-            process.said("the loop ended")
-        process.said("the end")
-        assert process.ends() == (0, "")
+    connector, taken = ZookeeperConsumerConnector(properties(cluster, coordination)), list[int]()
+
+    def handle(message: Any) -> None:
+        taken.append(message.offset)
+        if message.offset == 1:
+            send_signal()
+            eventually(lambda: streams_have_ended(connector), 30, "the end of the streams")
+
+    read(connector, handle, 60.0)
+    assert taken == [0, 1]
     assert committed(cluster, coordination) == 2
 
 
-@pytest.mark.parametrize("coordination", COORDINATIONS)
-def test_a_killed_process_has_not_committed_what_was_in_hand(cluster: FakeCluster, coordination: str) -> None:
-    """The close is over, and the message that the signal interrupted is still being handled."""
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("read", [in_a_loop, by_run, with_a_handler_of_its_own])
+def test_a_message_that_takes_too_long_is_told_of(cluster: FakeCluster, read: Read) -> None:
+    """It was committed by nobody, silently."""
     cluster.append("t", 0, [b"x"] * 10)
-    with Process(PLAIN, properties(cluster, coordination), timeout=2.0) as process:
-        process.begins_the_second()
-        process.signal()
-        process.said("returned")
-        eventually(lambda: committed(cluster, coordination) == 1, 30, "the last commit")
-        if coordination != "kafka":
-            eventually(lambda: not cluster.zookeeper.tree("/consumers/g/owners/t/0"), 30, "the release")
-        else:
-            eventually(lambda: not cluster.group("g").members, 30, "the leave")
-        process.signal(signal.SIGKILL)
-        process.ends()
-    assert committed(cluster, coordination) == 1
 
+    def handle(_: Any) -> None:
+        send_signal()
+        eventually(lambda: has_left(cluster), 30, "the leave")
 
-@pytest.mark.parametrize("code", [LOOP, RUN, PLAIN], ids=["loop", "run", "plain"])
-def test_a_message_that_takes_too_long_is_told_of(cluster: FakeCluster, code: str) -> None:
-    """It was committed by nobody, silently, and the exit code was 0."""
-    cluster.append("t", 0, [b"x"] * 10)
-    with Process(code, properties(cluster), timeout=2.0) as process:
-        process.said("begin 0")
-        process.signal()
-        eventually(lambda: cluster.zookeeper.tree("/consumers/g/ids") == {}, 30, "the leave")
-        process.go_on()
-        code_, errors = process.ends()
-    assert code_ == 1
-    assert "OffsetCommitError" in errors
-    assert "these messages are consumed again, for they are not committed: t-0 at 0" in errors
+    with pytest.raises(OffsetCommitError, match="consumed again, for they are not committed: t-0 at 0"):
+        read(ZookeeperConsumerConnector(properties(cluster)), handle, 2.0)
     assert committed(cluster) in (None, 0)
 
 
-@pytest.mark.parametrize("code", [LOOP, RUN], ids=["loop", "run"])
-def test_a_second_signal_waits_for_no_message(cluster: FakeCluster, code: str) -> None:
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("read", [in_a_loop, by_run])
+def test_a_second_signal_waits_for_no_message(cluster: FakeCluster, read: Read) -> None:
     cluster.append("t", 0, [b"x"] * 10)
-    with Process(code, properties(cluster), timeout=600.0) as process:
-        process.begins_the_second()
-        process.signal()
-        eventually(lambda: committed(cluster) == 1, 30, "a commit of what is finished, while the other is waited for")
-        process.signal()
-        eventually(lambda: cluster.zookeeper.tree("/consumers/g/ids") == {}, 30, "the leave")
-        if code is LOOP:
-            process.go_on()  # its own thread has the message in hand
-        code_, errors = process.ends()
-    assert code_ == 1
-    assert "these messages are consumed again, for they are not committed: t-0 at 1" in errors
+
+    def handle(message: Any) -> None:
+        if message.offset == 1:
+            send_signal()
+            eventually(lambda: committed(cluster) == 1, 30, "a commit of what is finished")
+            send_signal()
+            eventually(lambda: has_left(cluster), 30, "the leave")
+
+    with pytest.raises(OffsetCommitError, match="consumed again, for they are not committed: t-0 at 1"):
+        read(ZookeeperConsumerConnector(properties(cluster)), handle, 600.0)
     assert committed(cluster) == 1
 
 
+@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("coordination", COORDINATIONS)
 def test_a_handler_may_commit_while_it_is_waited_for(cluster: FakeCluster, coordination: str) -> None:
     """It raised ConnectorClosedException as soon as the signal had come."""
     cluster.append("t", 0, [b"x"] * 10)
-    options = properties(cluster, coordination, **{"auto.commit.enable": False})
-    with Process(COMMITTING, options, tell_at=0) as process:
-        process.said("begin 0")
-        process.signal()
-        process.said("streams have ended")
-        process.go_on()
-        process.said("end 0")
-        process.said("committed 0")
-        assert process.ends() == (0, "")
+    connector = ZookeeperConsumerConnector(properties(cluster, coordination, **{"auto.commit.enable": False}))
+
+    def handle(_: Any) -> None:
+        send_signal()
+        eventually(lambda: streams_have_ended(connector), 30, "the end of the streams")
+        connector.commit_offsets()
+
+    by_run(connector, handle, 60.0)
     assert committed(cluster, coordination) == 1
-
-
-# ---- in this process ----
 
 
 class Interrupted:
@@ -244,14 +168,6 @@ class Interrupted:
         self.stream = self.connector.create_message_streams({"t": 1})["t"][0]
         assert self.stream.get(timeout=scaled(30)).offset == 0
         assert self.stream.get(timeout=scaled(30)).offset == 1
-
-
-@pytest.fixture
-def restored() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def handler_of(kind: str, call: Any) -> Any:

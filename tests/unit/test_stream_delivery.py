@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -138,23 +135,3 @@ def test_streams_may_be_added_while_others_are_retired(house: House) -> None:
     house.delivery.retire(Retired(house.streams[:1]))
     assert house.streams[0].queue.closed
     assert all(stream is house.streams[1] for _, _, stream in house.delivery.streams())
-
-
-def test_merged_streams_come_while_others_look(house: House) -> None:
-    """A commit, or a shutdown, that looked at them at that moment raised "Set changed size during iteration"."""
-    kept = [MergedStreams(lambda: house.streams, timeout=0.0) for _ in range(3000)]
-    adding = Thread(target=lambda: [house.delivery.add_merged(merged) for merged in kept], name="adding")
-    position = house.put(0)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        adding.start()
-        while adding.is_alive():
-            assert not house.delivery.interrupted(1)
-            assert not house.delivery.held_by(position, 1)
-    finally:
-        sys.setswitchinterval(before)
-        adding.join()
-    kept.clear()
-    gc.collect()
-    assert not house.delivery._merged

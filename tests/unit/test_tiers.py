@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 
-from tests.distribution import FIRST, TOGETHER, start_order, unit_of
+from tests.distribution import FIRST, TOGETHER
 from tests.tiers import (
     BOTH_WAYS,
     MARKS,
@@ -16,7 +16,6 @@ from tests.tiers import (
     TIERS,
     Tier,
     left_out,
-    marks_of,
     one_way_only,
     tier_of,
     tier_of_item,
@@ -33,37 +32,9 @@ def test_every_test_file_is_in_a_tier() -> None:
         tier_of(file)
 
 
-def test_a_file_outside_the_table_is_refused() -> None:
-    with pytest.raises(KeyError, match=r"tests/new/test_new\.py is in no tier"):
-        tier_of(PurePosixPath("tests/new/test_new.py"))
-
-
-def test_the_longest_path_decides() -> None:
-    assert tier_of(PurePosixPath("tests/faults/test_checker.py")) is Tier.STANDARD
-    assert tier_of(PurePosixPath("tests/faults/test_rows.py")) is Tier.ALL
-
-
-def test_long_files_begin_before_others() -> None:
-    names = ("unit/test_tiers", "cluster/test_live", "spark/test_crashes", "spark/test_batch")
-    order = [start_order(ROOT / "tests" / f"{name}.py") for name in names]
-    assert order == sorted(order, reverse=True)
-    assert len(set(order)) == len(order)
-
-
 def test_every_path_of_the_tables_exists() -> None:
     paths = (*TIERS, *BOTH_WAYS, *ONE_WAY, *MARKS, *FIRST, *chain(*TOGETHER))
     assert [path for path in paths if not (ROOT / path).exists()] == []
-
-
-def test_a_mark_of_a_folder_is_on_its_tests() -> None:
-    spark = [mark.name for mark in marks_of(ROOT / "tests" / "spark" / "test_batch.py")]
-    assert spark == ["cluster", "java", "spark", "filterwarnings"]
-    assert not marks_of(ROOT / "tests" / "unit" / "test_tiers.py")
-
-
-def test_files_that_share_a_session_of_spark_go_to_one_worker() -> None:
-    assert unit_of("tests/spark/test_stream.py") == unit_of("tests/spark/test_batch.py")
-    assert unit_of("tests/spark/test_crashes.py") == "tests/spark/test_crashes.py"
 
 
 def test_nothing_runs_twice_that_does_not_run_once() -> None:
@@ -81,18 +52,6 @@ def test_the_quick_tier_starts_no_server() -> None:
     quick = {str(file) for file in FILES if tier_of(file) is Tier.QUICK}
     assert not [file for file in quick if PurePosixPath(file).parts[1] in {PurePosixPath(o).name for o in OTHERS}]
     assert {PurePosixPath(file).parts[1] for file in quick} == {"unit", "vectors", "concurrency"}
-
-
-@pytest.mark.parametrize("folder", sorted(OTHERS))
-def test_the_standard_tier_has_each_kind_of_server(folder: str) -> None:
-    assert [file for file in FILES if file.is_relative_to(folder) and tier_of(file) <= Tier.STANDARD]
-
-
-def test_only_test_files_are_left_out() -> None:
-    assert not left_out(ROOT / "tests" / "cluster", Tier.QUICK)
-    assert not left_out(ROOT / "tests" / "cluster" / "conftest.py", Tier.QUICK)
-    assert not left_out(Path("/elsewhere/test_mine.py"), Tier.QUICK)
-    assert left_out(ROOT / "tests" / "spark" / "test_crashes.py", Tier.QUICK)
 
 
 @pytest.mark.one_way

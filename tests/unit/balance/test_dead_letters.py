@@ -178,14 +178,6 @@ def test_function_that_ends_the_run_is_told() -> None:
     assert this.letters.close(Deadline(20))
 
 
-def test_thread_delivers_and_ends() -> None:
-    this = Fixture(lambda *_: None)
-    this.letters.start()
-    this.bury(10)
-    eventually(lambda: this.ended == [10], 20, "the dead letter")
-    assert this.letters.close(Deadline(20))
-
-
 async def _later(message: Any, failure: Failure) -> None: ...
 
 

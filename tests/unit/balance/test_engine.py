@@ -395,16 +395,6 @@ def test_limits_of_failures(outcomes: str, reached: bool) -> None:
         assert not count.reached(LIMIT)
 
 
-def test_slots_that_leave_take_their_failures_along() -> None:
-    """A borrower has its loan for a long time, and each message that fails goes back to the owner."""
-    world = World()
-    world.home.shared = True
-    world.settle(world.take(), FAILED)
-    assert world.home.failing
-    world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
-    assert not world.home.failing
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [

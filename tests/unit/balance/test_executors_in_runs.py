@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from tests.timing import eventually, scaled
 from tests.unit.balance import handlers
 from tests.unit.clusters import Join, cluster_with, committed, connectors_with
 from zkconsumer import ConsumerTimeoutException, StringDecoder
-from zkconsumer.balance.outcomes import PENDING
 from zkconsumer.balance.retry import Retry
 from zkconsumer.testing import FakeCluster
 
@@ -48,30 +46,6 @@ def test_processes_handle_and_commit_every_message(cluster: FakeCluster, join: J
     seen = Counter(line.rsplit(" ", 1)[0] for line in out.read_text().splitlines())
     assert set(seen) == {f"events-{p} {n}" for p in range(2) for n in range(EACH) if n != 7}
     assert {path.read_text() for path in tmp_path.glob("died-*")} == {"2"}
-    assert committed(cluster) == [EACH] * 2
-
-
-def test_coroutines_handle_and_commit_every_message(cluster: FakeCluster, join: Join) -> None:
-    """Some are finished elsewhere, and some fail once."""
-    for partition in range(2):
-        cluster.append("events", partition, [b"%d" % n for n in range(EACH)], [b"%d" % (n % 5) for n in range(EACH)])
-    seen: dict[tuple[int, int], list[int]] = {}
-
-    async def handler(message: Any) -> object:
-        await asyncio.sleep(0)
-        seen.setdefault((message.partition, message.offset), []).append(message.attempt)
-        if message.offset % 10 == 3 and message.attempt == 1:
-            raise ValueError
-        if message.offset % 10 == 4:
-            threading.Timer(0.01, message.ack).start()
-            return PENDING
-        return None
-
-    connector = join()
-    with pytest.raises(ConsumerTimeoutException):
-        connector.run(handler, "events", concurrency=16, executor="asyncio", retry=AT_ONCE)
-    connector.shutdown()
-    assert seen == {(p, n): [1, 2] if n % 10 == 3 else [1] for p in range(2) for n in range(EACH)}
     assert committed(cluster) == [EACH] * 2
 
 

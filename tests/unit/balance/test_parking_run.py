@@ -107,17 +107,6 @@ def failing(offset: int, times: int) -> Callable[[Any], None]:
     return handler
 
 
-def test_base_passes_parked_messages_and_their_key(world: World) -> None:
-    world.fails = failing(4, 1)
-    with world.running(Retry(delays=[3600], jitter=0)):
-        eventually(lambda: world.committed() == MESSAGES, 10, "the base to pass what is parked")
-        assert world.fates() == dict.fromkeys(range(4, MESSAGES, 3), Fate.PARKED)
-    parked = world.pointers()
-    assert (parked[4].attempts, parked[4].reason) == (1, "TimeoutError: the server is away")
-    assert (parked[7].attempts, parked[7].due_ms) == (0, 0)
-    assert len({one.key for one in parked.values()}) == 1
-
-
 def test_next_owner_goes_on_with_parked_messages(world: World) -> None:
     world.fails = failing(4, 1)
     with world.running(MUCH_LATER):

@@ -17,7 +17,6 @@ from tests.unit.balance.work_list import WorkList, new_works
 from tests.values import present
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed
 from zkconsumer.balance.process_executor import ProcessExecutor
-from zkconsumer.balance.work import Work
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
 
@@ -43,24 +42,6 @@ def error_of(outcome: object) -> BaseException:
     """The error of a failed work."""
     assert isinstance(outcome, Failed), outcome
     return outcome.error
-
-
-class ReconnectedSource(WorkList):
-    """Its session ends, and the next one begins, while the works of a trip are looked at."""
-
-    lease_until = 0.0
-
-    def may_start(self, work: Work) -> bool:
-        self.lease_until = float("inf")
-        return True
-
-
-def test_a_trip_has_the_lease_that_its_works_were_seen_in() -> None:
-    """The process began works of the former session with the lease of the next one."""
-    source = ReconnectedSource(new_works([b"fine"]))
-    with running(source):
-        eventually(source.done, 20, lambda: f"all outcomes: {source.outcomes}")
-    assert source.outcomes == {0: [NOT_STARTED, DONE]}
 
 
 def test_a_death_costs_what_had_begun_one_attempt() -> None:

@@ -42,21 +42,16 @@ class World:
     def __init__(self, *, window: int = 100, skip: bool = False) -> None:
         self.lease = valid_lease()
         budget = QueueBudget(1 << 30)
-        self.limits = ReadLimits(window, budget)
         self.queue = StreamQueue(100, lambda: None, budget)
         reader = ChunkReader("s", self.queue, self.lease, ReadSettings(skip_corrupt=skip), lambda *_: None)
         self.stream: KafkaStream[Any, Any] = KafkaStream(reader, timeout=None)
         self.position = self.owned()
         self.woken = 0
-        self.begin_run()
-
-    def begin_run(self) -> None:
-        """Begin the first run, or another one with the same partitions."""
         self.engine = Engine(self.lease, EngineRules())
         self.reader = Reader(
             "g_c",
             self.engine,
-            self.limits,
+            ReadLimits(window, budget),
             streams=lambda: [self.stream],
             positions=lambda: {TP: self.position},
             stream_of=lambda _: self.stream,
@@ -222,17 +217,6 @@ def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:
     world.deliver(0, 3)
     world.deliver(3, 3)
     assert world.offsets() == [1, 3, 4, 5]
-
-
-def test_a_second_run_repeats_nothing_beyond_the_first_end(world: World) -> None:
-    """The end of the log as this member first saw it says nothing of what an earlier run of it has finished since."""
-    world.position.first_log_end = world.position.log_end = 2
-    world.deliver(0, 6)
-    world.finish([work for work in world.take() if work.offset != 3])
-    world.begin_run()
-    world.reader.step()
-    world.deliver(3, 4)
-    assert world.offsets() == [3, 6]
 
 
 def test_a_note_leaves_out_what_is_finished(world: World) -> None:

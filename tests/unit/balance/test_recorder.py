@@ -19,7 +19,6 @@ from tests.balance_recorder import (
     Records,
     again_although_noted,
     disorder,
-    lane_of_partition,
     late,
     lost,
     overlaps,
@@ -142,11 +141,6 @@ def test_two_handlers_of_one_key(
     assert (len(found.wrong), len(found.zombies)) == (wrong, zombies)
 
 
-def test_one_handler_at_a_time_of_a_partition() -> None:
-    found = records(handled(0, 1, 5), handled(1, 4, 6, key=b"other"))
-    assert len(overlaps(found, lane_of_partition).wrong) == 1
-
-
 def test_late_is_a_begin_after_the_end_of_the_session() -> None:
     found = records(handled(0, 1, 9), handled(1, 5, 6), handled(2, 9, 10), sessions={A: Ended(3, 7)})
     assert [text.split()[0] for text in late(found)] == ["t-0@2"]
@@ -173,10 +167,3 @@ def test_dead_letters_hold_nothing_up() -> None:
     handlings = handled(0, 1, 2, outcome="failed"), handled(1, 3, 4)
     assert len(disorder(records(*handlings), {place(0): KEY, place(1): KEY})) == 1
     assert disorder(records(*handlings), {place(0): KEY, place(1): KEY}, passed=[place(0)]) == []
-
-
-def test_order_within_a_partition() -> None:
-    keys: dict[Place, bytes | None] = {place(0): KEY, place(1): None}
-    found = records(handled(0, 1, 3), handled(1, 2, 4))
-    assert disorder(found, keys) == []
-    assert len(disorder(found, keys, by_key=False)) == 1

@@ -211,50 +211,6 @@ def test_a_look_of_two_connections_decides_nothing() -> None:
     assert [position.consumed for position, _ in world.fetched] == [0, 4]
 
 
-def test_no_worker_begins_a_message_of_an_ended_loan() -> None:
-    """A worker had looked at everything but the loan when its session ended. Then the next loan was the current one."""
-    world = World()
-    world.lend(1, 20)
-    work, *_ = world.take()
-    stay: OpenPartition = work.home
-    assert stay.may_start(work)
-    world.session.lose_connection()
-    world.session.connect(30)
-    assert not stay.may_start(work)
-    world.lend(2, 30, start=4)
-    assert not stay.may_start(work)
-    work, *_ = world.take(4)
-    assert work.home is not stay
-    assert world.engine.may_start(work)
-
-
-@pytest.mark.parametrize("outcome", [DONE, NOT_STARTED])
-@pytest.mark.parametrize("moment", ["closed", "open again", "read again"])
-def test_slots_that_stay_repeat_nothing(monkeypatch: pytest.MonkeyPatch, moment: str, outcome: Outcome) -> None:
-    """The borrower went away before its slots were free: what was in hand of them counted no more, and came again."""
-    monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
-    world = World()
-    position = world.own_partition()
-    works = world.take()
-    home: OpenPartition = works[0].home
-    assert [work.offset for work in works] == [0, 1, 2, 3]
-    again: list[Any] = []
-    for now, others in (("closed", "c"), ("open again", "")):
-        world.group(others)
-        for _ in range(2):
-            world.sharing.step()
-        assert bool(home.leaving) is bool(others)
-        if now == moment:
-            world.finish(works, outcome)
-    again += world.take()
-    if moment == "read again":
-        world.finish(works, outcome)
-        again += world.engine.take(1000, AT_ONCE)
-    assert sorted(work.offset for work in again) == ([] if outcome is DONE else [0, 1, 2, 3])
-    world.finish(again)
-    assert position.consumed == 4
-
-
 def test_a_borrower_that_leaves_as_a_stay_begins_stops_no_owner() -> None:
     """After a seek, its loan could not be written any more, and nobody handled the partition."""
     world = World()

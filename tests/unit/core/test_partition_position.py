@@ -87,12 +87,3 @@ def test_a_position_starts_at_another_offset_than_committed(committed: int | Non
     made = position(committed)
     made.start_at(7)
     assert (made.consumed, made.fetched, made.committed) == (7, 7, committed)
-
-
-def test_a_revoked_position_is_halted_for_ever() -> None:
-    """The hand-out path looks at ``halted`` alone, and a resumed partition must not bring a revoked position back."""
-    made = position()
-    made.revoked = True
-    assert made.revoked
-    assert made.halted
-    assert "revoked" in repr(made)

@@ -38,39 +38,6 @@ def log_of(count: int) -> Callable[[int, int], bytes]:
 # ---- one fetcher, stepped ----
 
 
-def test_kafka_89_without_an_offset_the_reset_decides_the_start() -> None:
-    """The first start began at an invalid position, before the reset offset had been asked for."""
-    it = OnePartition()
-    it.position.fetched = it.position.consumed = None
-    it.listed = (0, 3)
-    with it.fetching(log_of(5)) as fetcher:
-        fetcher.wake()  # else the step would wait for something to do
-        fetcher.step()
-        assert (it.asked, it.resolved) == ([], [3]), "nothing is fetched before the start is stored"
-        it.position.start_at(3)
-        fetcher.step()
-        assert it.asked == [(3, 1000)]
-        assert it.read() == [3]
-
-
-def test_kafka_154_a_chunk_that_was_not_queued_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fetched offset had moved on before the chunk was queued, so an interruption between the two lost it."""
-    it = OnePartition()
-    with it.fetching(log_of(2)) as fetcher:
-        with monkeypatch.context() as interrupted:
-            interrupted.setattr(it.queue, "_offer", _raise)
-            with pytest.raises(KeyError):
-                fetcher.step()
-        assert it.position.fetched == 0
-        fetcher.step()
-        fetcher.step()
-        assert it.read() == [0, 1]
-
-
-def _raise(_: object) -> None:
-    raise KeyError("interrupted")
-
-
 def test_kafka_693_a_reset_error_harms_only_its_partition() -> None:
     """Where the lookup of the reset offset failed, the fetcher's thread ended and with it all its partitions."""
     it = OnePartition(start=9)
@@ -98,16 +65,6 @@ def test_kafka_832_a_full_queue_holds_up_nobody() -> None:
         it.queue.revoke([slow])
         assert fetcher.idle
         assert it.queue.has_room()
-
-
-def test_kafka_2678_a_lag_is_never_negative() -> None:
-    """A position beyond the high watermark that was last heard of gave a lag below nothing."""
-    position = PartitionPosition(WHERE, ThreadId("g-0"), 5)
-    assert position.lag == -1, "not known"
-    position.log_end = 3
-    assert position.lag == 0
-    position.log_end = 8
-    assert position.lag == 3
 
 
 @pytest.mark.parametrize(
@@ -161,20 +118,6 @@ class Cluster:
         position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
         manager.start([(position, StreamQueue(2, lambda: None))])
         return position
-
-
-def test_kafka_693_a_partition_without_a_leader_is_waited_for() -> None:
-    """One partition without a leader failed the whole rebalance."""
-    cluster = Cluster()
-    cluster.leader = -1
-    with ScriptedBroker(*[cluster.serve] * 3) as broker, closing(cluster.manager()) as manager:
-        cluster.registered = [broker.endpoint()]
-        cluster.start(manager)
-        manager.step()
-        assert manager.trouble == "no leader for t-3"
-        cluster.leader = 7
-        manager.step()
-        eventually(lambda: "fetch" in cluster.asked, 10, "a fetch")
 
 
 def test_a_silent_broker_delays_the_leaders_of_others_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,13 +42,14 @@ def test_lag_ends_where_the_isolation_level_lets_us_read(level: int, stable: int
 
 
 @pytest.mark.parametrize("error", [0, 1, 2, 6])
-def test_an_answer_for_a_position_that_has_moved_is_dropped(error: int) -> None:
+@pytest.mark.parametrize("revoked", [False, True])
+def test_an_answer_for_a_position_that_was_left_is_dropped(error: int, revoked: bool) -> None:
     """As after a seek: neither its records nor its error are of the place where we are now."""
     it = OnePartition()
-    it.position.fetched = 5
+    it.position.fetched, it.position.revoked = 0 if revoked else 5, revoked
     outcomes = handled(it, part(error))
     assert [*outcomes.served, *outcomes.moved, *outcomes.out_of_range, *outcomes.corrupt] == []
-    assert (len(it.queue), it.position.fetched, it.position.log_end) == (0, 5, -1)
+    assert (len(it.queue), it.position.fetched, it.position.log_end) == (0, 0 if revoked else 5, -1)
 
 
 @pytest.mark.parametrize("length", [5, 12, 40, len(RECORDS) - 1])
@@ -63,12 +64,3 @@ def test_a_batch_cut_off_although_it_would_fit_is_corrupt(length: int) -> None:
     ((_, error),) = outcomes.corrupt
     assert (error.offset, it.position.fetched, len(it.queue)) == (0, 0, 0)
     assert f"sent only {length} of" in str(error)
-
-
-@pytest.mark.parametrize("error", [0, 1, 2, 6])
-def test_an_answer_for_a_position_that_has_ended_is_dropped(error: int) -> None:
-    it = OnePartition()
-    it.position.revoked = True
-    outcomes = handled(it, part(error))
-    assert [*outcomes.served, *outcomes.moved, *outcomes.out_of_range, *outcomes.corrupt] == []
-    assert (len(it.queue), it.position.fetched) == (0, 0)

@@ -22,6 +22,7 @@ from zkconsumer.testing import FakeCluster
 REFUSED = 31  # CLUSTER_AUTHORIZATION_FAILED: up to 2.0 only brokers may ask for epochs, where rights are checked
 LATER = 6  # NOT_LEADER_OR_FOLLOWER
 EVERY_TIME = 10**6
+NONE = (LATER, 0)
 
 
 @pytest.fixture(params=["3.9", "1.1"])
@@ -33,41 +34,22 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[FakeCluster]:
         yield cluster
 
 
-def test_a_truncated_log_that_has_grown_is_read_where_it_differs(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It has the fetched offset again, so nothing but the epoch tells: it was read on in the middle."""
-    with reading(cluster) as (connector, stream):
-        assert take(stream, 6)[-1] == (5, "f")
-        with away(cluster):
-            cluster.truncate("t", 0, 2)
-            add(cluster, "CDEFGH")
-        assert take(stream, 6) == list(zip(range(2, 8), "CDEFGH", strict=True))
-        connector.commit_offsets()
-    assert cluster.zookeeper.tree("/consumers/g/offsets/t")["/consumers/g/offsets/t/0"] == b"8"
-    assert "t-0: its log was truncated; it was read up to offset 6, going back to 2" in caplog.text
-
-
-def test_a_shorter_log_is_never_read_from_its_end(cluster: FakeCluster) -> None:
-    """``auto.offset.reset=largest`` would skip what was written since."""
-    with reading(cluster) as (_, stream):
-        take(stream, 6)
-        with away(cluster):
-            cluster.truncate("t", 0, 2)
-            add(cluster, "CD")
-        assert take(stream, 2) == [(2, "C"), (3, "D")]
-        add(cluster, "E")
-        assert take(stream, 1) == [(4, "E")]
-
-
 @pytest.mark.parametrize(
     ("refusals", "length", "written", "read"),
     [
+        (NONE, 2, "CD", [(2, "C"), (3, "D")]),
+        (NONE, 2, "CDEFGH", list(enumerate("CDEFGH", 2))),
         ((REFUSED, EVERY_TIME), 2, "CD", [(0, "a"), (1, "b"), (2, "C"), (3, "D")]),
         ((LATER, 3), 2, "CDEFGH", [(2, "C")]),
-        ((LATER, 0), 0, "ABCDEFGH", list(enumerate("ABCDEFGH"))),
+        (NONE, 0, "ABCDEFGH", list(enumerate("ABCDEFGH"))),
     ],
-    ids=["without epochs from its start", "once its epochs are told", "nothing is left, as where a disk was lost"],
+    ids=[
+        "never from its end",
+        "it has the fetched offset again",
+        "without epochs from its start",
+        "once its epochs are told",
+        "nothing is left, as where a disk was lost",
+    ],
 )
 def test_a_truncated_log_is_read_from_the_last_common_offset(
     cluster: FakeCluster, refusals: tuple[int, int], length: int, written: str, read: list[tuple[int, str]]

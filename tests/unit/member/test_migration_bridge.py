@@ -141,26 +141,6 @@ def test_it_is_not_left_to_members_that_the_brokers_alone_know(world: World, mon
     assert world.asked() == [{}]
 
 
-def test_a_look_is_forgotten_with_the_member_it_was_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_AGAIN", 0.01)
-    world.clients = [ME, "java"]
-    world.plan()
-    world.bridge.given({T2: 0})
-    world.plan(OLD)
-    eventually(lambda: world.bridge.concern, 10, "a word about both kinds")
-    looks = [thread for thread in threading.enumerate() if thread.name == f"{ME}-lookout"]
-    assert looks
-    world.plan()  # nobody is in ZooKeeper alone any more
-    for look in looks:
-        look.join(scaled(10))
-        assert not look.is_alive()
-    assert world.bridge.concern == ""
-    world.asked(), world.looks()
-    assert world.plan(OLD) == {T2: MINE}, "another one has come, and java is still there"
-    eventually(lambda: "java with the brokers alone" in world.bridge.concern, 10, "a word about it")
-    assert (world.looks(), world.asked()) == (0, [])
-
-
 def test_a_look_that_ends_too_late_is_not_heeded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: SimpleQueue[threading.Thread] = SimpleQueue()
     answer = threading.Event()

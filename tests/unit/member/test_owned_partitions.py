@@ -126,17 +126,6 @@ def test_a_seek_is_told_the_partitions_that_are_not_ours() -> None:
     assert request.done.result(0) == {strange}
 
 
-def test_a_seek_whose_caller_has_gone_moves_nothing() -> None:
-    owned, _ = owning(Recorder(), T0)
-    position = owned.positions[T0]
-    request = SeekRequested({position: 1}, Request(Deadline(None)))
-    request.done.deadline.expire()
-    owned.answer_seek(request)
-    assert owned.positions[T0] is position
-    with pytest.raises(TimeoutError):
-        request.done.result(0)
-
-
 def test_an_error_of_a_seek_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
     owned, _ = owning(recorder, T0)
@@ -169,11 +158,3 @@ def test_a_refused_start_is_doubtful() -> None:
     position.committed = 8
     owned.begin_at_committed([position])
     assert position.consumed == 8
-
-
-def test_a_lost_partition_is_neither_handed_out_nor_committed() -> None:
-    recorder = Recorder()
-    owned, _ = owning(recorder, T0, T1)
-    owned.lose([owned.positions[T0]])
-    assert list(owned.positions) == [T1]
-    assert recorder.log == [("revoke", 0), ("forget", 0)]

@@ -69,18 +69,6 @@ def test_the_next_owner_does_not_repeat_what_is_noted(server: Fake) -> None:
     assert ledger_of(again).attempts(100) == Attempts(2, 5)
 
 
-def test_a_plain_offset_voids_the_note(server: Fake) -> None:
-    """As after a commit with nothing beyond the base, or by a Scala member."""
-    one, _, ledger = reading(server)
-    ledger.finish([105])
-    one.commit()
-    ledger.finish([*range(100, 105), *range(106, 110)])
-    one.commit()
-    assert server.offset() == 110
-    assert server.zookeeper.node(NOTE) is not None
-    assert server.note() is None
-
-
 @pytest.mark.parametrize("how", ["forwards", "rewinds", "same", "recreates", "scala"])
 def test_what_others_write_costs_repetition_only(server: Fake, how: str) -> None:
     one, _, ledger = reading(server)

@@ -218,6 +218,21 @@ def test_a_jump_back_by_one_message_is_committed(group: Group) -> None:
     assert group.nodes == {0: 5}
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_seek_back_is_committed_while_it_is_in_hand(group: Group, rows: int) -> None:
+    """What the user committed explicitly is left out. The offset from before a seek looked the same."""
+    member = Stepped(zookeeper_only(group), group)
+    old = member.own(T0, 5)
+    old.held_until = 10
+    member.commit_given({T0: 6})
+    new = PartitionPosition(T0, old.thread, 6 - rows)
+    member.committer.succeed(old, new)
+    member.committer.step()
+    new.held_until = new.batch_until = 6
+    member.commit()
+    assert group.nodes == {0: 6 - rows}
+
+
 def test_unchanged_offsets_are_written_again_only_if_wanted(group: Group) -> None:
     quiet = Stepped(zookeeper_only(group), group)
     quiet.own(T0, 5)
@@ -354,20 +369,3 @@ def test_a_commit_amid_the_change_of_the_log_is_our_own(
     for _ in range(2):
         stepped.step()
     assert (group.nodes[0], stepped.refused) == (0, {})
-
-
-def test_zookeeper_keeps_an_offset_that_kafka_did_not_take(group: Group) -> None:
-    """The commit counts the message in hand, and fails with Kafka. The timer's commit must not take ZooKeeper back."""
-    offsets = DualStore(group.zookeeper, group.zookeeper, group.store, max_retries=0, zookeeper_first=True)
-    stepped = Stepped(offsets, group)
-    group.store.offsets[T0] = 78
-    position = stepped.own(T0, 78)
-    stepped.start(position)
-    position.held_until = 90
-    tracker = stepped.committer.tracker
-    group.store.trouble = failing(BrokerUnavailableError("away"))
-    with pytest.raises(OffsetCommitError, match="away"):
-        tracker.commit({position: range(78, 79)}, soon(), patient=True)
-    assert (group.nodes[0], group.store.offsets[T0]) == (79, 78)
-    tracker.commit(NONE_HELD, soon(), patient=False)
-    assert (group.nodes[0], group.store.offsets[T0]) == (79, 79)

@@ -22,7 +22,6 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES
-from zkconsumer.offsets.commit_schedule import due_offset
 from zkconsumer.streams import KafkaStream, StreamQueue, arrow_api, chunk_batches, column_reader
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.message import message_class
@@ -50,19 +49,6 @@ def test_a_batch_has_the_columns_of_sparks_source(bench: Bench) -> None:
     batch = next(bench.stream.batches(headers=True))
     assert batch.schema.names == [*NAMES, HEADERS]
     assert batch.to_pylist()[0]["headers"] == [{"key": "h", "value": b"1"}]
-
-
-def test_a_batch_is_finished_when_the_next_one_is_asked_for(bench: Bench) -> None:
-    where = position()
-    bench.put(where, 0, 3)
-    bench.put(where, 3, 3)
-    batches = bench.stream.batches()
-    assert offsets(next(batches)) == [0, 1, 2]
-    assert (where.held, where.finished(including_held=False), where.finished(including_held=True)) == (True, 0, 3)
-    assert offsets(next(batches)) == [3, 4, 5]
-    assert (where.held, where.finished(including_held=False), where.finished(including_held=True)) == (True, 3, 6)
-    assert nothing_comes(bench)
-    assert (where.held, where.finished(including_held=False)) == (False, 6)
 
 
 def test_messages_and_batches_may_alternate(bench: Bench) -> None:
@@ -301,36 +287,6 @@ def test_changes_while_rows_are_made_count_before_the_hand_out(
         assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [1, 2, 3]
 
 
-def test_a_table_not_handed_out_keeps_the_order(bench: Bench) -> None:
-    where = position(start=100)
-    bench.put(where, 100, 2)
-    bench.queue.jump(where, 7)
-    bench.put(where, 7, 1)
-    made = column_reader.ColumnReader.gather
-
-    def gather(*arguments: Any) -> None:
-        made(*arguments)
-        bench.lease.suspend()
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(column_reader.ColumnReader, "gather", gather)
-        assert bench.stream.to_arrow(timeout=0).num_rows == 0
-    bench.lease.resume(bench.lease.epoch)
-    assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [100, 101, 7]
-
-
-def test_a_gap_between_chunks_is_read_again_from_its_start(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    where = position()
-    bench.put(where, 0, 2)
-    bench.put(where, 10, 2)
-    assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1]
-    assert bench.stream.to_arrow(timeout=0).num_rows == 0
-    assert (where.consumed, where.fetch_from, len(bench.queue)) == (2, 2, 0)
-    bench.put(where, 2, 10)
-    assert offsets(bench.stream.to_arrow(timeout=0)) == [*range(2, 12)]
-    assert "expected offset 2 but the next chunk begins at 10" in caplog.text
-
-
 # ---- interrupts and errors
 
 
@@ -352,26 +308,6 @@ def test_an_interrupted_ask_counts_nothing_that_nobody_saw(
                 next(bench.stream.batches()) if ask == "batch" else bench.stream.to_arrow(timeout=0)
         assert where.finished(including_held=bench.stream.held_by(get_native_id())) == finished
     assert offsets(bench.stream.to_arrow(timeout=0)) == list(range(finished, 6))
-
-
-def test_an_interrupt_after_the_announcement_takes_it_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    where = position()
-    bench.put(where, 0, 3)
-    bench.put(where, 3, 3)
-    made = column_reader.ColumnReader.hand_over
-
-    def interrupted(*arguments: Any) -> bool:
-        assert made(*arguments)
-        assert where.held
-        raise KeyboardInterrupt
-
-    for table in (False, True):
-        with monkeypatch.context() as patched:
-            patched.setattr(column_reader.ColumnReader, "hand_over", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                bench.stream.to_arrow(timeout=0) if table else next(bench.stream.batches())
-        assert (where.held, where.finished(including_held=True)) == (False, 0)
-    assert [bench.stream.get(timeout=0).offset for _ in range(6)] == list(range(6))
 
 
 def test_who_asks_is_known_as_with_messages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,15 +446,6 @@ def test_what_is_passed_is_counted_once() -> None:
         next(stream.batches())
     assert sum(messages for _, messages, _ in counted) == 30
     assert sum(bytes_ for _, _, bytes_ in counted) == size
-
-
-def test_explicitly_committed_rows_are_not_taken_back() -> None:
-    where = position()
-    where.batch_until = where.held_until = 10
-    for committed, due in ((0, None), (4, None), (10, None), (11, 0)):
-        where.committed = committed
-        assert due_offset(where, counting_held=False, ahead=True) == (None if committed == 0 else due)
-        assert due_offset(where, counting_held=True, ahead=True) == (None if committed == 10 else 10)
 
 
 # ---- what has no rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from tests.unit.streams.bench import AsyncBench, elsewhere, on_a_loop, position, run
 from tests.values import present
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
-from zkconsumer.streams import MergedStreams, async_stream
+from zkconsumer.streams import async_stream
 from zkconsumer.streams.async_stream import AsyncMessages
 from zkconsumer.streams.rate_limit import RateLimitedLease
 
@@ -130,53 +129,6 @@ async def test_a_second_task_is_refused_while_one_waits(bench: AsyncBench) -> No
     assert (await task).offset == 0
 
 
-@pytest.mark.parametrize("way", ["loop", "getone", "getmany"])
-@on_a_loop
-async def test_a_cancellation_loses_and_repeats_nothing(bench: AsyncBench, way: str) -> None:
-    """Cancelled while it waits, and in the same round of the loop in which a chunk wakes it."""
-    where = position()
-    seen: list[int] = []
-
-    async def read() -> None:
-        if way == "loop":
-            async for message in bench.reader:
-                seen.append(message.offset)  # noqa: PERF401
-        while way == "getone":
-            seen.append((await bench.reader.getone()).offset)
-        while way == "getmany":
-            for messages in (await bench.reader.getmany(60_000)).values():
-                seen.extend(message.offset for message in messages)
-
-    chance = random.Random(1)
-    for first in range(0, 400, 2):
-        task = asyncio.ensure_future(read())
-        await until(lambda: bench.queue.reader_waits)
-        if chance.random() < 0.5:
-            elsewhere(partial(bench.put, where, first, 2))
-            for _ in range(chance.randrange(3)):
-                await asyncio.sleep(0)
-            task.cancel()
-        else:
-            task.cancel()
-            elsewhere(partial(bench.put, where, first, 2))
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    task = asyncio.ensure_future(read())
-    await until(lambda: len(set(seen)) == 400)
-    task.cancel()
-    assert seen == list(range(400))
-
-
-@on_a_loop
-async def test_leaving_the_loop_keeps_the_message_in_hand(bench: AsyncBench) -> None:
-    where = position()
-    bench.put(where, 0, 3)
-    assert await offsets(bench.reader, 1) == [0]
-    await asyncio.sleep(0)  # the loop's generator is closed now
-    assert (where.held, where.finished(including_held=False)) == (True, 0)
-    assert await offsets(bench.reader, 1) == [1]
-
-
 @on_a_loop
 async def test_an_interrupt_before_the_hand_out_repeats_it(bench: AsyncBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler that raises may do so between the read and the task."""
@@ -262,22 +214,3 @@ async def test_a_revocation_takes_what_was_not_handed_out(bench: AsyncBench) -> 
     with pytest.raises(ConsumerTimeoutException):
         await bench.reader.getone(timeout=0)
     assert (where.held, where.finished(including_held=False)) == (False, 2)
-
-
-@on_a_loop
-async def test_several_streams_are_one() -> None:
-    first, second = AsyncBench(), AsyncBench()
-    merged = MergedStreams(lambda: [first.stream, second.stream], timeout=0, ends_on_timeout=True)
-    reader: AsyncMessages[Any, Any] = AsyncMessages(merged, timeout=None, ends_on_timeout=False)
-    task = asyncio.ensure_future(offsets(reader, 4))
-    await until(lambda: first.queue.reader_waits and second.queue.reader_waits)
-    elsewhere(lambda: first.put(position(0), 0, 2))
-    elsewhere(lambda: second.put(position(1), 0, 2))
-    assert sorted(await task) == [0, 0, 1, 1]
-    task = asyncio.ensure_future(offsets(reader, 1))
-    await until(lambda: first.queue.reader_waits)
-    elsewhere(first.queue.close)
-    elsewhere(second.queue.close)
-    assert await task == []
-    with pytest.raises(ConnectorClosedException):
-        await reader.getone()

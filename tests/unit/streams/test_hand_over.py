@@ -8,7 +8,6 @@ having been counted.
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -18,26 +17,9 @@ from tests.unit.streams.bench import Bench, nothing_comes, position
 from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.zookeeper.lease import Lease
-
-
-class Watched(PartitionPosition):
-    """A position that shows every state in which it could be seen by another thread."""
-
-    __slots__ = ("seen",)
-    seen: list[tuple[Any, Any, bool]]
-
-    def __init__(self) -> None:
-        object.__setattr__(self, "seen", [])
-        super().__init__(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name in ("consumed", "held_until") and hasattr(self, "full"):  # the last to be set
-            self.seen.append((self.finished(including_held=False), self.finished(including_held=True), self.held))
 
 
 @pytest.fixture
@@ -75,23 +57,6 @@ def test_messages_finished_before_a_revocation_count(
     assert not where.held
     finished = present(where.finished(including_held=False))
     assert revoked_after <= finished < (6 if revoked_after == 3 else revoked_after + 1)
-
-
-@pytest.mark.parametrize("batches", [(3,), (2, 1), (1, 1, 1)])
-def test_whenever_one_looks_a_message_is_in_hand_or_counted(
-    stream: KafkaStream[bytes, bytes], batches: tuple[int, ...]
-) -> None:
-    position = Watched()
-    put(stream, position, *batches)
-    for offset in range(3):
-        position.seen.clear()
-        stream.get(timeout=0)
-        for finished, with_held, held in position.seen:
-            assert held or finished >= offset, "not in hand any more, so it is finished"
-            assert with_held <= offset + 1, "never beyond what was handed out"
-    position.seen.clear()
-    assert nothing_comes(stream)
-    assert all(finished >= 3 and finished == with_held for finished, with_held, _ in position.seen)
 
 
 def test_a_closed_gate_and_an_ended_stream_skip_nothing(stream: KafkaStream[bytes, bytes], lease: Lease) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from tests.interrupts.world import InterruptedStreams
 from tests.signal_gate import Gate, interrupting
-from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.column_reader import ColumnReader
 from zkconsumer.streams.message_iterator import MessageIterator
 
@@ -70,55 +69,6 @@ def test_get_gives_its_message_to_the_variable(world: InterruptedStreams, gate: 
     stream = reader(world)
     assert not gate.looks(action)
     assert stream.get(timeout=0).offset == 1
-
-
-@pytest.mark.parametrize("name", ["take", "to_arrow"])
-def test_rows_reach_the_variable(gate: Gate, name: str) -> None:
-    def action(gate: Gate) -> None:
-        gate.ready = True
-        rows = ask(2, timeout=0)
-        gate.beyond = rows is not None
-
-    world = InterruptedStreams()
-    world.fetch(0, 3)
-    ask = getattr(world.stream, name)
-    assert not gate.looks(action)
-    assert world.stream.get(timeout=0).offset == 2
-
-
-def test_a_loop_over_batches_gives_them_to_its_variable(gate: Gate) -> None:
-    def action(gate: Gate) -> None:
-        gate.ready = True
-        for rows in batches:
-            gate.beyond = rows is not None
-            break
-
-    world = InterruptedStreams()
-    world.fetch(0, 3)
-    batches = world.stream.batches(max_rows=2, timeout=0)
-    assert not gate.looks(action)
-    assert world.stream.get(timeout=0).offset == 2
-
-
-def test_a_loop_gives_each_message_to_its_variable(
-    world: InterruptedStreams, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def waited(*_: object) -> bool:
-        gate.near = True
-        _ = gate.passed
-        return True
-
-    def action(gate: Gate) -> None:
-        for message in messages:
-            gate.beyond = message is not None
-            break
-
-    monkeypatch.setattr(ChunkReader, "wait_to_hand_out", waited)
-    messages: Any = reader(world)
-    world.lease.suspend()
-    assert not gate.looks(action)
-    world.lease.resume(world.lease.epoch)
-    assert messages.get(timeout=0).offset == 1
 
 
 @pytest.mark.parametrize("name", ["next(stream)", "next(batches())"])

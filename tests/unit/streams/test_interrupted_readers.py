@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from itertools import islice
 from threading import get_native_id
 from unittest.mock import Mock
 
 import pytest
 
-from tests.tiers import only_plain
 from tests.unit.streams.bench import Bench, elsewhere, position
-from zkconsumer.data_plane import hand_out
 from zkconsumer.streams import KafkaStream, MergedStreams, merged_streams, message_iterator
-from zkconsumer.zookeeper.lease import Lease
 
 
 class Reading(Bench):
@@ -33,36 +29,6 @@ class Reading(Bench):
     @property
     def committed(self) -> int | None:
         return self.position.finished(including_held=self.stream.held_by(get_native_id()))
-
-
-@only_plain
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
-@pytest.mark.parametrize("handed_out", [0, 1, 2])
-def test_an_interrupted_read_counts_only_handed_out_messages(
-    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], handed_out: int
-) -> None:
-    reading = Reading()
-    for _ in range(handed_out):
-        reading.stream.get(timeout=0)
-    with monkeypatch.context() as patched:
-        patched.setattr(hand_out, "time_before", Mock(side_effect=kind))
-        with pytest.raises(kind):
-            next(reading.stream)
-    assert reading.committed == handed_out
-    assert reading.stream.get(timeout=0).offset in (handed_out - 1, handed_out), "once more at most, and no gap"
-
-
-def test_an_interrupt_without_zookeeper_counts_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = Reading()
-    reading.stream.get(timeout=0)
-    reading.lease.suspend()
-    with monkeypatch.context() as patched:
-        patched.setattr(Lease, "wait", lambda _, deadline: Mock(side_effect=KeyboardInterrupt)(deadline))
-        with pytest.raises(KeyboardInterrupt):
-            next(reading.stream)
-    assert reading.committed == 1
-    reading.lease.resume(reading.lease.epoch)
-    assert reading.stream.get(timeout=0).offset == 1
 
 
 def test_what_a_dead_reader_held_is_not_the_next_threads() -> None:
@@ -148,17 +114,3 @@ def test_an_interrupted_take_back_is_made_up_for(monkeypatch: pytest.MonkeyPatch
     assert committed() == 1
     assert [take(), take()] == [1, 2]
     assert committed() == 3
-
-
-def test_a_loop_interrupted_twice_counts_no_untaken_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first interrupt comes inside of the generator of merged streams, the second in its take back."""
-    reading = Reading()
-    merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [reading.stream], timeout=0)
-    assert next(iter(merged)).offset == 0
-    gc.collect()  # generators of earlier tests must not end while their streams refuse
-    with monkeypatch.context() as patched:
-        patched.setattr(KafkaStream, "take_back", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            merged._messages.throw(KeyboardInterrupt())
-    assert merged.withholds(reading.stream)
-    assert [message.offset for message in islice(merged, 3)] == [0, 1, 2]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from itertools import islice
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -52,12 +51,6 @@ def test_the_same_iterator_goes_on_after_a_timeout(bench: Bench) -> None:
     assert next(iterator).offset == 1
 
 
-def test_several_for_loops_make_one_pass(bench: Bench) -> None:
-    bench.put(position(), 0, 4)
-    for expected in ([0, 1], [2, 3]):
-        assert [message.offset for message in islice(bench.stream, 2)] == expected
-
-
 def test_messages_before_the_position_are_skipped(bench: Bench) -> None:
     """KAFKA-546: a set that begins before the asked offset gave its start again."""
     where = position(start=5)
@@ -90,27 +83,6 @@ def test_what_is_revoked_takes_no_room_from_then_on(bench: Bench) -> None:
     bench.put(gone, 3, 3)
     assert (len(bench.queue), bench.queue.held_bytes) == (1, left), "nor does what was under way"
     assert take(bench.stream, 3) == [0, 1, 2]
-
-
-def test_who_revokes_waits_until_the_message_in_hand_is_finished(bench: Bench) -> None:
-    where = position()
-    bench.put(where, 0, 2)
-    take(bench.stream, 1)
-    where.revoked = True
-    assert not bench.queue.wait_let_go([where], Deadline(0.0))
-    done = Event()
-
-    def finish() -> None:
-        with pytest.raises(ConsumerTimeoutException):
-            bench.stream.get(timeout=0)
-        done.set()
-
-    reader = Thread(target=finish, name="reader")
-    reader.start()
-    assert bench.queue.wait_let_go([where], Deadline(scaled(5)))
-    reader.join()
-    assert done.is_set()
-    assert where.finished(including_held=True) == 1
 
 
 def test_closing_wakes_a_reader_and_ends_the_iteration(bench: Bench) -> None:
@@ -309,19 +281,6 @@ def test_what_is_under_way_counts_and_several_requests_share() -> None:
         budget.release(count)
     assert budget.used == 0
     assert budget.reserve(100) == 100, "never more than is wanted"
-
-
-def test_an_interrupt_loses_nothing_and_the_next_loop_goes_on() -> None:
-    """Ctrl-C inside the wait ends Python's generator; the stream must not look finished then, nor skip its chunk."""
-    bench = Bench(timeout=None)
-    where = position()
-    bench.put(where, 0, 3)
-    iterator = iter(bench.stream)
-    assert next(iterator).offset == 0
-    with pytest.raises(KeyboardInterrupt):
-        bench.stream._messages.throw(KeyboardInterrupt())
-    assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [0, 1, 2]
-    bench.queue.close()
 
 
 def test_printing_a_stream_does_not_read_it(bench: Bench) -> None:

@@ -171,25 +171,6 @@ def test_a_timeout_is_over_all_streams_and_leaves_it_usable(three: Several) -> N
         assert next(messages).offset == offset, "the same iterator goes on"
 
 
-def test_a_timeout_may_end_the_loop() -> None:
-    some = Several(2, ends_on_timeout=True)
-    some.put(0, 2)
-    assert [m.offset for m in some.merged] == [0, 1]
-    some.put(1, 1)
-    assert [m.partition for m in some.merged] == [1]
-    some.close()
-
-
-def test_the_next_loop_finishes_the_message_of_a_break(three: Several) -> None:
-    three.put(0, 2)
-    three.put(1, 1)
-    for _ in three.merged:
-        break
-    assert (three.held, three.finished) == ([0], [0, 0, 0])
-    assert len(rest(three)) == 2
-    assert three.finished == [2, 1, 0]
-
-
 def test_the_last_stream_to_end_ends_the_iteration(three: Several) -> None:
     three.put(0, 1)
     assert three.merged.get(timeout=0).partition == 0

@@ -27,10 +27,6 @@ def new_message(kind: Any = MessageAndMetadata) -> MessageAndMetadata[Any, Any]:
     return made
 
 
-def test_fields_come_in_order() -> None:
-    assert list(new_message()) == ["t", 3, 7, b"k", b"v", 1000, 0, [("h", None)]]
-
-
 def test_a_message_refers_to_no_position() -> None:
     """Where messages are compiled, the garbage collector does not look into them. A cycle would never be freed."""
     bench = Bench()

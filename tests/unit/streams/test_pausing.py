@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.streams.bench import Bench, position, take
-from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams.chunk_reader import ChunkReader
@@ -64,40 +63,28 @@ def test_what_waits_aside_takes_no_room(bench: Bench) -> None:
     assert bench.queue.bytes == size
 
 
-def _resume_as_the_chunk_is_finished(bench: Bench, where: PartitionPosition, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = ChunkReader.finish
+@pytest.mark.parametrize(("before", "after"), [("messages", "messages"), ("rows", "messages"), ("rows", "rows")])
+def test_a_pause_that_is_taken_back_at_once_drops_nothing(
+    bench: Bench, before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader saw the pause, and put the rest of its chunk nowhere since the partition was resumed before it looked
+    again. The next ask went on behind the rest, which was then committed.
+    """
+    where = position()
+    bench.put(where, 0, 5)
+    if before == "rows":
+        assert next(bench.stream.batches(max_rows=2))["offset"].to_pylist() == [0, 1]
+    else:
+        take(bench.stream, 2)
+    bench.queue.pause(where)
 
     def resumed_before(reader: ChunkReader, chunk: Chunk) -> None:
         bench.queue.resume(where)
         finish(reader, chunk)
 
+    finish = ChunkReader.finish
     monkeypatch.setattr(ChunkReader, "finish", resumed_before)
-
-
-def test_a_pause_that_is_taken_back_at_once_drops_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader saw the pause, and put the rest of its chunk nowhere since the partition was resumed before it looked
-    again. The next ask went on behind the rest, which was then committed.
-    """
-    where = position()
-    bench.put(where, 0, 3)
-    bench.put(where, 3, 1)
-    take(bench.stream, 1)
-    bench.queue.pause(where)
-    _resume_as_the_chunk_is_finished(bench, where, monkeypatch)
-    assert [offset for _, offset in rest(bench)] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("columns", [True, False])
-def test_rows_in_hand_then_a_pause_taken_back_drop_nothing(
-    bench: Bench, columns: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As above, where the reader of columns finishes what is in hand."""
-    where = position()
-    bench.put(where, 0, 5)
-    assert next(bench.stream.batches(max_rows=2))["offset"].to_pylist() == [0, 1]
-    bench.queue.pause(where)
-    _resume_as_the_chunk_is_finished(bench, where, monkeypatch)
-    got = bench.stream.to_arrow(timeout=0)["offset"].to_pylist() if columns else [o for _, o in rest(bench)]
+    got = bench.stream.to_arrow(timeout=0)["offset"].to_pylist() if after == "rows" else [o for _, o in rest(bench)]
     assert got == [2, 3, 4]
 
 

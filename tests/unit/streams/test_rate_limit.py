@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.streams import valid_lease
 from tests.timing import eventually, scaled
 from tests.unit.streams.bench import Bench, Several, position
 from zkconsumer.core.partition_position import PartitionPosition
@@ -49,13 +48,6 @@ def reading(rate: float, messages: int) -> tuple[Lease, KafkaStream[Any, Any], P
     where = position()
     bench.put(where, 0, messages)
     return bench.lease, bench.stream, where
-
-
-def test_messages_come_at_their_pace_and_in_order() -> None:
-    _, stream, _ = reading(200.0, 60)
-    begin = monotonic()
-    assert [stream.get().offset for _ in range(60)] == list(range(60))
-    assert monotonic() - begin >= (60 - 200.0 * BURST_S - 1) / 200.0
 
 
 def test_columns_pay_for_all_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,31 +91,6 @@ def test_few_rows_at_a_time_pay_no_more_than_their_rows(monkeypatch: pytest.Monk
         now[0] += 0.101
 
 
-@pytest.mark.parametrize("waited", [False, True])
-def test_an_interrupt_while_a_token_is_taken_counts_nothing(monkeypatch: pytest.MonkeyPatch, waited: bool) -> None:
-    """Bug: the message was announced before its token was taken, so an interrupt in between left it in the
-    reader's hands, and ``commit_offsets()`` or ``shutdown()`` counted it as finished.
-    """
-    _, stream, position = reading(1e6, 3)
-    assert stream.get().offset == 0
-    take = TokenBucket.take
-    tries: list[int] = []
-
-    def interrupted(bucket: TokenBucket, now: float) -> bool:
-        tries.append(1)
-        if waited and len(tries) == 1:
-            return False
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(TokenBucket, "take", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            stream.get()
-    assert TokenBucket.take is take
-    assert position.finished(including_held=True) == 1
-    assert [stream.get().offset for _ in range(2)] == [1, 2]
-
-
 def test_without_a_lease_no_token_is_spent() -> None:
     lease, stream, _ = reading(0.01, 3)
     lease.suspend()
@@ -131,16 +98,6 @@ def test_without_a_lease_no_token_is_spent() -> None:
         stream.get(timeout=0)
     lease.resume(lease.epoch)
     assert stream.get(timeout=0).offset == 0
-
-
-def test_it_can_be_waited_for() -> None:
-    lease = valid_lease()
-    gate = RateLimitedLease(lease, 50.0)
-    gate.spend(10)
-    assert not gate.valid
-    while not gate.wait(Deadline(5.0)):
-        pass
-    assert gate.take()
 
 
 class Merged(Several):

@@ -39,11 +39,6 @@ def test_all_of_a_list_are_in_hand_until_the_next_read(bench: Bench) -> None:
     assert where.finished(including_held=False) == 3
 
 
-def test_an_empty_list_comes_when_nothing_is_there(bench: Bench) -> None:
-    assert bench.stream.take(5, timeout=0) == []
-    assert bench.stream.take(5) == []  # after consumer.timeout.ms, which is 0 here
-
-
 def test_messages_of_a_list_have_decoders(bench: Bench) -> None:
     kind = message_class(bytes.decode, lambda data: int(data[1:]))
     stream = new_stream("t/g_c-0", bench.queue, bench.lease, message_class=kind)

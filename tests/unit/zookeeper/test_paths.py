@@ -14,30 +14,6 @@ from zkconsumer.zookeeper import paths
 TP = TopicPartition("logs", 7)
 
 
-@pytest.mark.parametrize(
-    ("made", "expected"),
-    [
-        (paths.consumers_group("g"), "/consumers/g"),
-        (paths.ids("g"), "/consumers/g/ids"),
-        (paths.member("g", "g_h-1-ab"), "/consumers/g/ids/g_h-1-ab"),
-        (paths.owners("g"), "/consumers/g/owners"),
-        (paths.owner_topic("g", "logs"), "/consumers/g/owners/logs"),
-        (paths.owner("g", TP), "/consumers/g/owners/logs/7"),
-        (paths.offsets("g"), "/consumers/g/offsets"),
-        (paths.offset_topic("g", "logs"), "/consumers/g/offsets/logs"),
-        (paths.offset("g", TP), "/consumers/g/offsets/logs/7"),
-        (paths.BROKER_IDS, "/brokers/ids"),
-        (paths.broker(3), "/brokers/ids/3"),
-        (paths.TOPICS, "/brokers/topics"),
-        (paths.topic("logs"), "/brokers/topics/logs"),
-        (paths.partition_state(TP), "/brokers/topics/logs/partitions/7/state"),
-        (paths.owner("g", TopicPartition("t", -1)), "/consumers/g/owners/t/-1"),
-    ],
-)
-def test_a_path_is_the_original_s(made: str, expected: str) -> None:
-    assert made == expected
-
-
 def test_a_broadcasting_members_group_is_no_valid_group_id() -> None:
     own = paths.broadcast_group("g", "host-1")
     assert paths.offset(own, TP) == "/consumers/g@host-1/offsets/logs/7"

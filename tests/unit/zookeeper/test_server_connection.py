@@ -13,7 +13,6 @@ from unittest.mock import Mock
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.retry import KazooRetry
 
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
@@ -122,24 +121,6 @@ def test_if_a_callback_thread_cannot_start_none_stays(
     assert len(our_threads()) == len(before) + 2
     handler.stop()
     eventually(lambda: our_threads() == before, 30, "the end of both")
-
-
-def test_a_client_is_stopped_without_a_thread_if_none_can_start(
-    monkeypatch: pytest.MonkeyPatch, silent: SilentServer
-) -> None:
-    before = our_threads()
-    client = KazooClient(silent.address, timeout=3600.0, handler=NamedHandler())
-    connection = ServerConnection(client, KazooRetry(max_tries=-1), logger=client.logger)
-    connection.prepare("test", None)
-    client._connection = connection
-    client.start_async()
-    eventually(lambda: connection._socket is not None, 30, "a connection")
-    refuse_threads(monkeypatch, after=0)
-    retired = Retired(client, connection)
-    assert not retired.alive
-    retired.join(Deadline(1.0))
-    monkeypatch.undo()
-    eventually(lambda: our_threads() == before, 30, "the end of all of the client's threads")
 
 
 def test_a_session_that_could_not_start_its_threads_leaves_none(
@@ -306,18 +287,6 @@ def test_a_close_waits_for_its_client_beside_another(
     _at(monkeypatch, Retired, "__init__", "before", opened.look_for_replacement)
     opened.close(Deadline(scaled(10)))
     assert session_id not in served.sessions
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_an_interrupted_open_leaves_no_thread(
-    monkeypatch: pytest.MonkeyPatch, served: FakeZooKeeperServer, when: str
-) -> None:
-    before = our_threads()
-    session = Session(served.connect, timeout=3600.0, on_change=lambda _: None)
-    _at(monkeypatch, NamedHandler, "start", when, _interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        session.open(Deadline(scaled(10)))
-    eventually(lambda: our_threads() == before, 30, "the end of all threads")
 
 
 def test_a_close_after_an_interrupted_request_ends_the_session(
