@@ -178,8 +178,13 @@ def test_an_unreadable_offset_harms_only_its_partition(server: FakeZooKeeper, co
 def test_an_unreadable_member_harms_nobody_else(server: FakeZooKeeper, content: bytes) -> None:
     server.put(paths.member(GROUP, "g_bad"), content)
     member = settled(server, "a")
-    assert len(member.owned) == 4
+    before = dict(member.owned)
+    assert len(before) == 4
     assert paths.member(GROUP, "g_bad") in str(member.rebalancer.state)
+    server.put(paths.member(GROUP, "g_late"), content)
+    settle([member])
+    assert dict(member.owned) == before
+    assert paths.member(GROUP, "g_late") in str(member.rebalancer.state)
 
 
 def test_a_strangers_owner_node_keeps_only_its_partition(server: FakeZooKeeper) -> None:
