@@ -1,8 +1,6 @@
-"""Faults of nodes in ZooKeeper: rows 16, 25 and 27 of the matrix."""
+"""Faults of nodes in ZooKeeper: rows 16 and 27 of the matrix."""
 
 from __future__ import annotations
-
-from time import monotonic_ns
 
 from kazoo.security import make_acl
 
@@ -12,7 +10,7 @@ from tests.faults.group import RecordedGroup, sleep
 from tests.faults.history import SECOND
 from tests.faults.lab import Lab, Report, row
 from tests.faults.proxy import Proxy
-from tests.timing import eventually, scaled
+from tests.timing import eventually
 
 
 @row("27", "owner nodes of strangers", quick=True, mixed=True)
@@ -122,46 +120,3 @@ def _no_claims(lab: Lab, report: Report, group: RecordedGroup) -> None:
     fault.healed()
     group.settle()
     fault.settled()
-
-
-@row("25", "hostile sizes and names", harsh=True)
-def hostile_sizes(lab: Lab, report: Report) -> None:
-    with lab.group("25") as group:
-        group.start(2)
-        ids = f"/consumers/{group.name}/ids"
-        fault = group.fault("hostile nodes", loses=False)
-        zookeeper = group.zookeeper
-        registration = b'{"version":1,"subscription":{%s:%d},"pattern":"%s","timestamp":"1"}'
-        zookeeper.create(f"{ids}/{group.name}_large", b"x" * 1_000_000)
-        zookeeper.create(
-            f"{ids}/{group.name}_many-threads", registration % (f'"{group.name}"'.encode(), 10**9, b"static")
-        )
-        zookeeper.create(f"{ids}/{group.name}_regex", registration % (b'"(a+)+$"', 1, b"white_list"))
-        for name in ("per%25cent", "..dots..", "sp ace", "umläut"):
-            zookeeper.create(f"{ids}/{group.name}_{name}", registration % (b'"other"', 1, b"static"))
-        # the longest name a topic may have, and no end of matching it with that expression
-        lab.cluster.create_topic("a" * 200 + "_b", 1)
-        pending = [
-            zookeeper.create_async(f"{ids}/{group.name}_crowd-{number}", registration % (b'"other"', 1, b"static"))
-            for number in range(lab.timing.times(1000, 5000))
-        ]
-        for request in pending:
-            request.get(timeout=scaled(60))
-        group.flow()
-        begin = monotonic_ns()
-        group.join("c", ready=False)
-        group.members["c"].wait_for("ready", 60)
-        eventually(lambda: group.members["c"].hand_outs(), 60, f"hand-outs to the third: {group.describe}")
-        seconds = (monotonic_ns() - begin) / SECOND
-        most = max(e["rss"] for m in group.members.values() for e in m.events if e["e"] == "usage") / 1e6
-        report.tell(
-            f"with {len(pending)} strange members a join takes {seconds:.1f} s with its start, {most:.0f} MB at most"
-        )
-        report.require(most < 200, f"a member takes {most:.0f} MB")
-        fault.settled()
-        for name in zookeeper.get_children(ids):
-            if not any(name == member.consumer for member in group.members.values()):
-                zookeeper.delete_async(f"{ids}/{name}")
-        group.settle(60)
-        group.finish()
-        report.judged(group, lab.rules(bounds={"hostile nodes": 20.0}, rounds=None))
