@@ -255,12 +255,7 @@ class RecordedGroup:
 
     def leave(self, member: MemberProcess) -> None:
         """End a member cleanly and wait for its end."""
-        self.gone(member, tell=True)
-
-    def gone(self, member: MemberProcess, *, tell: bool = False) -> None:
-        """Wait for the end of a member after its signal."""
-        if tell:
-            member.terminate()
+        member.signal(signal.SIGTERM)
         if not member.wait_end(15):
             self._mishap.append(f"I6: {member.name} does not end:\n{member.errors_text()}")
         self.members.pop(member.name, None)
@@ -377,10 +372,6 @@ class RecordedGroup:
     def plan(self, kind: str) -> Open:
         """Log the beginning of a planned change: a join or a clean leave."""
         return self.fault(kind, loses=False, moves=True)
-
-    def note(self, text: str, **fields: Any) -> None:
-        """Log a note."""
-        self.log("note", text=text, **fields)
 
     # ---- the end ----
 
