@@ -116,7 +116,6 @@ BOTH_WAYS = {
     "tests/unit/kafka": _STANDARD,
     "tests/unit/fetch": _STANDARD,
     "tests/vectors/test_message_sets.py": _STANDARD,
-    "tests/concurrency/test_group_machine.py": _STANDARD,
     "tests/interrupts": _ALL,
     "tests/cluster/test_consumed.py": _ALL,
 }

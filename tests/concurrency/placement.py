@@ -8,9 +8,6 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import INSTANCE_KEY, PLAN_KEY, PLAN_VERSION
 from zkconsumer.testing import FakeZooKeeper
 
-PLACED = ("sticky", "sticky", "sticky", "lag-aware")
-"""The strategies of members in a random group: mostly the same one."""
-
 
 def planned_strategy(name: str) -> GroupStrategy:
     config = ConsumerConfig(zookeeper_connect="z", group_id=GROUP, partition_assignment_strategy=name)

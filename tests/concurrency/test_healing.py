@@ -16,6 +16,7 @@ from tests.concurrency.group import (
     owners,
     settle,
     settled,
+    settled_group,
     tp,
 )
 from zkconsumer.core.partition_position import PartitionPosition
@@ -127,6 +128,30 @@ def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatc
     monkeypatch.setattr(member.session, "delete", raced)
     settle([member])
     assert owners(server)[0] == f"{SCALA}-0"
+
+
+@pytest.mark.parametrize("ends", ["expires", "stands still", "is taken over by another client"])
+def test_a_member_whose_session_ends_has_its_share_again(server: FakeZooKeeper, ends: str) -> None:
+    """At rest the group is assigned as before, and each member fetches what it owns."""
+    members = settled_group(server, "ab")
+    session = members[1].session
+    if ends == "expires":
+        session.expire()
+    elif ends == "stands still":
+        session.freeze()
+        settle(members)
+        assert owners(server) == dict.fromkeys(range(4), "g_a-0")
+        session.suspend()
+        session.resume()
+    else:
+        session.contest()
+        settle(members)
+        session.expire_former()
+    settle(members, 20)
+    assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
+    assert all(node_at(server, paths.owner(GROUP, at)).ephemeral_owner == session.session_id for at in (tp(2), tp(3)))
+    for member in members:
+        assert member.delivery.flowing == dict(member.owned)
 
 
 def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:

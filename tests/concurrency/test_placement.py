@@ -12,6 +12,7 @@ from tests.concurrency.group import GROUP, SteppedMember, make_topic, node_at, o
 from tests.concurrency.placement import placed_member
 from tests.concurrency.staging import after, unavailable
 from zkconsumer.assignors.even_load import LOOKS, PAUSE_LOOKS
+from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.load_report import PartitionLoad, encode_loads
 from zkconsumer.core.placement_plan import decode_plan
 from zkconsumer.core.registration import PLAN_KEY
@@ -66,6 +67,12 @@ def advertises(server: FakeZooKeeper, member: SteppedMember) -> bool:
     return PLAN_KEY in node_codecs.decode_registration(node.data, path).extra
 
 
+def planned(server: FakeZooKeeper) -> dict[int, str]:
+    plan = decode_plan(node_at(server, PLAN).data)
+    assert not plan.reserved
+    return {tp.partition: str(thread) for tp, thread in plan.assignment.items()}
+
+
 def group(server: FakeZooKeeper, names: str, *, lasts: bool = True) -> list[SteppedMember]:
     members: list[SteppedMember] = []
     for name in names:
@@ -77,16 +84,19 @@ def group(server: FakeZooKeeper, names: str, *, lasts: bool = True) -> list[Step
 def test_the_oldest_member_writes_one_plan(server: FakeZooKeeper) -> None:
     members = group(server, "ba")
     node = node_at(server, PLAN)
-    plan = decode_plan(node.data)
-    assert plan.planner == "g_b"
-    assert {tp.partition: str(thread) for tp, thread in plan.assignment.items()} == owners(server)
+    assert decode_plan(node.data).planner == "g_b"
+    assert planned(server) == owners(server)
     assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
     settle(members)
     again = node_at(server, PLAN)
     assert again.version == node.version, "a plan that fits is not written again"
 
 
-@pytest.mark.parametrize("extra", [{}, {"strategy": "sticky", PLAN_KEY: "2"}], ids=["no strategy", "other plans"])
+@pytest.mark.parametrize(
+    "extra",
+    [{}, {"strategy": "sticky", PLAN_KEY: "2"}, {"strategy": "lag-aware", PLAN_KEY: "1"}],
+    ids=["no strategy", "other plans", "another strategy"],
+)
 def test_a_member_without_such_plans_ends_the_plan(server: FakeZooKeeper, extra: dict[str, object]) -> None:
     members = group(server, "ab")
     other = SteppedMember(server, "c", extra=extra)
@@ -156,6 +166,54 @@ def test_a_lost_answer_of_a_write_is_no_second_plan(server: FakeZooKeeper) -> No
     assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
     node = node_at(server, PLAN)
     assert node.version == 2, "one for each of the members that joined"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"garbage", b"{}", b'{"version":2}', "an old plan"])
+def test_a_spoilt_plan_is_replaced(server: FakeZooKeeper, time_passes: Pass, content: bytes | str | None) -> None:
+    """An operator deletes or overwrites the plan, or puts back one from before a member joined."""
+    (first,) = group(server, "a")
+    old = node_at(server, PLAN).data
+    second = placed_member(server, "b")
+    members = [first, second]
+    settle(members)
+    if content is None:
+        server.remove(PLAN)
+    else:
+        server.put(PLAN, content if isinstance(content, bytes) else old)
+    settle(members)
+    time_passes(RETRY_S + 1, members)
+    assert counts(server) == {"g_a-0": 6, "g_b-0": 6}
+    assert planned(server) == owners(server)
+
+
+@pytest.mark.parametrize("refused", [("write", "create"), ("read",)], ids=" and ".join)
+def test_a_group_without_rights_to_its_plan_uses_range(
+    server: FakeZooKeeper, time_passes: Pass, refused: tuple[str, ...]
+) -> None:
+    members = group(server, "ab")
+    server.refuse(PLAN, *refused)
+    members.append(placed_member(server, "c"))
+    settle(members)
+    time_passes(60.0, members)
+    assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
+    assert not all(advertises(server, member) for member in members)
+    server.refuse(PLAN)
+    time_passes(RETRY_S + 1, members)
+    assert all(advertises(server, member) for member in members)
+    assert planned(server) == owners(server)
+
+
+def test_a_plan_whose_watch_was_lost_is_read_in_time(server: FakeZooKeeper, time_passes: Pass) -> None:
+    members = group(server, "abc")
+    for member in members:
+        member.session.lose_watches()
+    server.remove(PLAN)
+    settle(members)
+    for member in members:
+        member.schedule.reconcile_at = 0.0
+    settle(members)
+    assert planned(server) == owners(server)
+    assert counts(server) == {"g_a-0": 4, "g_b-0": 4, "g_c-0": 4}
 
 
 def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_passes: Pass) -> None:

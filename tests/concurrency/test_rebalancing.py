@@ -174,12 +174,33 @@ def test_an_unreadable_offset_harms_only_its_partition(server: FakeZooKeeper, co
     assert member.owned[tp(2)].fetched == 7
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"pattern":"static","subscription":{"t":0}}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"\xff\xfe", b"x" * 1_000_000),
+        *(b'{"pattern":"static","subscription":{"t":%d}}' % streams for streams in (0, 10**9)),
+    ],
+    ids=lambda content: repr(content[:50]),
+)
 def test_an_unreadable_member_harms_nobody_else(server: FakeZooKeeper, content: bytes) -> None:
     server.put(paths.member(GROUP, "g_bad"), content)
     member = settled(server, "a")
-    assert len(member.owned) == 4
+    before = dict(member.owned)
+    assert len(before) == 4
     assert paths.member(GROUP, "g_bad") in str(member.rebalancer.state)
+    server.put(paths.member(GROUP, "g_late"), content)
+    settle([member])
+    assert dict(member.owned) == before
+    assert paths.member(GROUP, "g_late") in str(member.rebalancer.state)
+
+
+@pytest.mark.parametrize("name", ["per%25cent", "..dots..", "sp ace", "uml\u00e4ut"])
+def test_a_member_with_an_odd_name_is_one_of_the_group(server: FakeZooKeeper, name: str) -> None:
+    node = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+    server.put(paths.member(GROUP, f"h_{name}"), node, ephemeral_owner=99)
+    member = settled(server, "a")
+    assert set(member.owned) == {tp(0), tp(1)}
+    assert "unreadable" not in str(member.rebalancer.state)
 
 
 def test_a_strangers_owner_node_keeps_only_its_partition(server: FakeZooKeeper) -> None:

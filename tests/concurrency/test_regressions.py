@@ -18,14 +18,13 @@ from tests.concurrency.group import (
     owners,
     settle,
     settled,
-    settled_group,
     tp,
 )
 from tests.concurrency.staging import after, fail
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.events import NodeChanged, StartsResolved, StopRequested
+from zkconsumer.member.events import StartsResolved, StopRequested
 from zkconsumer.member.zookeeper.round_schedule import NEVER
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
@@ -85,24 +84,6 @@ def test_kafka_265_a_burst_of_changes_is_one_rebalance(server: FakeZooKeeper) ->
         other.step()
     first.step()
     assert first.rebalancer.state.rebalances == before + 1
-
-
-@pytest.mark.parametrize("last", [False, True])
-def test_kafka_989_and_4409_no_round_begins_during_a_shutdown(server: FakeZooKeeper, last: bool) -> None:
-    """A shutdown during a rebalance or a topic's event left a thread that fetched without a client, or a deadlock. Here
-    both are events of one thread, in either order.
-    """
-    member, _other = settled_group(server, "ab")
-    change = NodeChanged(paths.ids(GROUP))
-    for event in (StopRequested(), change) if last else (change, StopRequested()):
-        member.events.put(event)
-    del member.delivery.log[:]
-    member.step()
-    member.events.put(change)
-    member.rebalancer.start()
-    assert member.rebalancer.join(Deadline(5)), "its thread has nothing more to do"
-    assert [what for what, _ in member.delivery.log if what == "start"] == []
-    assert (member.delivery.flowing, set(owners(server).values())) == ({}, {"g_b-0"})
 
 
 def test_kafka_1010_a_broker_that_vanishes_harms_nothing(server: FakeZooKeeper) -> None:

@@ -22,6 +22,14 @@ def codes(*answers: Any) -> list[int]:
     return [answer["error_code"] for answer in answers]
 
 
+@pytest.fixture
+def modern(coordinator: Target) -> Target:
+    """A broker with 3.9's rules: given member ids (since 2.2), static members (2.3), limits of a sync (3.1)."""
+    if not coordinator.modern:
+        pytest.skip("another rule before")
+    return coordinator
+
+
 def test_an_unknown_group_is_dead(coordinator: Target) -> None:
     found = coordinator.described()
     assert (found["error_code"], found["group_state"], found["protocol_type"]) == (0, "Dead", "")
@@ -132,22 +140,12 @@ def test_an_unchanged_join_before_the_assignment_is_answered(coordinator: Target
     assert first.joined()["generation_id"] == 2
 
 
-def test_a_member_id_that_was_never_given_out_is_unknown(coordinator: Target) -> None:
-    assert codes(coordinator.member().joins(member_id="made-up").answer()) == [UNKNOWN_MEMBER]
-    assert coordinator.state() == "Dead"
-    coordinator.alone()
-    assert codes(coordinator.member().joins(member_id="made-up").answer()) == [UNKNOWN_MEMBER]
-    assert coordinator.state() == "Stable"
-
-
-def test_a_new_member_is_sent_away_once_with_an_id(coordinator: Target) -> None:
-    if not coordinator.modern:
-        pytest.skip("since 2.2")
-    member = coordinator.member()
+def test_a_new_member_is_sent_away_once_with_an_id(modern: Target) -> None:
+    member = modern.member()
     answer = member.connection.send("JoinGroup", member.join_request({})).answer()
     assert answer["error_code"] == MEMBER_ID_REQUIRED
     assert answer["member_id"].startswith("contract-")
-    assert (coordinator.state(), coordinator.described()["members"]) == ("Empty", [])
+    assert (modern.state(), modern.described()["members"]) == ("Empty", [])
     member.member_id = answer["member_id"]
     assert member.joined()["member_id"] == answer["member_id"]
 
@@ -251,34 +249,22 @@ def test_leaving_while_others_join_completes_their_join(coordinator: Target) -> 
     assert coordinator.state() == "CompletingRebalance"
 
 
-def test_leaving_without_being_a_member(coordinator: Target) -> None:
-    assert leave(coordinator, "nobody") == UNKNOWN_MEMBER
-    assert coordinator.state() == "Dead"
-    coordinator.alone()
-    assert leave(coordinator, "nobody") == UNKNOWN_MEMBER
-    assert coordinator.state() == "Stable"
-
-
-def test_an_id_that_was_only_given_out_can_leave(coordinator: Target) -> None:
-    if not coordinator.modern:
-        pytest.skip("since 2.2")
-    member = coordinator.member()
+def test_an_id_that_was_only_given_out_can_leave(modern: Target) -> None:
+    member = modern.member()
     member_id = member.connection.ask("JoinGroup", member.join_request({}))["member_id"]
-    assert leave(coordinator, member_id) == 0
+    assert leave(modern, member_id) == 0
     assert codes(member.joins(member_id=member_id).answer()) == [UNKNOWN_MEMBER]
 
 
-def test_an_id_that_was_only_given_out_holds_up_the_join(coordinator: Target) -> None:
-    if not coordinator.modern:
-        pytest.skip("since 2.2")
-    first, second, third = (coordinator.member() for _ in range(3))
-    coordinator.stable(first)
+def test_an_id_that_was_only_given_out_holds_up_the_join(modern: Target) -> None:
+    first, second, third = (modern.member() for _ in range(3))
+    modern.stable(first)
     third_id = third.connection.ask("JoinGroup", third.join_request({}))["member_id"]
     waiting = second.joins()
-    coordinator.until("PreparingRebalance")
+    modern.until("PreparingRebalance")
     again = first.joins()
-    assert coordinator.state() == "PreparingRebalance"
-    assert leave(coordinator, third_id) == 0
+    assert modern.state() == "PreparingRebalance"
+    assert leave(modern, third_id) == 0
     assert first.has_joined(again)["generation_id"] == second.has_joined(waiting)["generation_id"] == 2
 
 
@@ -294,14 +280,17 @@ def test_what_is_said_for_another_generation_is_refused(coordinator: Target) -> 
     assert coordinator.state() == "Stable"
 
 
-def test_what_is_said_by_a_stranger_is_refused(coordinator: Target) -> None:
+@pytest.mark.parametrize("state", ["Dead", "Stable"])
+def test_what_is_said_by_a_stranger_is_refused(coordinator: Target, state: str) -> None:
+    """No coordinator has given out the member id."""
     nobody = coordinator.member()
     nobody.member_id, nobody.generation = "nobody", 1
-    assert (nobody.heartbeat(), codes(nobody.syncs().answer())) == (UNKNOWN_MEMBER, [UNKNOWN_MEMBER])
-    assert coordinator.state() == "Dead"
-    coordinator.stable(coordinator.member())
-    assert (nobody.heartbeat(), codes(nobody.syncs().answer())) == (UNKNOWN_MEMBER, [UNKNOWN_MEMBER])
-    assert nobody.commit({("t", 0): 1}) == [UNKNOWN_MEMBER]
+    if state == "Stable":
+        coordinator.alone()
+        assert nobody.commit({("t", 0): 1}) == [UNKNOWN_MEMBER]
+    assert (nobody.heartbeat(), nobody.leave()) == (UNKNOWN_MEMBER, UNKNOWN_MEMBER)
+    assert codes(nobody.syncs().answer(), nobody.joins().answer()) == [UNKNOWN_MEMBER, UNKNOWN_MEMBER]
+    assert coordinator.state() == state
 
 
 def test_a_group_needs_a_name(coordinator: Target) -> None:
@@ -349,60 +338,51 @@ def test_who_does_not_join_again_in_time_is_taken_out(coordinator: Target) -> No
     assert first.heartbeat() == UNKNOWN_MEMBER
 
 
-def test_a_member_that_never_syncs_is_removed(coordinator: Target) -> None:
-    if not coordinator.modern:
-        pytest.skip("since 3.1: before, its session decides")
-    first, second = coordinator.member(rebalance=1.0), coordinator.member(rebalance=1.0)
-    coordinator.stable(first)
+def test_a_member_that_never_syncs_is_removed(modern: Target) -> None:
+    first, second = modern.member(rebalance=1.0), modern.member(rebalance=1.0)
+    modern.stable(first)
     waiting = second.joins()
-    coordinator.until("PreparingRebalance")
+    modern.until("PreparingRebalance")
     first.joined()
     second.has_joined(waiting)
     assert codes(first.syncs({}).answer()) == [0]
-    assert coordinator.state() == "Stable"
-    coordinator.until("PreparingRebalance")
+    assert modern.state() == "Stable"
+    modern.until("PreparingRebalance")
     assert (first.heartbeat(), second.heartbeat()) == (REBALANCING, UNKNOWN_MEMBER)
 
 
 # ---- static members ----
 
 
-@pytest.fixture
-def static(coordinator: Target) -> Target:
-    if not coordinator.modern:
-        pytest.skip("since 2.3")
-    return coordinator
-
-
-def test_a_static_member_returns_without_a_rebalance(static: Target) -> None:
-    first, second = static.pair(instance="two")
-    again = static.member(instance="two")
+def test_a_static_member_returns_without_a_rebalance(modern: Target) -> None:
+    first, second = modern.pair(instance="two")
+    again = modern.member(instance="two")
     answer = again.joined()
     assert (answer["generation_id"], answer["leader"]) == (2, first.member_id)
     assert again.member_id.startswith("two-")
     assert again.member_id != second.member_id
     assert again.syncs().answer()["assignment"] == b"1"
-    assert static.state() == "Stable"
+    assert modern.state() == "Stable"
     assert first.heartbeat() == 0
 
 
-def test_who_was_replaced_is_fenced(static: Target) -> None:
-    _, second = static.pair(instance="two")
-    static.member(instance="two").joined()
+def test_who_was_replaced_is_fenced(modern: Target) -> None:
+    _, second = modern.pair(instance="two")
+    modern.member(instance="two").joined()
     assert second.heartbeat() == FENCED
     assert codes(second.syncs().answer()) == [FENCED]
     assert codes(second.joins().answer()) == [FENCED]
     assert second.commit({("t", 0): 1}) == [FENCED]
     assert second.leave() == FENCED
-    assert static.state() == "Stable"
+    assert modern.state() == "Stable"
 
 
-def test_a_leader_that_returns_does_not_assign(static: Target) -> None:
-    first = static.alone(instance="one")
-    again = static.member(instance="one")
+def test_a_leader_that_returns_does_not_assign(modern: Target) -> None:
+    first = modern.alone(instance="one")
+    again = modern.member(instance="one")
     answer = again.joined()
     assert answer["generation_id"] == 1
-    if static.versions["JoinGroup"] >= 9:
+    if modern.versions["JoinGroup"] >= 9:
         assert (answer["leader"], answer["skip_assignment"]) == (again.member_id, True)
         assert [m["group_instance_id"] for m in answer["members"]] == ["one"]
     else:
@@ -410,18 +390,18 @@ def test_a_leader_that_returns_does_not_assign(static: Target) -> None:
     assert again.syncs().answer()["assignment"] == b"0"
 
 
-def test_a_static_member_back_before_the_assignment_rebalances(static: Target) -> None:
-    first = static.member(instance="one")
+def test_a_static_member_back_before_the_assignment_rebalances(modern: Target) -> None:
+    first = modern.member(instance="one")
     first.joined()
-    again = static.member(instance="one")
+    again = modern.member(instance="one")
     answer = again.joined()
     assert (answer["generation_id"], answer["leader"]) == (2, again.member_id)
     assert first.heartbeat() == FENCED
 
 
-def test_a_static_member_back_during_its_join_takes_over(static: Target) -> None:
-    first, _, waiting = static.rebalancing(instance="two")
-    again = static.member(instance="two")
+def test_a_static_member_back_during_its_join_takes_over(modern: Target) -> None:
+    first, _, waiting = modern.rebalancing(instance="two")
+    again = modern.member(instance="two")
     replaced = again.joins()
     assert codes(waiting.answer()) == [FENCED]
     answer = first.joined()
@@ -429,23 +409,23 @@ def test_a_static_member_back_during_its_join_takes_over(static: Target) -> None
     assert {m["member_id"] for m in answer["members"]} == {first.member_id, again.member_id}
 
 
-def test_a_static_member_stays_until_its_session_ends(static: Target) -> None:
-    first, second = static.member(instance="one", rebalance=0.5, session=20.0), static.member(rebalance=0.5)
-    static.stable(first)
+def test_a_static_member_stays_until_its_session_ends(modern: Target) -> None:
+    first, second = modern.member(instance="one", rebalance=0.5, session=20.0), modern.member(rebalance=0.5)
+    modern.stable(first)
     answer = second.has_joined(second.joins())
     assert (answer["generation_id"], answer["leader"]) == (2, second.member_id)
     assert {m["member_id"] for m in answer["members"]} == {first.member_id, second.member_id}
 
 
-def test_an_operator_takes_a_static_member_out_by_its_name(static: Target) -> None:
-    static.alone(instance="one")
-    assert leave(static, "", "other") == UNKNOWN_MEMBER
-    assert leave(static, "", "one") == 0
-    assert static.state() == "Empty"
+def test_an_operator_takes_a_static_member_out_by_its_name(modern: Target) -> None:
+    modern.alone(instance="one")
+    assert leave(modern, "", "other") == UNKNOWN_MEMBER
+    assert leave(modern, "", "one") == 0
+    assert modern.state() == "Empty"
 
 
-def test_a_member_id_with_a_foreign_name_is_unknown(static: Target) -> None:
-    first = static.alone()
+def test_a_member_id_with_a_foreign_name_is_unknown(modern: Target) -> None:
+    first = modern.alone()
     assert first.heartbeat(group_instance_id="never") == UNKNOWN_MEMBER
 
 

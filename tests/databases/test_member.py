@@ -317,14 +317,3 @@ def test_messages_finished_in_any_order_are_refused(sqlite: Places, cluster: Fak
     one = member(sqlite)
     with pytest.raises(ConfigException, match="recorded in order"):
         one.connector.run(print, {TOPIC: 1}, concurrency=4)
-
-
-def test_groups_of_the_brokers_are_refused(sqlite: Places) -> None:
-    connector = ZookeeperConsumerConnector(
-        group_coordination="kafka",
-        bootstrap_servers="h:1",
-        group_id=GROUP,
-        offset_store=DatabaseOffsets(sqlite.connect),
-    )
-    with pytest.raises(ConfigException, match="offset_store"):
-        connector.create_message_streams({TOPIC: 1})

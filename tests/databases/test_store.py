@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.databases.conftest import Claimed
 from tests.databases.places import GROUP, TIMEOUT, TP, ClaimedStore, Message, Places, on_sqlite
@@ -24,7 +21,6 @@ from zkconsumer.errors import (
     ConfigException,
     FencedRecordError,
     OffsetCommitError,
-    RecordRefusedError,
     RepeatedRecordError,
     SkippedRecordError,
 )
@@ -143,6 +139,18 @@ def test_other_databases_are_refused() -> None:
         dialect_of(object())
     with pytest.raises(ValueError, match="plain|letters"):
         DatabaseOffsets(lambda: sqlite3.connect(":memory:"), table="x; DROP TABLE y")
+
+
+def test_record_takes_the_messages_of_several_partitions(places: Places, claimed: Claimed) -> None:
+    member = claimed(1)
+    other: Any = Message(0)
+    other.partition = 1
+    member.store.claim({TP._replace(partition=1): 1}, TIMEOUT)
+    assert not member.store.commit({TP._replace(partition=1): 0}, TIMEOUT)
+    member.store.record(member.connection, Message(0), other, Message(1))
+    member.connection.commit()
+    both = [TP, TP._replace(partition=1)]
+    assert list(member.store.fetch(both, TIMEOUT).values()) == [2, 1]
 
 
 # ---- claims
@@ -412,66 +420,3 @@ def test_sqlite_refuses_to_write_after_an_old_read(tmp_path: Path) -> None:
     assert places.written() == [0]
     zombie.close()
     heir.close()
-
-
-# ---- any order of events
-
-STEPS = st.lists(
-    st.tuples(st.sampled_from("ab"), st.sampled_from(["claim", "late claim", "record", "roll back", "skip", "repeat"])),
-    max_size=25,
-)
-
-
-@settings(max_examples=40, deadline=None)
-@given(STEPS)
-def test_any_order_of_claims_and_records_keeps_each_row_once(steps: list[tuple[str, str]]) -> None:
-    """Two members claim in any order and record what they believe to be next."""
-    with tempfile.TemporaryDirectory() as folder:
-        places = on_sqlite(Path(folder) / "x.db")
-        members = {name: ClaimedStore(places, name) for name in "ab"}
-        _follow(steps, places, members)
-        for member in members.values():
-            member.close()
-
-
-def _follow(steps: list[tuple[str, str]], places: Places, members: dict[str, ClaimedStore]) -> None:
-    epoch, owner, present = 0, "", 0
-    believed: dict[str, int] = {}
-    for name, step in steps:
-        member = members[name]
-        if step == "claim":
-            epoch, owner = epoch + 1, name
-            believed[name] = member.claim(epoch)
-            assert believed[name] == present
-        elif step == "late claim" and epoch > 1:
-            with pytest.raises(FencedRecordError):
-                member.claim(epoch - 1)
-        elif step == "roll back" and name == owner:
-            places.insert(member.connection, present)
-            member.store.record(member.connection, Message(present))
-            member.connection.rollback()
-        elif step == "record" and name == owner:
-            member.record(believed[name])
-            present = believed[name] = present + 1
-        elif step in ("record", "skip", "repeat"):
-            offset = believed.get(name, 0) + {"record": 0, "skip": 1, "repeat": -1}[step]
-            _refused(member, offset)
-        assert places.written() == list(range(present))
-
-
-def _refused(member: ClaimedStore, offset: int) -> None:
-    if offset >= 0:
-        with pytest.raises((RecordRefusedError, SkippedRecordError)):
-            member.record(offset)
-
-
-def test_record_takes_the_messages_of_several_partitions(places: Places, claimed: Claimed) -> None:
-    member = claimed(1)
-    other: Any = Message(0)
-    other.partition = 1
-    member.store.claim({TP._replace(partition=1): 1}, TIMEOUT)
-    assert not member.store.commit({TP._replace(partition=1): 0}, TIMEOUT)
-    member.store.record(member.connection, Message(0), other, Message(1))
-    member.connection.commit()
-    both = [TP, TP._replace(partition=1)]
-    assert list(member.store.fetch(both, TIMEOUT).values()) == [2, 1]

@@ -244,9 +244,7 @@ def duplicates(found: History, rules: Rules, verdict: Verdict) -> None:
                     verdict.violations.append(
                         f"I4: {_place(again)} was handed out before by {before.process.who} and nothing had happened"
                     )
-                elif fault.kind not in rules.anew and fault.at - before.at > int(
-                    (rules.commit * 1.5 + 1.0) * rules.slack * SECOND
-                ):
+                elif fault.kind not in rules.anew and fault.at - before.at > int((rules.commit * 1.5 + 1.0) * SECOND):
                     age = (fault.at - before.at) / SECOND
                     verdict.violations.append(
                         f"I4: {_place(again)} was handed out {age:.1f} s before the fault ({fault.kind}) already"
@@ -292,11 +290,11 @@ def never_hangs(found: History, rules: Rules, verdict: Verdict) -> None:
         elif event["e"] == "close_end":
             begun[process] -= 1
             verdict.closes.append(event["seconds"])
-            if event["seconds"] > rules.close * rules.slack + 0.25:
+            if event["seconds"] > rules.close + 0.25:
                 verdict.violations.append(
                     f"I6: {process.who} took {event['seconds']:.2f} s to close ({event['where']})"
                 )
-        elif event["e"] == "call" and event["seconds"] > event["limit"] * rules.slack + CALL_SLACK_S:
+        elif event["e"] == "call" and event["seconds"] > event["limit"] + CALL_SLACK_S:
             verdict.violations.append(
                 f"I6: {process.who}: {event['name']} took {event['seconds']:.2f} s, its limit is {event['limit']:g} s"
             )

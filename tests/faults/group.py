@@ -255,12 +255,7 @@ class RecordedGroup:
 
     def leave(self, member: MemberProcess) -> None:
         """End a member cleanly and wait for its end."""
-        self.gone(member, tell=True)
-
-    def gone(self, member: MemberProcess, *, tell: bool = False) -> None:
-        """Wait for the end of a member after its signal."""
-        if tell:
-            member.terminate()
+        member.signal(signal.SIGTERM)
         if not member.wait_end(15):
             self._mishap.append(f"I6: {member.name} does not end:\n{member.errors_text()}")
         self.members.pop(member.name, None)
@@ -378,17 +373,9 @@ class RecordedGroup:
         """Log the beginning of a planned change: a join or a clean leave."""
         return self.fault(kind, loses=False, moves=True)
 
-    def note(self, text: str, **fields: Any) -> None:
-        """Log a note."""
-        self.log("note", text=text, **fields)
-
-    def wrong(self, text: str) -> None:
-        """Log a violation."""
-        self._mishap.append(text)
-
     # ---- the end ----
 
-    def drain(self, seconds: float = DRAIN_S) -> None:
+    def drain(self) -> None:
         """End the load and wait until all acknowledged messages are handed out."""
         for producer in self.producers:
             producer.signal(signal.SIGTERM)
@@ -401,7 +388,7 @@ class RecordedGroup:
         def all_of_it() -> bool:
             return not acked - self._handed_out()
 
-        self.drained = _within(all_of_it, seconds)
+        self.drained = _within(all_of_it, DRAIN_S)
 
     def _handed_out(self) -> set[tuple[str, int]]:
         found = {(m_["tp"], m_["o"]) for m_ in self._every_hand_out()}
@@ -418,9 +405,9 @@ class RecordedGroup:
                 tail = self._tails.setdefault(path, Tail(path))
             yield from (event for event in tail.look() if event["e"] == "h")
 
-    def finish(self, *, drain: float = DRAIN_S) -> None:
+    def finish(self) -> None:
         """Drain the group, end every member cleanly, and end the watcher a moment later."""
-        self.drain(drain)
+        self.drain()
         for member in list(self.members.values()):
             member.signal(signal.SIGTERM)
         for member in list(self.members.values()):

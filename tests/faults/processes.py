@@ -135,10 +135,6 @@ class MemberProcess(Recorded):
         event = self.tail.last("state")
         return "" if event is None else str(event["text"])
 
-    def terminate(self) -> None:
-        """Ask it to end cleanly (SIGTERM)."""
-        self.signal(signal.SIGTERM)
-
     def tell(self, do: str, **arguments: Any) -> None:
         """Send it a command."""
         os.write(self._control, json.dumps({"do": do, **arguments}).encode() + b"\n")

@@ -2,61 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tests.faults.history import NEVER, SECOND, Fault, History
 from tests.faults.verdict import Recovery, Rules, Verdict
 
 
 def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
     """Return the recoveries: from a fault, or its healing, until every partition has a hand-out by a live owner."""
-    tps = sorted(found.ownerships)
-    spans: list[tuple[Fault, int, float | None]] = []
     for index, fault in enumerate(found.faults):
-        spans.append((fault, fault.at, None))
-        begin = fault.healed if fault.heals else fault.at
         until = found.faults[index + 1].at if index + 1 < len(found.faults) else NEVER
-        if begin == NEVER:
-            continue
-        if fault.moves:
-            span = _moved(found, fault, until)
-            spans[-1] = span or spans[-1]
-            continue
-        first = {tp: _first_after(found, tp, fault, begin) for tp in tps}
-        # there may have been no message to hand out: only partitions with hand-outs in that time count
-        if not first:
-            continue
-        absent = [tp for tp, at in first.items() if at is None]
-        if absent:
-            if until == NEVER and fault.settled != NEVER:
-                verdict.violations.append(f"I5: after {fault.kind} nothing more came of {', '.join(absent[:4])}")
-            continue
-        spans[-1] = fault, begin, (max(at for at in first.values() if at is not None) - begin) / SECOND
-    for fault, begin, seconds in spans:
+        seconds = _moved(found, fault, until) if fault.moves else _healed(found, fault, until, verdict)
         if seconds is not None:
-            verdict.recoveries.append(
-                Recovery(fault.kind, seconds, begin, fault.victim, _beside(fault, begin, seconds, spans))
-            )
+            verdict.recoveries.append(Recovery(fault.kind, seconds))
             bound = rules.bounds.get(fault.kind, rules.bound)
             if seconds > bound:
                 verdict.slow.append((fault.kind, seconds, bound))
 
 
-def _beside(
-    fault: Fault, begin: int, seconds: float, spans: Iterable[tuple[Fault, int, float | None]]
-) -> tuple[str, ...]:
-    """Return the other faults between the beginning of a fault and the recovery from it."""
-    end = begin + int(seconds * SECOND)
-    kinds = set()
-    for other, from_, took in spans:
-        over = max(other.healed if other.healed != NEVER else other.at, from_ + int((took or 0.0) * SECOND))
-        if other is not fault and other.at < end and over > fault.at:
-            kinds.add(other.kind)
-    return tuple(sorted(kinds))
+def _healed(found: History, fault: Fault, until: int, verdict: Verdict) -> float | None:
+    """Return the seconds from a fault, or its healing, until every partition has a hand-out by a live owner."""
+    begin = fault.healed if fault.heals else fault.at
+    if begin == NEVER:
+        return None
+    first = {tp: _first_after(found, tp, fault, begin) for tp in sorted(found.ownerships)}
+    # there may have been no message to hand out: only partitions with hand-outs in that time count
+    absent = [tp for tp, at in first.items() if at is None]
+    if absent and until == NEVER and fault.settled != NEVER:
+        verdict.violations.append(f"I5: after {fault.kind} nothing more came of {', '.join(absent[:4])}")
+    if absent or not first:
+        return None
+    return (max(at for at in first.values() if at is not None) - begin) / SECOND
 
 
-def _moved(found: History, fault: Fault, until: int) -> tuple[Fault, int, float] | None:
-    """Return the recovery from a planned change: from its notification until all moved partitions have a hand-out."""
+def _moved(found: History, fault: Fault, until: int) -> float | None:
+    """Return the seconds from the notification of a planned change until all moved partitions have a hand-out."""
     known = next((e for e in found.between(fault.at, until) if e["e"] in ("id", "id_gone")), None)
     if known is None:
         return None
@@ -70,7 +48,7 @@ def _moved(found: History, fault: Fault, until: int) -> tuple[Fault, int, float]
                 first = next(iter(found.since(tp, ownership.begin)), None)
                 if first is not None and first.at < ownership.end:
                     ends.append(first.at)
-    return (fault, begin, (max(ends) - begin) / SECOND) if ends else None
+    return (max(ends) - begin) / SECOND if ends else None
 
 
 def _first_after(found: History, tp: str, fault: Fault, begin: int) -> int | None:

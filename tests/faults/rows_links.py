@@ -1,44 +1,14 @@
-"""Faults of links: rows 6 and 8 to 11 of the matrix."""
+"""Faults of links: rows 8 to 11 of the matrix."""
 
 from __future__ import annotations
 
 from time import monotonic, monotonic_ns
-
-from kazoo.client import KazooClient
 
 from tests.faults.group import Open, RecordedGroup, sleep
 from tests.faults.history import SECOND
 from tests.faults.lab import Lab, Report, row
 from tests.faults.processes import MemberProcess
 from tests.timing import eventually
-
-
-@row("6", "a twin holds the session open")
-def twin(lab: Lab, report: Report) -> None:
-    seconds = lab.timing.times(5, 10)
-    with lab.group("6") as group:
-        group.start(3)
-        victim = group.members["b"]
-        before = victim.session
-        fault = group.fault("twin", victim, loses=False, heals=True)
-        begin = monotonic_ns()
-        other = KazooClient(group.servers.connect, client_id=before, timeout=lab.timing.session)
-        other.start_async()  # it may lose the session again before it knows that it has it
-        try:
-            eventually(lambda: victim.session != before, 20, "the victim to give the contested session up")
-            report.tell(f"session given up after {(monotonic_ns() - begin) / SECOND:.1f} s")
-            sleep(max(0.0, seconds - (monotonic_ns() - begin) / SECOND))
-        finally:
-            other.stop()
-            other.close()
-        fault.healed()
-        group.settle()
-        fault.settled()
-        evictions = [e for e in victim.events if e["e"] == "state" and e["phase"] == "suspended" and e["t"] > begin]
-        report.tell(f"{len(evictions)} times suspended in {seconds} s")
-        report.require(len(evictions) <= 10 * seconds, "I8: the two evict each other without end")
-        group.finish()
-        report.judged(group, lab.rules(bounds={"twin": lab.timing.bound}, rounds=12 * seconds))
 
 
 @row("8", "a black hole to ZooKeeper, brokers fine", quick=True)

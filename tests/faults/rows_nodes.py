@@ -1,9 +1,6 @@
-"""Faults of nodes in ZooKeeper: rows 16, 23, 25 and 27 of the matrix."""
+"""Faults of nodes in ZooKeeper: rows 16 and 27 of the matrix."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from time import monotonic_ns
 
 from kazoo.security import make_acl
 
@@ -13,66 +10,7 @@ from tests.faults.group import RecordedGroup, sleep
 from tests.faults.history import SECOND
 from tests.faults.lab import Lab, Report, row
 from tests.faults.proxy import Proxy
-from tests.timing import eventually, scaled
-from tests.vectors.cases import load
-from zkconsumer.errors import MalformedNodeError
-from zkconsumer.zookeeper import node_codecs
-
-_VECTORS = Path(__file__).parents[1] / "vectors" / "data"
-_LONG = b'{"version":1,"subscription":{"t":1},"pattern":"static","x":' + b"[" * 100_000
-
-
-def odd_contents(what: str) -> dict[str, bytes]:
-    """The recorded contents of a kind of node, by the name of the case."""
-    found = {}
-    for case in load(_VECTORS, ("kafka111_hostile_nodes",)):
-        if case.data["what"] == what:
-            text = case.data["bytes_hex"]
-            found[case.data["case"]] = _LONG if text == "(long)" else bytes.fromhex(text or "")
-    return found
-
-
-@row("23", "members that cannot be read", quick=True)
-def unreadable_members(lab: Lab, report: Report) -> None:
-    with lab.group("23") as group:
-        group.start(3)
-        before = group.owners()
-        contents = odd_contents("other_member")
-        fault = group.fault("unreadable member", loses=False)
-        slowest, unreadable = 0.0, 0
-        for number, (case, data) in enumerate(contents.items()):
-            for ephemeral in (True, False) if lab.timing.session >= 3 else (number % 2 == 0,):
-                path = f"/consumers/{group.name}/ids/{group.name}_odd-{case}"
-                group.zookeeper.create(path, data, ephemeral=ephemeral)
-                begin = monotonic_ns()
-                if _cannot_be_read(data, path):
-                    unreadable += 1
-                    eventually(lambda p=path: _all_say(group, p), 10, f"word of {case}")  # type: ignore[misc]
-                    slowest = max(slowest, (monotonic_ns() - begin) / SECOND)
-                else:
-                    sleep(0.2)
-                report.require(group.owners() == before, f"{case}: partitions moved")
-                group.zookeeper.delete(path)
-        group.flow()
-        fault.settled()
-        report.tell(f"{len(contents)} contents, {unreadable} unreadable, named after {slowest:.2f} s at most")
-        eventually(lambda: not _all_say(group, "odd-"), 10, "states without trouble")
-        report.require(group.owners() == before, "partitions moved")
-        group.finish()
-        report.judged(group, lab.rules(bounds={"unreadable member": float("inf")}))
-        report.require(not report.verdict.duplicates, "I4: repetitions by unreadable members")
-
-
-def _cannot_be_read(data: bytes, path: str) -> bool:
-    try:
-        node_codecs.decode_registration(data, path)
-    except MalformedNodeError:
-        return True
-    return False
-
-
-def _all_say(group: RecordedGroup, text: str) -> bool:
-    return all(text in member.state for member in group.members.values())
+from tests.timing import eventually
 
 
 @row("27", "owner nodes of strangers", quick=True, mixed=True)
@@ -182,46 +120,3 @@ def _no_claims(lab: Lab, report: Report, group: RecordedGroup) -> None:
     fault.healed()
     group.settle()
     fault.settled()
-
-
-@row("25", "hostile sizes and names", harsh=True)
-def hostile_sizes(lab: Lab, report: Report) -> None:
-    with lab.group("25") as group:
-        group.start(2)
-        ids = f"/consumers/{group.name}/ids"
-        fault = group.fault("hostile nodes", loses=False)
-        zookeeper = group.zookeeper
-        registration = b'{"version":1,"subscription":{%s:%d},"pattern":"%s","timestamp":"1"}'
-        zookeeper.create(f"{ids}/{group.name}_large", b"x" * 1_000_000)
-        zookeeper.create(
-            f"{ids}/{group.name}_many-threads", registration % (f'"{group.name}"'.encode(), 10**9, b"static")
-        )
-        zookeeper.create(f"{ids}/{group.name}_regex", registration % (b'"(a+)+$"', 1, b"white_list"))
-        for name in ("per%25cent", "..dots..", "sp ace", "umläut"):
-            zookeeper.create(f"{ids}/{group.name}_{name}", registration % (b'"other"', 1, b"static"))
-        # the longest name a topic may have, and no end of matching it with that expression
-        lab.cluster.create_topic("a" * 200 + "_b", 1)
-        pending = [
-            zookeeper.create_async(f"{ids}/{group.name}_crowd-{number}", registration % (b'"other"', 1, b"static"))
-            for number in range(lab.timing.times(1000, 5000))
-        ]
-        for request in pending:
-            request.get(timeout=scaled(60))
-        group.flow()
-        begin = monotonic_ns()
-        group.join("c", ready=False)
-        group.members["c"].wait_for("ready", 60)
-        eventually(lambda: group.members["c"].hand_outs(), 60, f"hand-outs to the third: {group.describe}")
-        seconds = (monotonic_ns() - begin) / SECOND
-        most = max(e["rss"] for m in group.members.values() for e in m.events if e["e"] == "usage") / 1e6
-        report.tell(
-            f"with {len(pending)} strange members a join takes {seconds:.1f} s with its start, {most:.0f} MB at most"
-        )
-        report.require(most < 200, f"a member takes {most:.0f} MB")
-        fault.settled()
-        for name in zookeeper.get_children(ids):
-            if not any(name == member.consumer for member in group.members.values()):
-                zookeeper.delete_async(f"{ids}/{name}")
-        group.settle(60)
-        group.finish()
-        report.judged(group, lab.rules(bounds={"hostile nodes": 20.0}, rounds=None))

@@ -1,11 +1,10 @@
-"""The conditions under which rows and soaks fail. No servers."""
+"""The conditions under which rows fail. No servers."""
 
 from __future__ import annotations
 
 from tests.faults.lab import Report
 from tests.faults.report import details, table
-from tests.faults.soak_report import slow_alone
-from tests.faults.verdict import Recovery, Verdict
+from tests.faults.verdict import Verdict
 
 
 def test_a_row_with_a_slow_recovery_has_failed() -> None:
@@ -29,12 +28,3 @@ def test_a_row_that_went_wrong_is_not_merely_slow() -> None:
     report = Report("8", "a black hole", Verdict(violations=["I2: lost"], slow=[("black hole", 9.0, 4.2)]))
     assert (report.ok, report.sound) == (False, False)
     assert "slow (load" not in table([report])
-
-
-def test_a_soak_fails_by_a_slow_recovery_that_nothing_overlapped() -> None:
-    slow, beside, quick = (
-        Recovery("kill", 9.0),
-        Recovery("kill", 9.0, beside=("broker bounce",)),
-        Recovery("kill", 2.0),
-    )
-    assert slow_alone(Verdict(recoveries=[slow, beside, quick]), 4.2) == [slow]

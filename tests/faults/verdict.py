@@ -27,22 +27,13 @@ class Rules:
     rounds: int | None = None
     anew: frozenset[str] = frozenset()
     """Kinds of faults that delete offsets. After them all messages may be repeated."""
-    slack: float = 1.0
-    """The factor for the limits of close and calls on a loaded machine."""
 
 
 class Recovery(NamedTuple):
-    """A recovery: from a fault, or its healing, until every partition flows.
-
-    ``beside`` are other faults in that time. With any, the cause of a slow recovery is unknown. It counts from
-    ``begin``; ``victim`` is None for all members.
-    """
+    """A recovery: from a fault, or its healing, until every partition flows."""
 
     kind: str
     seconds: float
-    begin: int = 0
-    victim: str | None = None
-    beside: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -71,8 +62,3 @@ class Verdict:
     closes: list[float] = field(default_factory=list)
     rounds: int = 0
     frozen_runs: int = 0
-
-    @property
-    def recovery(self) -> float | None:
-        """The slowest recovery in seconds, None without one."""
-        return max((one.seconds for one in self.recoveries), default=None)

@@ -28,9 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for; returns 1 where something was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.interrupts", description=__doc__)
     parser.add_argument("operations", nargs="*", help="parts of names of operations; all by default")
-    parser.add_argument("--list", action="store_true", help="list the operations")
     parser.add_argument("--often", type=int, default=2, help="how many visits of each instruction (2; 0: every one)")
-    parser.add_argument("--every", type=int, default=1, help="only each n-th boundary")
     parser.add_argument("--most", type=int, default=0, help="only so many boundaries of each operation, evenly")
     parser.add_argument("--all-ways", action="store_true", help="each kind of exception and aftermath at each boundary")
     parser.add_argument("--within", default="", help="only frames of files whose path has this part, as /streams/")
@@ -43,9 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--readers", action="store_true", help="without the operations on a cluster in memory")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, nothing else")
     options = parser.parse_args(arguments)
-    if options.list:
-        print("\n".join(f"{subject.name}" for subject in _subjects(options)))
-        return 0
     logging.disable(logging.CRITICAL)
     status = _here(options)
     if not options.here:
@@ -75,7 +70,6 @@ def _here(options: argparse.Namespace) -> int:
         figures = sweep(
             subject,
             often=options.often,
-            every=options.every,
             most=options.most,
             rotate=not options.all_ways,
             scope=scope,
@@ -111,7 +105,7 @@ def _elsewhere(python: pythons.Python, options: argparse.Namespace) -> int:
     except pythons.NotAvailableError as error:
         print(f"not run: {error}", flush=True)
         return 0
-    names = ("often", "every", "most", "within", "signals", "seed")
+    names = ("often", "most", "within", "signals", "seed")
     given = [part for name in names for part in (f"--{name}", getattr(options, name))]
     flags = [flag for flag in ("all_ways", "standard") if getattr(options, flag)]
     command = [str(inside), "-m", "tests.interrupts", "--here", "--readers", *map(str, given)]

@@ -1,7 +1,6 @@
 """The supported Pythons of this machine, and an environment of each in which the sweep of readers can run.
 
-``python -m tests.interrupts.pythons`` says which are found. An environment is made once per user, in a folder of the
-cache, with the package's requirements and pyarrow.
+An environment is made once per user, in a folder of the cache, with the package's requirements and pyarrow.
 """
 
 from __future__ import annotations
@@ -125,9 +124,3 @@ def requirements() -> list[str]:
     config.read(ROOT / "setup.cfg")
     lines = config["options"]["install_requires"] + "\n" + config["options.extras_require"]["arrow"]
     return [line.strip() for line in lines.splitlines() if line.strip() and not line.strip().startswith("#")]
-
-
-if __name__ == "__main__":
-    for one in found():
-        print(one.version, one.path)
-    print("not here:", ", ".join(missing()) or "none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from tests.interrupts.sweep import Operation
@@ -54,9 +55,10 @@ def _suspended() -> InterruptedStreams:
 def _asks_in_vain(ask: Reading) -> Reading:
     def act(world: InterruptedStreams) -> None:
         if world.lease.valid:
-            return by_for(world)
-        ask(world)
-        return None
+            by_for(world)
+        else:
+            with suppress(ConsumerTimeoutException):
+                ask(world)
 
     return act
 
@@ -65,36 +67,24 @@ def _back(world: InterruptedStreams) -> None:
     world.lease.resume(world.lease.epoch)
 
 
-def _get_in_vain(world: InterruptedStreams) -> None:
-    try:
-        world.stream.get(timeout=0.001)
-    except ConsumerTimeoutException:
-        pass
+def _get(world: InterruptedStreams) -> None:
+    world.took(world.stream.get(timeout=0.001))
 
 
-def _batch_in_vain(world: InterruptedStreams) -> None:
-    try:
-        next(world.stream.batches(timeout=0.001))
-    except ConsumerTimeoutException:
-        pass
+def _next_batch(world: InterruptedStreams) -> None:
+    world.took_rows(next(world.stream.batches(max_rows=ROWS, timeout=0.001)))
 
 
-def _pauses(world: InterruptedStreams) -> None:
-    queue, position = world.stream.queue, world.partitions[0].position
-    world.took(world.stream.get(timeout=0))
-    queue.pause(position)
-    by_for(world)
-    queue.resume(position)
-    by_for(world)
+def _pauses(ask: Reading, read: Reading) -> Reading:
+    def act(world: InterruptedStreams) -> None:
+        queue, position = world.stream.queue, world.partitions[0].position
+        ask(world)
+        queue.pause(position)
+        read(world)
+        queue.resume(position)
+        read(world)
 
-
-def _pauses_columns(world: InterruptedStreams) -> None:
-    queue, position = world.stream.queue, world.partitions[0].position
-    world.took_rows(next(world.stream.batches(max_rows=ROWS)))
-    queue.pause(position)
-    by_batches(world)
-    queue.resume(position)
-    by_batches(world)
+    return act
 
 
 def _resume(world: InterruptedStreams) -> None:
@@ -109,12 +99,9 @@ def _waiting() -> InterruptedStreams:
 
 
 def _waits(world: InterruptedStreams) -> None:
-    while True:
-        try:
-            message = world.stream.get(timeout=0.001)
-        except ConsumerTimeoutException:
-            return
-        world.took(message)
+    with suppress(ConsumerTimeoutException):
+        while True:
+            _get(world)
 
 
 OPERATIONS = (
@@ -134,9 +121,9 @@ OPERATIONS = (
     Operation("batches, with corrupt.message.policy=skip", filled(skip_corrupt=True), by_batches, ROWS),
     Operation("get, with a pace", filled(gate=_paced), by_get),
     Operation("batches, with a pace", filled(gate=_paced), by_batches, ROWS),
-    Operation("get without a lease", _suspended, _asks_in_vain(_get_in_vain), mend=_back),
-    Operation("batches without a lease", _suspended, _asks_in_vain(_batch_in_vain), ROWS, mend=_back),
+    Operation("get without a lease", _suspended, _asks_in_vain(_get), mend=_back),
+    Operation("batches without a lease", _suspended, _asks_in_vain(_next_batch), ROWS, mend=_back),
     Operation("get that waits", _waiting, _waits),
-    Operation("pause and resume", filled(), _pauses, mend=_resume),
-    Operation("pause and resume of columns", filled(), _pauses_columns, ROWS, mend=_resume),
+    Operation("pause and resume", filled(), _pauses(_get, by_for), mend=_resume),
+    Operation("pause and resume of columns", filled(), _pauses(_next_batch, by_batches), ROWS, mend=_resume),
 )

@@ -12,7 +12,8 @@ from __future__ import annotations
 import gc
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from types import FrameType
@@ -148,11 +149,21 @@ def _campaign(
     return figures
 
 
-def _stormy_world(operation: Operation, bell: _Bell) -> int:
-    made = operation.prepare()
+@contextmanager
+def _no_finalisers() -> Iterator[None]:
+    """Collect no garbage: Python swallows what is raised in a finaliser."""
     collects = gc.isenabled()
     gc.disable()
     try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _stormy_world(operation: Operation, bell: _Bell) -> int:
+    made = operation.prepare()
+    with _no_finalisers():
         for _ in range(_STORM):
             try:
                 bell.armed = True
@@ -166,27 +177,19 @@ def _stormy_world(operation: Operation, bell: _Bell) -> int:
             made.check()
             operation.mend(made)
             made.fetch_again()
-    finally:
-        if collects:
-            gc.enable()
     return operation.after(made, AGAIN)
 
 
 def _one_world(operation: Operation, bell: _Bell) -> int:
     """Read one world to its end, interrupted once. Returns: how many messages came again."""
     made = bell.world = operation.prepare()
-    collects = gc.isenabled()
-    gc.disable()  # Python swallows what is raised in a finaliser
     bell.armed = True
-    try:
+    with _no_finalisers():
         try:
             bell.set()
             operation.act(made)
+        except Rung:
+            pass
         finally:
             bell.armed = False
-    except Rung:
-        pass
-    finally:
-        if collects:
-            gc.enable()
     return operation.after(made, AGAIN)

@@ -182,20 +182,19 @@ def sweep(
     kinds: Sequence[type[BaseException]] = KINDS,
     aftermaths: Sequence[Aftermath] = AFTERMATHS,
     scope: Callable[[CodeType], bool] = in_project,
-    every: int = 1,
     most: int = 0,
     rotate: bool = False,
 ) -> Figures:
     """Interrupt an operation at each of its boundaries.
 
-    Arguments: ``often`` is how many visits of each instruction (0: all); ``every`` so many boundaries one is taken,
-    or ``most`` of them, evenly; ``rotate`` takes one kind and one aftermath for each in place of all.
+    Arguments: ``often`` is how many visits of each instruction (0: all); ``most`` is how many boundaries are taken,
+    evenly (0: all); ``rotate`` takes one kind and one aftermath for each in place of all.
     """
     figures = Figures(subject.name)
     passed = passes(subject, scope)
     chosen = boundaries(passed, often)
     figures.boundaries = len(chosen)
-    every = max(1, len(chosen) // most) if most else every
+    every = max(1, len(chosen) // most) if most else 1
     ways = [(kind, aftermath) for kind in kinds for aftermath in aftermaths]
     for number, visit in enumerate(chosen):
         if number % every:

@@ -21,7 +21,6 @@ from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.streams import KafkaStream
 
-FOUND = pythons.found()
 SAMPLE = 30
 """Boundaries of each operation of readers; a whole sweep has some ten thousand."""
 FEW = 2

@@ -1,23 +1,20 @@
-"""Placement: recorded chains of changes, and the groups that the Java consumer's sticky assignor was recorded with."""
+"""Placement: recorded chains of plans, and the groups that the Java consumer's sticky assignor was recorded with."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from tests.vectors.cases import Case
-from tests.vectors.recording.placement import assigned, written
 from tests.vectors.recording.plans import replayed
 from tests.vectors.test_kafka_client import members_of
 from zkconsumer.assignors.fewest_moves import fewest_moves
 from zkconsumer.model import ThreadId, TopicPartition
 
-FILES = ("zkconsumer_placement", "zkconsumer_plans", "kafka391_sticky")
+FILES = ("zkconsumer_plans", "kafka391_sticky")
 
 
 def test_a_group_is_placed_as_recorded(case: Case) -> None:
-    if case.file == "zkconsumer_placement":
-        assert written(assigned(case.data)) == case.data["result"]
-    elif case.file == "zkconsumer_plans":
+    if case.file == "zkconsumer_plans":
         assert replayed(case.data) == case.data["results"]
     else:
         check_beside_kafka(case)
