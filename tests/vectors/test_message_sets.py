@@ -5,6 +5,7 @@ These are messages, columns, and both by turns. So does the slow reader that gen
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -50,3 +51,20 @@ def test_what_brokers_send_is_read_as_librdkafka_reads_it(
     assert by_batches(sent, {"headers": True}) == (right, "", sent.next_offset)
     assert by_batches(sent, {"max_rows": 7}) == (bare(right), "", sent.next_offset)
     assert by_both(sent, [0, 2, 0, 6, 1]) == (right, "", sent.next_offset)
+
+
+def test_every_kind_of_set_was_recorded(pytestconfig: pytest.Config) -> None:
+    from tests.vectors.cases import DATA, load
+
+    if pytestconfig.getoption("vectors", default=None):
+        pytest.skip("another folder's cases")
+    cases = [case.data for case in load(DATA, FILES)]
+    kinds = {(data["format"], data["note"].split("-", 2)[2].partition("-from")[0]) for data in cases}
+    assert kinds >= {
+        *((number, codec) for number in (0, 1, 2) for codec in ("none", "gzip", "snappy", "lz4")),
+        *((2, "zstd"), (2, "transactions"), (1, "compacted"), (2, "compacted")),
+        *((number, "LogAppendTime") for number in (1, 2)),
+    }
+    assert any(data["aborted"] for data in cases)
+    offsets = [[message[0] for message in data["messages"]] for data in cases]
+    assert any(after - before > 2 for listed in offsets for before, after in pairwise(listed)), "gaps of compaction"
