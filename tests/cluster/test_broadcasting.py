@@ -13,7 +13,7 @@ from tests.cluster.in_process import Reader, kafka_offsets, offsets_of
 from tests.cluster.kafka_tools import table, tool
 from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually
-from zkconsumer import Whitelist, ZookeeperConsumerConnector
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 
 PARTITIONS = 4
@@ -90,18 +90,6 @@ def test_every_member_gets_all_and_resumes_at_its_own_offsets(broadcast: Broadca
     assert not owners_of(zookeeper, broadcast.group, broadcast.topic)
     assert not offsets_of(zookeeper, broadcast.group, broadcast.topic)
     assert sorted(zookeeper.get_children(f"/consumers/{broadcast.group}")) == ["broadcast", "offsets"]
-
-
-def test_a_filter_broadcasts_topics_that_come_later(broadcast: Broadcast, cluster: DevCluster) -> None:
-    broadcast.produce(2)
-    both = [broadcast.member(name).create_message_streams_by_filter(Whitelist(f"{broadcast.topic}.*")) for name in "ab"]
-    readers = [Reader(streams[0]) for streams in both]
-    later = f"{broadcast.topic}-later"
-    cluster.create_topic(later, 1)
-    produce_to(cluster.bootstrap_servers, later, ["x"] * 3, partitions=1)
-    for reader in readers:
-        got = reader.wait_for(2 * PARTITIONS + 3)
-        assert sum(m.topic == later for m in got) == 3
 
 
 def test_offsets_in_kafka_are_those_of_its_own_group(broadcast: Broadcast, cluster: DevCluster) -> None:

@@ -1,10 +1,10 @@
-"""Self-healing: members that gave up, a ZooKeeper that lost its data, and a session that two clients use."""
+"""Self-healing: a ZooKeeper that lost its data, and a session that two clients use."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,66 +12,14 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from tests.cluster.conftest import NewTopic, owners_of
-from tests.cluster.in_process import Reader, client_of
-from tests.cluster.legacy_member import LegacyMember
-from tests.cluster.our_member import OurMember
+from tests.cluster.conftest import owners_of
+from tests.cluster.in_process import client_of
 from tests.internals import kazoo_client_of, session_of
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster import DevCluster, EmbeddedZooKeeper
+from zkconsumer.devcluster import EmbeddedZooKeeper
 from zkconsumer.member.connector_state import Phase
-
-
-def send(cluster: DevCluster, topic: str, partition: int, value: bytes) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    eventually(lambda: len(producer.list_topics(topic, 5).topics[topic].partitions) > partition, 20, topic)
-    producer.produce(topic, value, partition=partition)
-    assert producer.flush(scaled(20)) == 0
-
-
-def test_a_scala_member_that_used_up_its_attempts_is_woken(
-    legacy_member: Callable[..., LegacyMember],
-    our_member: Callable[..., OurMember],
-    connector: Callable[..., ZookeeperConsumerConnector],
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    cluster: DevCluster,
-    zookeeper: KazooClient,
-) -> None:
-    """The Scala member tries twice, 0.3 s apart, while our reader holds a message for longer. Then it owns nothing and
-    gets no more events (KAFKA-4228). Our member releases, looks 1.6 s later, and writes its id node again.
-    """
-    topic, name = new_topic(7), new_group()
-    tries = {"rebalance.max.retries": 2, "rebalance.backoff.ms": 300}
-    first = our_member(name, {topic: 1}, properties={"consumer.id": "0"}).wait_ready()
-    with pytest.warns(Warning, match="rebalance.max.retries"):
-        ours = connector(name, **{"consumer.id": "a", "rebalance.drain.timeout.ms": 60_000, **tries})
-    reader = Reader(ours.create_message_streams({topic: 1})[topic][0], hold_at=0)
-    scala = legacy_member("1.1.1", name, {topic: 1}, properties={"consumer.id": "s", **tries}).wait_ready()
-    eventually(
-        lambda: (
-            list(owners_of(zookeeper, name, topic).values())
-            == [f"{name}_{m}-0" for m in ("0", "0", "0", "a", "a", "s", "s")]
-        ),
-        25,
-        "three members",
-    )
-    send(cluster, topic, 4, b"held")
-    reader.wait_for(1)
-    first.stop()
-    eventually(lambda: "can't rebalance after 2 retries" in scala.log_text(), 30, "a member that gave up")
-    assert set(owners_of(zookeeper, name, topic)) <= {3, 4}
-    before = zookeeper.exists(f"/consumers/{name}/ids/{ours.consumer_id}").czxid
-    reader.go_on()
-    by_range = [f"{ours.consumer_id}-0"] * 4 + [f"{scala.consumer_id}-0"] * 3
-    eventually(lambda: list(owners_of(zookeeper, name, topic).values()) == by_range, 30, "everything owned")
-    assert zookeeper.exists(f"/consumers/{name}/ids/{ours.consumer_id}").czxid > before
-    send(cluster, topic, 6, b"later")
-    assert scala.wait_messages(1)[0].value == b"later"
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ Two things are asked everywhere: no message is missing in the group, and none is
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import pytest
 from tests.cluster.conftest import NewTopic
 from tests.cluster.our_member import OurMember
 from tests.spark.conftest import Reader, Sink, offsets_of
-from tests.spark.query_process import QueryProcess
 from tests.spark.test_member import QUICK, assert_once, everything, places, values
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
@@ -146,41 +143,6 @@ def test_a_query_and_a_connector_share_a_group(
     eventually(lambda: one.shares() == [], 30, "the query to leave")
     assert_once([*one.sink.places, *places(other)])
     assert {*one.sink.places, *places(other)} == everything(4, 1250)
-
-
-def test_a_batch_whose_driver_dies_is_repeated_exactly(
-    query: NewQuery, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
-) -> None:
-    topic = new_topic(4)
-    produce(topic, values(0, 4000), partitions=4)
-    group = query(topic, "range")
-    options = {**group.reader.options, "maxOffsetsPerTrigger": "1600"}
-    made = [QueryProcess(tmp_path, options) for _ in range(3)]
-    try:
-        one, two, three = made
-        one.hold()
-        one.start().wait_held()
-        assert group.shares() == [4]
-        (java,) = one.processes("org.apache.spark.deploy.SparkSubmit")
-        os.kill(java, signal.SIGKILL)
-        eventually(lambda: group.members() == 0, 3, "the member to leave when Spark is gone, before its session ends")
-        one.close()
-        (one.out / "held").unlink()
-        two.start().wait_held()
-        two.kill_all()  # as if the machine had died: nobody can tell the coordinator
-        assert group.members() == 1, "a member that is killed stays until its session ends"
-        assert two.rows == []
-        two.go_on()
-        produce(topic, values(4000, 4400), partitions=4)  # which the repeated batch must not have
-        three.start()
-        three.wait_end()
-        assert three.rows == sorted(everything(4, 1100)), three.log_text()
-        assert len(three.batches[0]) == 1600
-        eventually(lambda: group.members() == 0, 20, "all to be gone")
-        assert group.at(4, 1100)
-    finally:
-        for process in made:
-            process.close()
 
 
 def test_a_query_moves_to_the_brokers_by_one_property(

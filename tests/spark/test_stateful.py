@@ -96,25 +96,6 @@ def test_repeated_values_are_dropped_also_after_a_restart(
     assert results.rows == sorted((b"%d" % n,) for n in range(70))
 
 
-def test_values_repeated_within_the_watermark_are_dropped(
-    reader: MakeReader, new_topic: NewTopic, messages_at: NewMessages, tmp_path: Path
-) -> None:
-    """The watermark passes the first "a" with "b" and "c": the last "a" is a new one then."""
-    topic, results = new_topic(1), Results()
-    of_topic = reader(topic)
-
-    def drain() -> None:
-        stream = of_topic.stream(maxOffsetsPerTrigger="1").withWatermark("timestamp", "10 seconds")
-        frame = stream.selectExpr("CAST(value AS STRING) AS value", "timestamp", "offset")
-        results.drain(frame.dropDuplicatesWithinWatermark(["value"]).select("offset", "value"), tmp_path)
-
-    messages_at(topic, [(0, 0, "a"), (0, 3, "a")])
-    drain()
-    messages_at(topic, [(0, 8, "a"), (0, 100, "b"), (0, 101, "c"), (0, 102, "a"), (0, 103, "b")])
-    drain()
-    assert results.rows == [(0, "a"), (3, "b"), (4, "c"), (5, "a")]
-
-
 def test_complete_mode_counts_every_message_once(
     reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
 ) -> None:
