@@ -94,29 +94,6 @@ def query(spark: Any, cluster: DevCluster, new_group: Callable[[], str], tmp_pat
         one.stop()
 
 
-def test_a_query_alone_reads_commits_and_leaves(
-    query: NewQuery, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    topic = new_topic(4)
-    produce(topic, values(0, 2000), partitions=4)
-    one = query(topic, "range")
-    one.sink.hold_at = 1
-    one.start({"availableNow": True}, maxOffsetsPerTrigger="800")
-    assert one.sink.holding.wait(scaled(120))
-    assert one.shares() == [4]
-    assert sum(one.offsets().values()) == 800  # what is finished, not what runs
-    one.sink.go_on.set()
-    assert one.query.awaitTermination(scaled(120))
-    one.query.stop()
-    eventually(lambda: one.at(4, 500), 30, "the last batch's offsets")
-    assert_once(one.sink.places)
-    assert set(one.sink.places) == everything(4, 500)
-    for name in (*TIMES, "partition.assignment.strategy"):
-        del one.reader.options[name]  # a batch joins nothing
-    produce(topic, values(2000, 2040), partitions=4)
-    assert one.reader.batch(startingOffsets="group").count() == 40
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_query_and_a_connector_share_a_group(
     strategy: str,

@@ -96,27 +96,6 @@ def test_repeated_values_are_dropped_also_after_a_restart(
     assert results.rows == sorted((b"%d" % n,) for n in range(70))
 
 
-def test_complete_mode_counts_every_message_once(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
-) -> None:
-    """Each batch brings the whole result. The partition that is added between two runs is in it."""
-    topic, results = new_topic(2), Results()
-    of_topic = reader(topic)
-
-    def drain() -> dict[int, int]:
-        frame = of_topic.stream(maxOffsetsPerTrigger="100").groupBy("partition").count()
-        results.drain(frame, tmp_path, mode="complete")
-        return dict(results.batches[max(results.batches)])
-
-    produce(topic, [b"%d" % n for n in range(300)], partitions=2)
-    assert drain() == {0: 150, 1: 150}
-    add_partitions(of_topic, topic, 3)
-    produce(topic, [b"%d" % n for n in range(90)], partitions=3)
-    assert drain() == {0: 180, 1: 180, 2: 30}
-    totals = [sum(count for _, count in rows) for _, rows in sorted(results.batches.items())]
-    assert totals == sorted(totals)
-
-
 def add_partitions(reader: Reader, topic: str, total: int) -> None:
     from zkconsumer.zookeeper.cluster_admin import Admin
 
