@@ -1,4 +1,4 @@
-"""Parked messages and dead letters on a real ZooKeeper and a real broker, and the command that looks after them."""
+"""Parked messages and dead letters on a real ZooKeeper and a real broker."""
 
 from __future__ import annotations
 
@@ -98,11 +98,6 @@ def test_parked_message_is_read_from_its_compressed_batch(group: HandledGroup, c
     assert [attempt for offset, attempt in group.handled if offset == 10] == [1, 2, 3]
     of_key = [offset for offset, attempt in group.handled if offset % 3 == 1 and (offset != 10 or attempt == 3)]
     assert of_key == list(range(1, MESSAGES, 3))
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def consumed(cluster: DevCluster, topic: str, partition: int) -> Any:
