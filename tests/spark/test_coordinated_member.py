@@ -19,7 +19,6 @@ from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 
 TIMES = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "300"}
-STRATEGIES = ("range", "cooperative-sticky")
 
 
 class Query:
@@ -71,10 +70,6 @@ class Query:
             return []
         return sorted(len(member.assignment.topic_partitions) for member in told.members)
 
-    def members(self) -> int:
-        """How many members the group has."""
-        return len(self._admin.describe_consumer_groups([self.group])[self.group].result(scaled(20)).members)
-
 
 NewQuery = Callable[..., Query]
 
@@ -94,9 +89,7 @@ def query(spark: Any, cluster: DevCluster, new_group: Callable[[], str], tmp_pat
         one.stop()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_query_and_a_connector_share_a_group(
-    strategy: str,
     query: NewQuery,
     new_topic: NewTopic,
     produce: Callable[..., int],
@@ -105,7 +98,7 @@ def test_a_query_and_a_connector_share_a_group(
     """The connector joins and leaves."""
     topic = new_topic(4)
     produce(topic, values(0, 2000), partitions=4)
-    one = query(topic, strategy)
+    one = query(topic, "cooperative-sticky")
     one.start()
     eventually(lambda: one.at(4, 500), 120, "the query to read all alone")
     other = our_member(one.group, {topic: 1}, properties=one.common)
