@@ -14,7 +14,6 @@ from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, PartitionResponse, batches, error_codes
-from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.kafka.message_set_extent import epochs_in, extent
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.zookeeper import paths
@@ -176,9 +175,3 @@ def test_a_question_for_a_topic_does_not_create_it() -> None:
         for _ in range(2):
             told = channel.metadata(["never.made"], soon())
             assert told.errors == {"never.made": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
-
-
-def test_the_newest_broker_knows_our_newest_versions(cluster: DevCluster) -> None:
-    """The newest broker knows the newest version of each request that the client writes."""
-    with connected(registered(cluster)) as channel:
-        assert channel.versions["Fetch"] == FETCH.highest

@@ -14,7 +14,6 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader, offsets_of
-from tests.cluster.our_member import OurMember
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
@@ -92,23 +91,6 @@ def test_leaving_with_counts_the_message_in_hand(connector: NewConnector, place:
     assert place.committed == (4 if fails else 5)
     assert owners_of(place.zookeeper, place.group, place.topic) == {}
     assert place.zookeeper.get_children(f"/consumers/{place.group}/ids") == []
-
-
-def test_a_crash_loses_nothing(our_member: Callable[..., OurMember], place: Place) -> None:
-    place.put(*numbers(990))
-    quick = {"zookeeper.session.timeout.ms": 1500, "auto.commit.interval.ms": 20}
-    seen: list[int] = []
-    for round_ in range(3):
-        member = our_member(place.group, {place.topic: 1}, pause_ms=1, properties=quick)
-        before = len(seen)
-        got = member.wait_messages(200)
-        member.kill()
-        seen += [m.offset for m in member.messages]
-        assert place.committed is not None
-        assert place.committed <= max(seen), "what was in hand at the crash is not committed"
-        assert round_ == 0 or got[0].offset <= max(seen[:before]) + 1
-    last = our_member(place.group, {place.topic: 1}, properties=quick)
-    eventually(lambda: {*seen, *(m.offset for m in last.messages)} == set(range(1000)), 20, "every message")
 
 
 # ---- where to begin ----

@@ -130,7 +130,7 @@ class PeerGroup:
         }
 
 
-@pytest.fixture(params=["range", "cooperative-sticky"])
+@pytest.fixture
 def group(request: pytest.FixtureRequest, cluster: DevCluster) -> Iterator[PeerGroup]:
     made = PeerGroup(cluster, request.param)
     try:
@@ -139,7 +139,11 @@ def group(request: pytest.FixtureRequest, cluster: DevCluster) -> Iterator[PeerG
         made.close()
 
 
-@pytest.mark.parametrize("leader", ["ours", "java", "librdkafka"])
+@pytest.mark.parametrize(
+    ("group", "leader"),
+    [("range", "ours"), *(("cooperative-sticky", leader) for leader in ("ours", "java", "librdkafka"))],
+    indirect=["group"],
+)
 def test_members_of_three_kinds_share_a_group(group: PeerGroup, leader: str) -> None:
     others = [kind for kind in ("java", "ours", "librdkafka") if kind != leader]
     changes = 0

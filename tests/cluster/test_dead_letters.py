@@ -1,8 +1,7 @@
-"""Parked messages and dead letters on a real ZooKeeper and a real broker, and the command that looks after them."""
+"""Parked messages and dead letters on a real ZooKeeper and a real broker."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, produce_to
 from tests.timing import eventually, scaled
-from zkconsumer import DeadLetterTopic, Reject, Retry, ZookeeperConsumerConnector, cli
+from zkconsumer import DeadLetterTopic, Reject, Retry, ZookeeperConsumerConnector
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
@@ -99,38 +98,6 @@ def test_parked_message_is_read_from_its_compressed_batch(group: HandledGroup, c
     assert [attempt for offset, attempt in group.handled if offset == 10] == [1, 2, 3]
     of_key = [offset for offset, attempt in group.handled if offset % 3 == 1 and (offset != 10 or attempt == 3)]
     assert of_key == list(range(1, MESSAGES, 3))
-
-
-def test_command_looks_after_a_live_group(
-    group: HandledGroup, connector: Connect, cluster: DevCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def dead(verb: str, *arguments: str) -> str:
-        where = ["--zookeeper", cluster.zookeeper_connect, "--timeout", str(int(scaled(20) * 1000))]
-        capsys.readouterr()
-        assert cli.main(["dead", verb, group.name, *arguments, *where]) == 0
-        return capsys.readouterr().out
-
-    group.decide = lambda message: Reject("no such account") if message.offset in (10, 11) else None
-    with group.running(connector, Retry()):
-        eventually(lambda: group.committed() == MESSAGES and len(group.pointers()) == 2, 60, "the dead letters")
-        listed = json.loads(dead("list", "--format", "json"))
-        assert [(one["offset"], one["state"], one["reason"]) for one in listed] == [
-            (10, "dead", "no such account"),
-            (11, "dead", "no such account"),
-        ]
-        shown = dead("show", "--topic", f"{group.topic}:0", "--offset", "10")
-        assert "key: b\nvalue: message 10" in shown
-        group.decide = lambda _: None
-        dead("replay", "--topic", f"{group.topic}:0", "--offset", "10", "--execute")
-        eventually(lambda: list(group.pointers()) == [11], 60, "the replayed message to be handled")
-    assert [attempt for offset, attempt in group.handled if offset == 10] == [1, 1]
-    dead("drop", "--topic", f"{group.topic}:0", "--offset", "11", "--execute", "--undo-file", "undo")
-    assert group.pointers() == {}
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def consumed(cluster: DevCluster, topic: str, partition: int) -> Any:

@@ -128,7 +128,7 @@ def test_it_loses_nothing_and_spark_finds_what_the_file_says(start: Start, tmp_p
     assert not list((tmp_path / "tmp").glob("zkconsumer-*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_it_is_interrupted_or_killed(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     process = start("--no-spark", "--flights", "200000")
     assert process.stdout is not None

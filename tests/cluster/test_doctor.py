@@ -299,9 +299,6 @@ def test_healthy_mixed_group_then_one_that_lost_its_node(
     assert "Either the session ends within" in orphans[0].text
 
 
-# ---- registrations and strategies
-
-
 # ---- times
 
 
@@ -330,9 +327,6 @@ def test_our_clock(
     assert levels([found]) == ["warn"]
     assert "60 min behind ZooKeeper's" in found.text
     assert zookeeper.get_children(staged.base) == ["ids"], "the probe leaves nothing"
-
-
-# ---- offsets
 
 
 # ---- rights, chroots, brokers

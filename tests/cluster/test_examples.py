@@ -35,12 +35,6 @@ def test_what_is_made_without_docker_is_there_to_be_read(cluster: DevCluster) ->
     printed = run_example(example("first read"), cluster, topic).splitlines()
     assert {line.split()[-1] for line in printed[:-1]} == {repr(b"%d" % n) for n in range(1000)}
     assert {line.split()[1] for line in printed[:-1]} == {"0", "1", "2", "3"}
-
-
-def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str) -> None:
-    printed = run_example(example("first read"), cluster, events).splitlines()
-    values = {line.split()[-1] for line in printed[:-1]}
-    assert values == {repr(b"%d" % n) for n in range(100)}
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
 
 

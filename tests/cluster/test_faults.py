@@ -1,40 +1,19 @@
-"""Faults of servers and sessions on a real cluster: no message is lost, and shutdowns are bounded.
-
-``tests/faults`` has more of them.
-"""
+"""A session that ends on a real cluster. ``tests/faults`` has more faults."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from time import monotonic
-from typing import Any
+from collections.abc import Callable
 
-import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import NewTopic, produce_to, unique
-from tests.cluster.in_process import Reader, client_of, offsets_of
+from tests.cluster.conftest import NewTopic
+from tests.cluster.in_process import Reader, offsets_of
 from tests.cluster.member_process import QUICK
 from tests.internals import kazoo_client_of, session_of
 from tests.sessions import end_session
-from tests.timing import eventually, scaled
+from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[DevCluster]:
-    """A cluster to mistreat, which every test leaves complete."""
-    with DevCluster(tick_ms=500) as made:
-        yield made
-
-
-@contextmanager
-def joined(cluster: DevCluster, group: str, topic: str, **more: Any) -> Iterator[tuple[Any, Reader]]:
-    settings = {**QUICK, "zookeeper.connect": cluster.zookeeper_connect, "group.id": group, **more}
-    with ZookeeperConsumerConnector(settings) as member:
-        yield member, Reader(member.create_message_streams({topic: 1})[topic][0])
 
 
 def values(count: int) -> list[bytes]:
@@ -46,9 +25,6 @@ def client_id_of(member: ZookeeperConsumerConnector) -> tuple[int, bytes]:
     return kazoo_client_of(session_of(member)).client_id  # type: ignore[no-any-return]
 
 
-# ---- sessions ----
-
-
 def test_a_message_in_hand_at_the_expiry_is_not_skipped(
     cluster: DevCluster,
     new_topic: NewTopic,
@@ -56,7 +32,6 @@ def test_a_message_in_hand_at_the_expiry_is_not_skipped(
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
-    """A message in the user's hand when the session expires is not skipped."""
     topic, group = new_topic(1), new_group()
     produce(topic, values(20), partitions=1)
     settings = {**QUICK, "zookeeper.connect": cluster.zookeeper_connect, "group.id": group}
@@ -74,25 +49,3 @@ def test_a_message_in_hand_at_the_expiry_is_not_skipped(
 
 
 # ---- brokers ----
-
-
-def test_a_silent_broker_does_not_hold_up_shutdown(own: DevCluster) -> None:
-    topic = unique("silent")
-    own.create_topic(topic, 1)
-    produce_to(own.bootstrap_servers, topic, values(10), partitions=1)
-    group = unique("group")
-    with joined(own, group, topic) as (member, reader):
-        reader.wait_for(10)
-        own.kafka.suspend()
-        try:
-            begin = monotonic()
-            member.shutdown()
-            assert monotonic() - begin < scaled(3)
-            reader.join(2)
-        finally:
-            own.kafka.resume()
-        with client_of(own.zookeeper_connect) as client:
-            assert offsets_of(client, group, topic) == {0: 10}
-
-
-# ---- ZooKeeper ----

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import owners_of, produce_in_transactions, produce_to, unique
 from tests.cluster.in_process import Reader, client_of, connectors, offsets_of
-from tests.internals import member_of, only_fetcher_of
+from tests.internals import only_fetcher_of
 from tests.timing import eventually, scaled
 from zkconsumer import KafkaStream, MessageAndMetadata, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
@@ -255,30 +255,3 @@ def test_fetch_sessions_are_kept_and_begun_again(
     pass_some()
     assert fetcher.trouble == ""
     assert connector.state.blocked == {}
-
-
-def test_large_messages_keep_to_the_budget_and_starve_no_reader(
-    generation: Release, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
-) -> None:
-    """Brokers before 0.10.1 answer with all that is asked for: then no more may be asked for than there is room."""
-    topic, partitions, size, budget = unique("large"), 20, 300_000, 4_000_000
-    servers.create_topic(topic, partitions)
-    values = [b"x" * size] * (3 * partitions)
-    alone = {**generation.producer, "batch_num_messages": 1}
-    produce_to(servers.bootstrap_servers, topic, values, partitions=partitions, **alone)
-    busy = [b"x" * size] * 40
-    produce_to(servers.bootstrap_servers, topic, busy, partitions=1, **alone)
-    connector = join(unique("group"), queued_max_bytes=budget, queued_max_message_chunks=100)
-    streams = connector.create_message_streams({topic: 2})[topic]
-    member = member_of(connector)
-    eventually(lambda: member.parts.budget.used > budget // 2, 20, "what can be fetched before anybody reads")
-    used, seen = [], list[tuple[int, int]]()
-    for message in connector.messages(streams):
-        used.append(member.parts.budget.used)
-        seen.append((message.partition, message.offset))
-        if len(seen) == len(values) + len(busy):
-            break
-    assert sorted(seen) == sorted({(p, n) for p in range(partitions) for n in range(3)} | {(0, n) for n in range(43)})
-    # the peak may exceed the budget by one message that a small rest allowed, and one decoded message for each reader
-    assert max(used) <= budget + (1 + 2) * size
-    assert {p for p, _ in seen[: seen.index((0, 42))]} == set(range(partitions)), "nobody waits for the busy one's end"

@@ -1,13 +1,12 @@
 """The group requests on real brokers: brokers understand our requests, and we decode their answers.
 
 The brokers are the newest, the last with the original connector, one that answers ApiVersions with few versions, and
-the first that coordinates groups. The other members are ours too, each with its own connections.
+the first that coordinates groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -21,10 +20,8 @@ from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
-    IllegalGenerationError,
     MemberIdRequiredError,
     NotCoordinatorError,
-    RebalanceInProgressError,
     UnknownMemberIdError,
 )
 from zkconsumer.kafka import BrokerChannel
@@ -114,13 +111,6 @@ def member(channel: Callable[[], GroupChannel]) -> Callable[..., RequestedMember
     return lambda group, instance=None: RequestedMember(channel, group, instance)
 
 
-@pytest.fixture
-def aside() -> Iterator[Callable[..., Future[Any]]]:
-    """Run a function in the background. The test waits for its end."""
-    with ThreadPoolExecutor(8, "aside") as pool:
-        yield pool.submit
-
-
 def tps(*numbers: int) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition("t", n) for n in numbers)
 
@@ -155,34 +145,3 @@ def test_a_member_joins_works_and_leaves(member: Callable[..., RequestedMember])
         one.life.heartbeat(one.who, soon())
     with pytest.raises(UnknownMemberIdError):
         one.life.leave(one.who, soon())
-
-
-def test_a_second_member_makes_the_first_join_again(
-    member: Callable[..., RequestedMember], aside: Callable[..., Future[Any]]
-) -> None:
-    group = unique("group")
-    first, second = member(group), member(group)
-    first.join()
-    first.sync()
-    joining = aside(second.join)
-    eventually(lambda: first.state() == "PreparingRebalance", 20, "the second member's join")
-    with pytest.raises(RebalanceInProgressError):
-        first.life.heartbeat(first.who, soon())
-    # commits still work while the group rebalances
-    assert set(first.other.commit(first.who, {TopicPartition("t", 0): 3}, soon()).values()) == {0}
-    old = first.who
-    joined = first.join(who=first.who)
-    other = joining.result(scaled(30))
-    assert joined.generation == other.generation == old.generation + 1
-    assert joined.leader == other.leader
-    assert sorted(m.member_id for m in (joined if joined.is_leader else other).members) == sorted(
-        (first.who.member_id, second.who.member_id)
-    )
-    syncing = aside(second.sync)
-    owned = first.sync(), syncing.result(scaled(30))
-    assert sorted(owned[0] + owned[1]) == list(tps(0, 1, 2, 3))
-    assert len(owned[0]) == len(owned[1])
-    with pytest.raises(IllegalGenerationError):
-        first.life.heartbeat(old, soon())
-    with pytest.raises(IllegalGenerationError):
-        first.other.commit(old, {TopicPartition("t", 0): 1}, soon())

@@ -1,4 +1,4 @@
-"""A group on a real cluster: assignments, registrations, new and deleted topics, and missing nodes."""
+"""A group on a real cluster: refused members, new and deleted topics, and missing servers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from time import monotonic
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
-from tests.cluster.in_process import Reader, client_of, offsets_of
+from tests.cluster.conftest import NewTopic, produce_to, unique
+from tests.cluster.in_process import Reader, client_of
 from tests.cluster.member_process import QUICK
 from tests.timing import eventually, scaled
 from zkconsumer import (
@@ -40,35 +40,6 @@ def read(connector: ZookeeperConsumerConnector, topics: dict[str, int]) -> list[
 
 def values(*readers: Reader) -> list[bytes]:
     return [message.value or b"" for reader in readers for message in reader.got]
-
-
-def test_groups_get_everything_and_members_of_one_share_it(
-    connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str], produce: Callable[..., int]
-) -> None:
-    topic, queue, other = new_topic(6), new_group(), new_group()
-    alone = read(connector(other), {topic: 1})
-    first = read(connector(queue), {topic: 2})
-    joining = connector(queue)
-    second = read(joining, {topic: 1})
-    eventually(lambda: len(joining.assignment()) == 2, 15, "a share for the second member")
-    produce(topic, numbers(600), partitions=6)
-    eventually(lambda: len(values(*first, *second)) == len(values(*alone)) == 600, 20, "everything, in both groups")
-    assert sorted(values(*alone)) == sorted(values(*first, *second)) == sorted(numbers(600))
-    assert len(values(*second)) == 200
-    assert {m.partition for m in first[0].got}.isdisjoint(m.partition for m in first[1].got)
-
-
-def test_a_member_without_topics_takes_part_and_owns_nothing(
-    connector: NewConnector, new_group: Callable[[], str], zookeeper: KazooClient
-) -> None:
-    group = new_group()
-    empty = connector(group)
-    assert empty.create_message_streams({}) == {}
-    (member,) = zookeeper.get_children(f"/consumers/{group}/ids")
-    assert json.loads(zookeeper.get(f"/consumers/{group}/ids/{member}")[0])["subscription"] == {}
-    assert empty.assignment() == frozenset()
-    empty.shutdown()
-    assert zookeeper.get_children(f"/consumers/{group}/ids") == []
 
 
 def test_a_whitelist_follows_topics_as_they_come_grow_and_go(
@@ -103,28 +74,6 @@ def test_a_whitelist_follows_topics_as_they_come_grow_and_go(
     eventually(lambda: len(values(*readers)) == 28, 15, "messages of the topic that is left")
     assert {m.topic for reader in readers for m in reader.got} == {one, two}
     assert not any(reader.error for reader in readers)
-
-
-def test_a_longer_topic_made_anew_is_not_read_in_its_middle(
-    cluster: DevCluster,
-    connector: NewConnector,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-) -> None:
-    """The group's offset is in the new log as well, in the same epoch."""
-    topic, group = new_topic(1), new_group()
-    member = connector(group)
-    (reader,) = read(member, {topic: 1})
-    produce(topic, numbers(10), partitions=1)
-    reader.wait_for(10)
-    member.shutdown()
-    cluster.delete_topic(topic)
-    cluster.create_topic(topic, 1)
-    produce(topic, [b"new"] * 15, partitions=1)
-    (reader,) = read(connector(group, auto_offset_reset="largest"), {topic: 1})
-    assert [m.offset for m in reader.wait_for(15)] == list(range(15))
-    assert reader.error is None
 
 
 def test_streams_are_created_once(
@@ -226,26 +175,3 @@ def test_a_cluster_without_brokers_is_waited_for_in_the_open(
         produce_to(broker.address, "t", numbers(10), partitions=2)
         reader.wait_for(10)
         eventually(lambda: "broker" not in str(early.state), 5, "a state without trouble")
-
-
-def test_a_lost_registration_and_lost_ownership_come_back(
-    connector: NewConnector,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    zookeeper: KazooClient,
-) -> None:
-    """After its id node was deleted, the original never registers again and becomes a zombie that its peers ignore."""
-    topic, group = new_topic(2), new_group()
-    member = connector(group)
-    (reader,) = read(member, {topic: 1})
-    produce(topic, numbers(10), partitions=2)
-    reader.wait_for(10)
-    eventually(lambda: offsets_of(zookeeper, group, topic) == {0: 5, 1: 5}, 10, "commits")
-    zookeeper.delete(f"/consumers/{group}/ids/{member.consumer_id}")
-    eventually(lambda: zookeeper.exists(f"/consumers/{group}/ids/{member.consumer_id}"), 10, "the registration")
-    zookeeper.delete(f"/consumers/{group}/owners/{topic}/0")
-    eventually(lambda: owners_of(zookeeper, group, topic).keys() == {0, 1}, 10, "the owner node")
-    produce(topic, numbers(10), partitions=2)
-    reader.wait_for(20)
-    assert sorted(reader.places) == [(p, o) for p in (0, 1) for o in range(10)]

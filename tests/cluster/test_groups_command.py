@@ -161,69 +161,6 @@ def kafka(cluster: DevCluster) -> Iterator[ConsumerGroupsTool]:
         yield started
 
 
-def rows_sorted(lines: Sequence[str]) -> list[str]:
-    """Return the lines with the rows of each table sorted: Kafka's have the order of a hash table.
-
-    Empty lines are left out: Kafka's tool does not end its tables of offsets with a new line.
-    """
-    found: list[str] = []
-    rows: list[str] = []
-    for line in lines:
-        if line.startswith(("GROUP ", "Error")):
-            found += [*sorted(rows), line]
-            rows = []
-        elif line:
-            rows.append(line)
-    return [*found, *sorted(rows)]
-
-
-def without_topics(lines: Sequence[str]) -> list[str]:
-    """Return the lines without the names of topics in assignments, which 3.9 leaves out."""
-    return [re.sub(r"[\w.-]+(\([\d,]+\))", r"\1", line) for line in lines]
-
-
-DESCRIBED = ("", "--offsets", "--offsets --verbose", "--members", "--members --verbose", "--state", "--state --verbose")
-
-
-def test_groups_of_brokers_are_described_as_by_kafkas_tool(
-    cluster: DevCluster, groups: BrokersGroups, kafka: ConsumerGroupsTool
-) -> None:
-    """Stable, empty, without offsets, rebalancing and unknown, each alone and all together, in every form."""
-    where = ("--bootstrap-server", cluster.bootstrap_servers)
-    names = (groups.stable, groups.empty, groups.bare, groups.rebalancing, groups.unknown)
-    choices = [["--group", name] for name in names] + [[word for name in names for word in ("--group", name)]]
-    eventually(lambda: "rebalancing" in run(where, "--describe", *choices[3]).err, 20, "the second member waits")
-    for choice in choices:
-        for form in DESCRIBED if len(choice) > 2 or choice[1] == groups.stable else ("", "--members", "--state"):
-            arguments = ["--describe", *choice, *form.split()]
-            theirs, ours = kafka.run(*arguments), run(where, *arguments)
-            said = f"{arguments}\n{theirs}\n{ours}"
-            assert rows_sorted(without_topics(lines_of(ours.out))) == rows_sorted(lines_of(theirs.out)), said
-            warned = [line for line in lines_of(ours.err) if not line.startswith("Did you mean")]
-            assert warned == lines_of(theirs.err), said
-            assert ours.code == theirs.code == 0, said
-
-
-def test_groups_are_listed_as_by_kafkas_tool(
-    cluster: DevCluster, groups: BrokersGroups, kafka: ConsumerGroupsTool
-) -> None:
-    where = ("--bootstrap-server", cluster.bootstrap_servers)
-    mine = {groups.stable, groups.empty, groups.rebalancing}
-    for arguments in ("", "--state", "--type", "--state --type", "--state stable", "--type classic --state EMPTY"):
-        theirs, ours = kafka.run("--list", *arguments.split()), run(where, "--list", *arguments.split())
-
-        def chosen(lines: Sequence[str]) -> list[str]:
-            # other tests' groups may come and go
-            return sorted(re.sub(" +", " ", line) for line in lines if line.split()[:1] and line.split()[0] in mine)
-
-        assert chosen(lines_of(ours.out)) == chosen(lines_of(theirs.out)), f"{arguments}\n{theirs}\n{ours}"
-        if arguments:
-            assert ours.out.split("\n")[0].split() == theirs.out.split("\n")[0].split()
-    theirs, ours = kafka.run("--list", "--state", "no,such"), run(where, "--list", "--state", "no,such")
-    assert ours.err.removeprefix("zkconsumer groups: ").startswith(theirs.err.splitlines()[0])
-    assert (theirs.code, ours.code) == (1, 2)
-
-
 def test_deleting_says_what_kafkas_tool_says(
     cluster: DevCluster, groups: BrokersGroups, kafka: ConsumerGroupsTool
 ) -> None:

@@ -18,7 +18,6 @@ from tests.cluster.in_process import Reader, connectors
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.member.zookeeper.registration import REPORTED_AT_ONCE
 
 PARTITIONS, EACH = 4, 5
 LARGE = b"[" * 900_000
@@ -55,26 +54,6 @@ def join(chroot: Chroot) -> Iterator[Join]:
 
 def places(*partitions: int, start: int = 0, end: int = EACH) -> list[tuple[int, int]]:
     return [(p, n) for p in partitions for n in range(start, end)]
-
-
-def test_an_unreadable_offset_waits_until_it_is_repaired(chroot: Chroot, topic: str, join: Join) -> None:
-    group = unique("group")
-    base = f"/consumers/{group}/offsets/{topic}"
-    written = {0: b"3 ", 1: b"", 2: LARGE, 3: b"2"}
-    for partition, data in written.items():
-        chroot.put(f"{base}/{partition}", data)
-    connector, reader = join(group, topic)
-    reader.wait_for(EACH - 2)
-    eventually(lambda: all(f"{base}/{p}" in str(connector.state) for p in range(3)), 10, "nodes named in the state")
-    assert reader.places == places(3, start=2)
-    assert [chroot.get(f"{base}/{p}") for p in range(3)] == [written[p] for p in range(3)], "never guessed, nor written"
-    chroot.put(f"{base}/0", b"4")
-    chroot.delete(f"{base}/1")
-    chroot.put(f"{base}/2", b"5")
-    reader.wait_for(EACH - 2 + 1 + EACH)
-    connector.commit_offsets()
-    assert sorted(reader.places) == sorted(places(3, start=2) + places(0, start=4) + places(1))
-    assert chroot.offsets(group, topic) == dict.fromkeys(range(PARTITIONS), EACH)
 
 
 def test_unreadable_brokers_are_left_out(chroot: Chroot, topic: str, produce: Callable[..., int], join: Join) -> None:
@@ -121,22 +100,3 @@ def test_an_unreadable_topic_is_waited_for(chroot: Chroot, topic: str, produce: 
     end = EACH + len(GARBAGE)
     assert sorted(reader.places) == sorted(places(*range(PARTITIONS), end=end))
     assert chroot.offsets(group, topic) == dict.fromkeys(range(PARTITIONS), end)
-
-
-def test_unreadable_members_do_not_stop_the_others(
-    chroot: Chroot, topic: str, join: Join, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each is named, and once. They are no more than the log names at once."""
-    group = unique("group")
-    odd = b'{"version":1,"subscription":{"%s":%s},"pattern":"%s","timestamp":"1"}'
-    counts = [odd % (topic.encode(), count, b"static") for count in (b"0", b'"1"')]
-    unreadable = [*GARBAGE[3:], *counts, odd % (b"(", b"1", b"white_list")]
-    assert len(unreadable) == REPORTED_AT_ONCE
-    for number, data in enumerate(unreadable):
-        chroot.put(f"/consumers/{group}/ids/{group}_bad-{number}", data)
-    connector, reader = join(group, topic)
-    reader.wait_for(PARTITIONS * EACH)
-    assert sorted(reader.places) == sorted(places(*range(PARTITIONS)))
-    for number in range(len(unreadable)):
-        assert f"{group}_bad-{number}" in str(connector.state) + caplog.text, number
-    assert len([record for record in caplog.records if f"{group}_bad-1 " in record.getMessage()]) <= 1, "said once"

@@ -1,8 +1,7 @@
-"""A live member on a real cluster: its strategy, lag, start and metrics, and changed subscriptions beside Scala."""
+"""A live member on a real cluster: its lag and metrics, and changed subscriptions beside Scala."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,6 @@ from zkconsumer import (
     ZookeeperConsumerConnector,
 )
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.errors import BrokerUnavailableError
 
 Make = Callable[..., ZookeeperConsumerConnector]
 Produce = Callable[..., int]
@@ -50,22 +48,6 @@ def test_lag_leaves_out_what_an_open_transaction_holds_back(
     members["read_committed"].seek(where, 0)
     eventually(lambda: members["read_committed"].lag() == {where: 0}, 20, "no lag after a seek")
     producer.abort_transaction(scaled(20))
-
-
-def test_starting_at_a_time(connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce) -> None:
-    topic = new_topic(2)
-    produce(topic, ["old"] * 6, partitions=2)
-    time_between = time.time_ns() // 1_000_000 + 1
-    eventually(lambda: time.time_ns() // 1_000_000 > time_between, 5, "a later millisecond")
-    produce(topic, ["new"] * 3, partitions=1)
-    member = connector(new_group())
-    stream = member.create_message_streams({topic: 1})[topic][0]
-    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    assert member.offsets_for_times({zero: time_between, one: time_between}) == {zero: 3, one: None}
-    assert member.seek_to_timestamp(time_between) == {zero: 3, one: 3}
-    assert [stream.get(timeout=scaled(20)).value for _ in range(3)] == [b"new"] * 3
-    with pytest.raises(BrokerUnavailableError, match="no-such-topic-0"):
-        member.offsets_for_times({TopicPartition("no-such-topic", 0): 0}, timeout=0.3)
 
 
 def test_a_live_member_changes_topics_and_the_original_sees_it(

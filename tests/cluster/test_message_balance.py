@@ -19,12 +19,11 @@ from typing import Any, Self
 
 import pytest
 
-from tests.balance_recorder import Place, repeated
+from tests.balance_recorder import Place
 from tests.cluster.balanced_group import BalancedGroup
 from tests.cluster.conftest import unique
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
-from tests.faults.proxy import Proxy
 from tests.timing import eventually
 from zkconsumer.core.message_pointers import Fate
 from zkconsumer.devcluster import DevCluster
@@ -56,44 +55,8 @@ def balanced(cluster: DevCluster) -> Iterator[Balanced]:
         group.__exit__(*sys.exc_info())
 
 
-@pytest.fixture
-def proxy(cluster: DevCluster) -> Iterator[Proxy]:
-    """A way to ZooKeeper that can be cut."""
-    host, _, port = cluster.zookeeper_connect.partition("/")[0].partition(":")
-    made = Proxy((host, int(port)))
-    yield made
-    made.close()
-
-
 def numbers(count: int, words: str = "") -> list[str]:
     return [f"{n} {words}" for n in range(count)]
-
-
-# ---- the owner dies
-
-
-@pytest.mark.parametrize("executor", ["threads", "processes", "asyncio"])
-def test_a_killed_owner_repeats_only_what_was_not_noted(balanced: Balanced, proxy: Proxy, executor: str) -> None:
-    """It has messages noted beyond the base, in hand, and finished without a commit."""
-    group = balanced()
-    owner = group.start("owner", connect=proxy.address, executor=executor, concurrency=3)
-    base = group.produce(["x hold=base", "x hold=end"])
-    noted = group.produce(numbers(50))
-    group.wait_in_hand(base, "owner")
-    group.wait_done(noted)
-    group.wait_noted(noted)
-    assert group.offset() == 0
-    proxy.swallow("up", "down")
-    group.release("end")
-    group.wait_done(base[1:])
-    owner.kill()
-    group.start("next", executor=executor, concurrency=3)
-    group.wait_in_hand(base[:1], "next")
-    group.release("base")
-    group.wait_done()
-    group.wait_done(group.produce(numbers(5)))
-    assert repeated(group.records) == {base[1]: 1}
-    group.check()
 
 
 @pytest.mark.parametrize("version", ["1.1.1", "0.8.2.2"])

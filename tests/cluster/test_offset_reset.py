@@ -11,7 +11,6 @@ from kazoo.client import KazooClient
 from tests.cluster.conftest import NewTopic, owners_of, produce_to
 from tests.cluster.in_process import Reader, commit_to_kafka, kafka_offsets, offsets_of
 from tests.cluster.kafka_tools import ConsumerGroupsTool
-from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.operator_commands import OperatorCommands
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
@@ -108,41 +107,6 @@ def test_owners_follow_a_reset_in_kafka_alone(
     assert "whether they follow cannot be seen" in commands.err
     again = [(1, offset) for offset in range(MESSAGES - 4, MESSAGES)]
     eventually(lambda: reader.places[MESSAGES * PARTITIONS :] == again, 20, "the messages again")
-
-
-def test_a_mixed_group_is_refused_by_the_scala_members_name(
-    commands: OperatorCommands,
-    topic: str,
-    new_group: Callable[[], str],
-    zookeeper: KazooClient,
-    connector: Connect,
-    cluster: DevCluster,
-    tmp_path: Path,
-) -> None:
-    """A partition that ours owns may be reset all the same."""
-    group = new_group()
-    Reader(connector(group).create_message_streams({topic: 1})[topic][0])
-    scala = LegacyMember(
-        "1.1.1", cluster.zookeeper_connect, group, {topic: 1}, properties={"consumer.id": "scala"}
-    ).start()
-    try:
-        scala.wait_ready()
-
-        def owned_by_scala() -> dict[int, bool]:
-            owners = owners_of(zookeeper, group, topic)
-            return {partition: scala.consumer_id in thread for partition, thread in owners.items()}
-
-        eventually(lambda: sorted({*owned_by_scala().values()}) == [False, True], 30, "both to own some")
-        eventually(lambda: len(owned_by_scala()) == PARTITIONS, 30, "an owner of each partition")
-        assert commands("offsets", "reset", group, "--topic", topic, "--to-earliest", "--execute") == 1
-        assert f"Assignments can only be reset if the group '{group}' is inactive" in commands.out
-        assert f"the Scala member {scala.consumer_id} owns it" in commands.out
-        assert not list(tmp_path.glob("*.undo.json"))
-        ours = next(partition for partition, theirs in owned_by_scala().items() if not theirs)
-        reset = ("offsets", "reset", group, "--topic", f"{topic}:{ours}", "--to-offset", "3", "--execute")
-        assert commands(*reset) == 0, commands.err
-    finally:
-        scala.kill()
 
 
 # ---- beside Kafka's own tool, on a group of the brokers ----

@@ -1,4 +1,4 @@
-"""Offsets outside ZooKeeper: a mixed group moves to Kafka and back, a coordinator fails, a user has another store."""
+"""Offsets outside ZooKeeper: a mixed group moves them to Kafka and back."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections.abc import Callable
 from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, owners_of
-from tests.cluster.in_process import Reader, by_range, kafka_offsets, offsets_of
+from tests.cluster.in_process import by_range, kafka_offsets, offsets_of
 from tests.cluster.legacy_member import LegacyMember
-from tests.cluster.member_process import QUICK, MemberProcess
+from tests.cluster.member_process import MemberProcess
 from tests.cluster.our_member import OurMember
 from tests.timing import eventually, scaled
-from tests.unit.offsets.fakes import MemoryStore
-from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 
 ZOOKEEPER = {"offsets.storage": "zookeeper"}
@@ -95,25 +93,3 @@ def _produce(cluster: DevCluster, topic: str, partition: int) -> None:
     for _ in range(10):
         producer.produce(topic, b"x", partition=partition)
     assert producer.flush(scaled(20)) == 0
-
-
-def test_a_store_of_the_users_own_is_used_in_place_of_zookeeper(
-    cluster: DevCluster,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    zookeeper: KazooClient,
-) -> None:
-    topic, name = new_topic(1), new_group()
-    produce(topic, [b"x"] * 10)
-    store = MemoryStore()
-    store.offsets = {TopicPartition(topic, 0): 4}
-    properties = {**QUICK, "zookeeper.connect": cluster.zookeeper_connect, "group.id": name}
-    with ZookeeperConsumerConnector(properties, offset_store=store) as member:
-        reader = Reader(member.create_message_streams({topic: 1})[topic][0])
-        reader.wait_for(6)
-        assert reader.places[0] == (0, 4)
-        eventually(lambda: store.offsets == {TopicPartition(topic, 0): 10}, 10, "the automatic commit")
-    reader.join()
-    assert store.closed
-    assert offsets_of(zookeeper, name, topic) == {}

@@ -16,7 +16,6 @@ from kazoo.client import KazooClient
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.in_process import client_of, connectors
 from tests.cluster.secured import (
-    LOGIN_GOOD_FOR_MS,
     PASSWORD,
     USER,
     ZOOKEEPER_PASSWORD,
@@ -37,7 +36,7 @@ from zkconsumer.errors import (
     RegistryAuthenticationError,
     RegistryUnavailableError,
 )
-from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.kafka import choose_endpoint
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.snapshot_file import read_snapshots
 from zkconsumer.spark.batch_reader import BatchReader
@@ -216,17 +215,6 @@ def test_a_refused_login_is_one_clear_error_and_no_storm(
     assert caplog.text.count("Connecting to") <= 5
 
 
-def test_no_password_is_logged_at_any_level(
-    connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Kazoo logs each request, also logins."""
-    caplog.set_level(1)
-    connector = connect(unique("silent"), DIGEST, sasl_ssl(certificates))
-    next(connector.create_message_streams({topic: 1})[topic][0])
-    assert "Auth(***)" in caplog.text
-    assert PASSWORD not in caplog.text
-
-
 def test_a_session_logs_in_again_after_its_server_was_away(
     certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -400,24 +388,6 @@ def test_what_is_refused_is_one_clear_error_and_no_storm(
     assert words in str(connector.state)
     assert "wrong-password" not in str(caught.value) + caplog.text
     assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
-
-
-def test_a_limited_login_is_renewed_on_the_same_connection(
-    zookeeper: SecuredZooKeeper, broker: EmbeddedKafka, certificates: Certificates, topic: str
-) -> None:
-    """KIP-368: the broker closes a connection whose login has become too old."""
-    config = ConsumerConfig({"zookeeper.connect": "zk", "group.id": "g", **sasl_ssl(certificates)})
-    channel = BrokerChannel(
-        login_endpoint(zookeeper), client_id="c", socket_timeout=scaled(10), security=channel_security(config)
-    )
-    channel.connect(Deadline(scaled(10)))
-    until = monotonic() + 1.5 * LOGIN_GOOD_FOR_MS / 1000
-    asked = 0
-    while monotonic() < until:
-        assert channel.metadata([topic], Deadline(scaled(10))).leaders
-        asked += 1
-    assert asked > 1
-    channel.close()
 
 
 def test_a_command_logs_in_with_a_file_of_properties(

@@ -9,7 +9,6 @@ import pytest
 from tests.cluster.conftest import unique
 from tests.cluster.in_process import connectors
 from tests.cluster.secured import (
-    USER,
     Certificates,
     SecuredZooKeeper,
     older_secured_broker,
@@ -19,7 +18,6 @@ from tests.cluster.secured import (
 )
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import EmbeddedKafka
-from zkconsumer.errors import BrokerAuthenticationError
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +64,3 @@ def test_an_admitted_member_consumes_and_commits(
     stream = connector.create_message_streams({topic: 1})[topic][0]
     assert {next(stream).value for _ in range(20)} == {b"%d" % n for n in range(20)}
     connector.commit_offsets()
-
-
-REFUSED: dict[str, tuple[Callable[[Certificates], dict[str, str]], str]] = {
-    "no certificate": (presenting, "TLS failed"),
-    "a stranger's": (lambda c: presenting(c, **{"ssl.keystore.location": c.stranger}), "TLS failed"),
-    "PLAIN": (lambda c: sasl_ssl(c, "PLAIN", "wrong-password"), f"PLAIN, user '{USER}'"),
-    "SCRAM": (lambda c: sasl_ssl(c, password="wrong-password"), f"SCRAM-SHA-512, user '{USER}'"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_refused_is_one_clear_error(
-    what: str, connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
-) -> None:
-    properties, words = REFUSED[what]
-    stream = connect(properties(certificates)).create_message_streams({topic: 1})[topic][0]
-    with pytest.raises(BrokerAuthenticationError, match=words) as caught:
-        next(stream)
-    assert "wrong-password" not in str(caught.value) + caplog.text

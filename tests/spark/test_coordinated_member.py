@@ -5,8 +5,6 @@ Two things are asked everywhere: no message is missing in the group, and none is
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,11 @@ import pytest
 from tests.cluster.conftest import NewTopic
 from tests.cluster.our_member import OurMember
 from tests.spark.conftest import Reader, Sink, offsets_of
-from tests.spark.query_process import QueryProcess
 from tests.spark.test_member import QUICK, assert_once, everything, places, values
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 
 TIMES = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "300"}
-STRATEGIES = ("range", "cooperative-sticky")
 
 
 class Query:
@@ -74,10 +70,6 @@ class Query:
             return []
         return sorted(len(member.assignment.topic_partitions) for member in told.members)
 
-    def members(self) -> int:
-        """How many members the group has."""
-        return len(self._admin.describe_consumer_groups([self.group])[self.group].result(scaled(20)).members)
-
 
 NewQuery = Callable[..., Query]
 
@@ -97,32 +89,7 @@ def query(spark: Any, cluster: DevCluster, new_group: Callable[[], str], tmp_pat
         one.stop()
 
 
-def test_a_query_alone_reads_commits_and_leaves(
-    query: NewQuery, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    topic = new_topic(4)
-    produce(topic, values(0, 2000), partitions=4)
-    one = query(topic, "range")
-    one.sink.hold_at = 1
-    one.start({"availableNow": True}, maxOffsetsPerTrigger="800")
-    assert one.sink.holding.wait(scaled(120))
-    assert one.shares() == [4]
-    assert sum(one.offsets().values()) == 800  # what is finished, not what runs
-    one.sink.go_on.set()
-    assert one.query.awaitTermination(scaled(120))
-    one.query.stop()
-    eventually(lambda: one.at(4, 500), 30, "the last batch's offsets")
-    assert_once(one.sink.places)
-    assert set(one.sink.places) == everything(4, 500)
-    for name in (*TIMES, "partition.assignment.strategy"):
-        del one.reader.options[name]  # a batch joins nothing
-    produce(topic, values(2000, 2040), partitions=4)
-    assert one.reader.batch(startingOffsets="group").count() == 40
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_query_and_a_connector_share_a_group(
-    strategy: str,
     query: NewQuery,
     new_topic: NewTopic,
     produce: Callable[..., int],
@@ -131,7 +98,7 @@ def test_a_query_and_a_connector_share_a_group(
     """The connector joins and leaves."""
     topic = new_topic(4)
     produce(topic, values(0, 2000), partitions=4)
-    one = query(topic, strategy)
+    one = query(topic, "cooperative-sticky")
     one.start()
     eventually(lambda: one.at(4, 500), 120, "the query to read all alone")
     other = our_member(one.group, {topic: 1}, properties=one.common)
@@ -146,41 +113,6 @@ def test_a_query_and_a_connector_share_a_group(
     eventually(lambda: one.shares() == [], 30, "the query to leave")
     assert_once([*one.sink.places, *places(other)])
     assert {*one.sink.places, *places(other)} == everything(4, 1250)
-
-
-def test_a_batch_whose_driver_dies_is_repeated_exactly(
-    query: NewQuery, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
-) -> None:
-    topic = new_topic(4)
-    produce(topic, values(0, 4000), partitions=4)
-    group = query(topic, "range")
-    options = {**group.reader.options, "maxOffsetsPerTrigger": "1600"}
-    made = [QueryProcess(tmp_path, options) for _ in range(3)]
-    try:
-        one, two, three = made
-        one.hold()
-        one.start().wait_held()
-        assert group.shares() == [4]
-        (java,) = one.processes("org.apache.spark.deploy.SparkSubmit")
-        os.kill(java, signal.SIGKILL)
-        eventually(lambda: group.members() == 0, 3, "the member to leave when Spark is gone, before its session ends")
-        one.close()
-        (one.out / "held").unlink()
-        two.start().wait_held()
-        two.kill_all()  # as if the machine had died: nobody can tell the coordinator
-        assert group.members() == 1, "a member that is killed stays until its session ends"
-        assert two.rows == []
-        two.go_on()
-        produce(topic, values(4000, 4400), partitions=4)  # which the repeated batch must not have
-        three.start()
-        three.wait_end()
-        assert three.rows == sorted(everything(4, 1100)), three.log_text()
-        assert len(three.batches[0]) == 1600
-        eventually(lambda: group.members() == 0, 20, "all to be gone")
-        assert group.at(4, 1100)
-    finally:
-        for process in made:
-            process.close()
 
 
 def test_a_query_moves_to_the_brokers_by_one_property(

@@ -133,27 +133,3 @@ def test_a_killed_worker_and_a_stopped_session(
     eventually(lambda: of_topic.ids == [], 8, "the member to leave, before its session ends")
     of_topic.assert_gone()
     one.wait_end()
-
-
-def test_a_cluster_of_two_workers_reads_as_one_machine_does(
-    driver: Callable[[str], Driver], new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    # Executors of their own: what a task needs travels to them, and the member is in the driver alone.
-    topic = new_topic(4)
-    produce(topic, values(0, 8000), partitions=4)
-    of_topic = driver(topic)
-    one = of_topic(
-        {"minPartitions": "4", "maxOffsetsPerTrigger": "4000"},
-        master="local-cluster[2,1,512]",
-        conf={"spark.executor.memory": "512m"},
-    )
-    one.hold()
-    one.start().wait_held()
-    assert len(of_topic.ids) == 1
-    assert len(one.processes("CoarseGrainedExecutorBackend")) == 2
-    one.go_on()
-    one.wait_end()
-    assert one.rows == everything(4, 2000), one.log_text()
-    assert sorted(one.batches) == [0, 1]
-    eventually(lambda: of_topic.ids == [], 20, "the member to leave")
-    assert of_topic.at(4, 2000)

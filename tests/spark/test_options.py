@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.conftest import NewTopic
 from tests.spark.conftest import Reader, Sink
-from tests.timing import eventually, scaled
+from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import OffsetRange
 from zkconsumer.spark import source_reports
@@ -76,26 +76,6 @@ def test_no_task_reads_more_records_than_it_may(
     frame = reader(timed).batch("partition int, offset bigint", **options)
     sizes = frame.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect()
     assert (len(sizes), max(sizes), sum(sizes)) == (tasks, largest, 2000)
-
-
-@pytest.mark.parametrize("on_driver", ["false", "true"])
-def test_a_stream_waits_for_enough_messages(filled: Filled, tmp_path: Path, on_driver: str) -> None:
-    of_topic, sink = filled(2, [b"v"] * 5), Sink()
-    options = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1d", "readOnDriver": on_driver}
-    frame = of_topic.stream(**options, maxOffsetsPerTrigger="16384", membership="member")
-    query = sink.start(frame, tmp_path, processingTime="0 seconds")
-    try:
-        eventually(lambda: len(sink.rows) == 5, 120, "the first batch")  # the first trigger of a run does not wait
-        of_topic.produce([b"v"] * 9)
-        of_topic.produce([b"v"])
-        eventually(lambda: len(sink.rows) == 15, 120, "the second batch")
-        # whenever the source looked meanwhile: no batch had 9 or fewer
-        assert [len(rows) for rows in sink.batches.values() if rows][-1] == 10
-        of_topic.produce([b"v"] * 4)
-    finally:
-        query.stop()
-    sink.drain(frame, tmp_path)  # availableNow does not wait
-    assert len(sink.rows) == 19
 
 
 def test_a_progress_tells_what_was_read_and_what_is_left(filled: Filled, tmp_path: Path) -> None:

@@ -44,39 +44,6 @@ def messages(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("coordination", "membership"), [("zookeeper", "member"), ("zookeeper", "none"), ("kafka", "member")]
-)
-def test_a_topic_made_anew_is_read_whole_and_once(
-    coordination: str,
-    membership: str,
-    cluster: DevCluster,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    new_query: NewQuery,
-) -> None:
-    """Made anew with 30 messages after 200 were read, and 100 more come: 30 to 99 were never read by a member."""
-    topic, group = new_topic(), new_group()
-    produce(topic, messages(200), partitions=1)
-    query = new_query(group, topic, coordination, membership=membership, failOnDataLoss="false")
-    eventually(lambda: query.trigger() or query.read == [(0, 200)], 40, "the messages of the first topic")
-    query.trigger()
-    cluster.delete_topic(topic)
-    cluster.create_topic(topic)
-    produce(topic, messages(30), partitions=1)
-    eventually(lambda: query.trigger() or query.read[1:] == [(0, 30)], 40, "the first messages of the new topic")
-    for end in (80, 130):
-        produce(topic, messages(50), partitions=1)
-        eventually(lambda end=end: query.trigger() or query.read[-1][1] == end, 40, "the next messages")  # type: ignore[misc]
-    assert query.read[1:] == [(0, 30), (30, 80), (80, 130)]
-    query.trigger()
-    options = query.run.options
-    with cluster_of(options) as beside:
-        place = TopicPartition(topic, 0)
-        eventually(lambda: beside.committed(group, [place]) == {place: 130}, 40, "the group's offset")
-
-
 def test_a_longer_topic_made_anew_is_read_whole(
     cluster: DevCluster,
     new_topic: NewTopic,
@@ -95,39 +62,6 @@ def test_a_longer_topic_made_anew_is_read_whole(
     produce(topic, messages(300), partitions=1)
     eventually(lambda: query.trigger() or query.read[1:] == [(0, 300)], 40, "the messages of the new topic")
     assert query.trigger() == []
-
-
-@pytest.mark.one_way
-@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
-def test_waiting_messages_are_read_by_the_member_that_wins_them(
-    coordination: str,
-    new_topic: NewTopic,
-    new_group: Callable[[], str],
-    produce: Callable[..., int],
-    new_query: NewQuery,
-) -> None:
-    """They are too few for a batch, and the delay is a day: without the rule for won partitions nobody read them."""
-    topic, group = new_topic(2), new_group()
-    waiting = {"minOffsetsPerTrigger": "1000", "maxTriggerDelay": "1d"}
-    if coordination == "kafka":
-        # The second query opens on the thread that triggers the first. So the first can't end its batch, and
-        # lets go of a partition only in time for the next poll: after 4.5 minutes by default.
-        waiting["max.poll.interval.ms"] = "15000"
-
-    def places(query: Query) -> set[int]:
-        """How far the query has read its partitions."""
-        query.trigger()
-        return {place["to"] for place in query.done.get("topics", {}).get(topic, {}).values()}
-
-    produce(topic, messages(4), partitions=2)
-    first = new_query(group, topic, coordination, **waiting)
-    eventually(lambda: places(first) == {2}, 40, "the first batch, which does not wait")
-    produce(topic, messages(6), partitions=2)
-    second = new_query(group, topic, coordination, **waiting)
-    eventually(lambda: places(first) and places(second) == {5}, 60, "the messages of a won partition")
-    produce(topic, messages(2), partitions=2)
-    second.run.close()
-    eventually(lambda: places(first) == {6}, 60, "the messages of the partition that came back")
 
 
 def test_a_real_broker_tells_the_end_of_what_is_written(

@@ -96,46 +96,6 @@ def test_repeated_values_are_dropped_also_after_a_restart(
     assert results.rows == sorted((b"%d" % n,) for n in range(70))
 
 
-def test_values_repeated_within_the_watermark_are_dropped(
-    reader: MakeReader, new_topic: NewTopic, messages_at: NewMessages, tmp_path: Path
-) -> None:
-    """The watermark passes the first "a" with "b" and "c": the last "a" is a new one then."""
-    topic, results = new_topic(1), Results()
-    of_topic = reader(topic)
-
-    def drain() -> None:
-        stream = of_topic.stream(maxOffsetsPerTrigger="1").withWatermark("timestamp", "10 seconds")
-        frame = stream.selectExpr("CAST(value AS STRING) AS value", "timestamp", "offset")
-        results.drain(frame.dropDuplicatesWithinWatermark(["value"]).select("offset", "value"), tmp_path)
-
-    messages_at(topic, [(0, 0, "a"), (0, 3, "a")])
-    drain()
-    messages_at(topic, [(0, 8, "a"), (0, 100, "b"), (0, 101, "c"), (0, 102, "a"), (0, 103, "b")])
-    drain()
-    assert results.rows == [(0, "a"), (3, "b"), (4, "c"), (5, "a")]
-
-
-def test_complete_mode_counts_every_message_once(
-    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
-) -> None:
-    """Each batch brings the whole result. The partition that is added between two runs is in it."""
-    topic, results = new_topic(2), Results()
-    of_topic = reader(topic)
-
-    def drain() -> dict[int, int]:
-        frame = of_topic.stream(maxOffsetsPerTrigger="100").groupBy("partition").count()
-        results.drain(frame, tmp_path, mode="complete")
-        return dict(results.batches[max(results.batches)])
-
-    produce(topic, [b"%d" % n for n in range(300)], partitions=2)
-    assert drain() == {0: 150, 1: 150}
-    add_partitions(of_topic, topic, 3)
-    produce(topic, [b"%d" % n for n in range(90)], partitions=3)
-    assert drain() == {0: 180, 1: 180, 2: 30}
-    totals = [sum(count for _, count in rows) for _, rows in sorted(results.batches.items())]
-    assert totals == sorted(totals)
-
-
 def add_partitions(reader: Reader, topic: str, total: int) -> None:
     from zkconsumer.zookeeper.cluster_admin import Admin
 

@@ -112,27 +112,3 @@ def test_a_query_begins_where_its_group_is(filled: Filled, zookeeper: Any, tmp_p
     zookeeper.create(f"/consumers/{of_topic.group}/offsets/{of_topic.topic}/0", b"90", makepath=True)
     sink.drain(of_topic.stream(), tmp_path)
     assert sink.rows == wanted(100, 1, first=90)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"membership": "guest"}, "membership: 'guest': must be member or none"),
-        ({"endingOffsets": "latest"}, "endingOffsets: 'latest': a stream has no end"),
-        ({}, "has live members (somebody)"),
-        (
-            {"subscribe": "nowhere", "allowLiveMembers": "true"},
-            "subscribe: 'nowhere': there is no such topic in this cluster; allowMissingTopics=true",
-        ),
-    ],
-)
-def test_a_stream_says_why_it_does_not_run(
-    filled: Filled, zookeeper: Any, tmp_path: Path, options: dict[str, str], message: str
-) -> None:
-    from pyspark.errors import PySparkException
-
-    of_topic = filled()
-    zookeeper.create(f"/consumers/{of_topic.group}/ids/somebody", b"{}", ephemeral=True, makepath=True)
-    with pytest.raises(PySparkException) as refused:
-        Sink().drain(of_topic.stream(**options), tmp_path)
-    assert message in str(refused.value)

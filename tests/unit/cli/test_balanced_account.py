@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from zkconsumer.cli.demo.balanced_account import BalancedTotals, balanced_totals
 from zkconsumer.cli.demo.balanced_member import Attempt
 
@@ -32,33 +34,20 @@ def test_a_repetition_is_counted_and_is_good() -> None:
     assert found.repeated == 2
 
 
-def test_a_lost_flight_is_noticed() -> None:
-    found = totals(attempt(0, 0), attempt(20, 2))
-
-    assert not found.good
-    assert found.lost == 1
-
-
-def test_a_flight_handled_before_an_earlier_one_is_noticed() -> None:
-    found = totals(attempt(0, 1), attempt(10, 0), attempt(20, 2))
-
-    assert not found.good
-    assert found.overtaken == 1
-
-
 def test_carriers_and_partitions_do_not_wait_for_each_other() -> None:
     assert totals(attempt(0, 1), attempt(2, 0, carrier=b"DL"), attempt(20, 2)).good
 
 
-def test_two_handlers_of_one_carrier_at_a_time_are_noticed() -> None:
-    found = totals(attempt(0, 0), attempt(3, 1), attempt(20, 2))
-
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (totals(attempt(0, 0), attempt(20, 2)), "lost"),
+        (totals(attempt(0, 1), attempt(10, 0), attempt(20, 2)), "overtaken"),
+        (totals(attempt(0, 0), attempt(3, 1), attempt(20, 2)), "overlapping"),
+        (totals(attempt(0, 0), attempt(10, 1), dead=((0, 2), (1, 0))), "unexpected"),
+    ],
+    ids=["a lost flight", "handled before an earlier one", "two handlers of one carrier", "a whole flight is dead"],
+)
+def test_a_broken_promise_is_counted_and_is_not_good(found: BalancedTotals, name: str) -> None:
     assert not found.good
-    assert found.overlapping == 1
-
-
-def test_a_whole_flight_among_the_dead_letters_is_noticed() -> None:
-    found = totals(attempt(0, 0), attempt(10, 1), dead=((0, 2), (1, 0)))
-
-    assert not found.good
-    assert found.unexpected == 1
+    assert getattr(found, name) == 1

@@ -183,26 +183,6 @@ def test_a_batch_too_large_for_the_driver_is_refused(monkeypatch: pytest.MonkeyP
         reader_of(OneBroker(broker.endpoint())).read({})
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"maxOffsetsPerTrigger": None}, "readOnDriver.*maxOffsetsPerTrigger"),
-        ({"maxOffsetsPerTrigger": "16385"}, "readOnDriver.*16384"),
-        ({"minPartitions": "4"}, "minPartitions"),
-    ],
-)
-def test_options_that_need_tasks_are_refused(given: dict[str, str | None], told: str) -> None:
-    options = {name: value for name, value in {**OPTIONS, **given}.items() if value is not None}
-    with pytest.raises(ConfigException, match=told):
-        parse(options).check_stream()
-
-
-def test_a_batch_query_has_no_use_for_the_option() -> None:
-    options = {name: OPTIONS[name] for name in ("zookeeper.connect", "group.id", "subscribe", "readOnDriver")}
-    with pytest.raises(ConfigException, match="readOnDriver"):
-        parse(options).check_batch()
-
-
 def test_spark_is_told_to_use_the_simple_reader() -> None:
     """It asks for the reader of tasks first, and takes this error for its absence."""
     source = ZkConsumerDataSource(dict(OPTIONS))

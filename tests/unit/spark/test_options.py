@@ -300,11 +300,33 @@ def test_what_must_be_said_is_asked_for(name: str) -> None:
         ({"allowLiveMembers": "true"}, "allowLiveMembers: 'true'"),
         ({"releaseAfter": "2.5"}, "releaseAfter: '2.5': a batch never joins the group"),
         ({"partition.assignment.strategy": "roundrobin"}, "partition.assignment.strategy: 'roundrobin': a batch never"),
+        ({"readOnDriver": "true"}, "readOnDriver"),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":5,"1":9}}', "endingOffsetsByTimestamp": '{"t":{"0":5,"1":8}}'},
+            """endingOffsetsByTimestamp: '{"t":{"0":5,"1":8}}': 8 of t-1 is before 9 of startingOffsetsByTimestamp""",
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":5,"1":9}}', "endingTimestamp": "8"},
+            "endingTimestamp: '8': 8 of t-1 is before 9 of startingOffsetsByTimestamp",
+        ),
+        (
+            {"startingTimestamp": "6", "endingOffsetsByTimestamp": '{"t":{"0":5,"1":8}}'},
+            """endingOffsetsByTimestamp: '{"t":{"0":5,"1":8}}': 5 of t-0 is before 6 of startingTimestamp""",
+        ),
+        (
+            {"startingOffsets": '{"t":{"0":5,"1":-1}}'},
+            """startingOffsets: '{"t":{"0":5,"1":-1}}': a batch that starts""",
+        ),
+        (
+            {"startingTimestamp": "2000", "endingTimestamp": "1999"},
+            "endingTimestamp: '1999': is before startingTimestamp=2000",
+        ),
     ],
 )
-def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigException, match=message):
+def test_a_batch_refuses_streams_options_and_empty_ranges(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigException) as refused:
         parse({**BASE, **given}).check_batch()
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +343,9 @@ def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str
             "maxRecordsPerPartition: '3': contradicts readOnDriver=true",
         ),
         ({"allowLiveMembers": "true"}, "allowLiveMembers: 'true': is for membership=none"),
+        ({"readOnDriver": "true"}, "readOnDriver.*maxOffsetsPerTrigger"),
+        ({"readOnDriver": "true", "maxOffsetsPerTrigger": "16385"}, "readOnDriver.*16384"),
+        ({"readOnDriver": "true", "maxOffsetsPerTrigger": "9", "minPartitions": "4"}, "minPartitions"),
         ({"assign": '{"t":[0]}'}, "assign: 't-0': a member owns what the group leaves it"),
         ({"membership": "none", "releaseAfter": "3"}, "releaseAfter: '3': contradicts membership='none'"),
         (
@@ -429,37 +454,6 @@ def test_a_delay_is_written_as_spark_writes_durations(text: str | None, seconds:
     options = parse({**BASE, "minOffsetsPerTrigger": "5", **given})
     options.check_stream()
     assert (options.min_offsets, options.max_trigger_delay) == (5, seconds)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (
-            {"startingOffsetsByTimestamp": '{"t":{"0":5,"1":9}}', "endingOffsetsByTimestamp": '{"t":{"0":5,"1":8}}'},
-            """endingOffsetsByTimestamp: '{"t":{"0":5,"1":8}}': 8 of t-1 is before 9 of startingOffsetsByTimestamp""",
-        ),
-        (
-            {"startingOffsetsByTimestamp": '{"t":{"0":5,"1":9}}', "endingTimestamp": "8"},
-            "endingTimestamp: '8': 8 of t-1 is before 9 of startingOffsetsByTimestamp",
-        ),
-        (
-            {"startingTimestamp": "6", "endingOffsetsByTimestamp": '{"t":{"0":5,"1":8}}'},
-            """endingOffsetsByTimestamp: '{"t":{"0":5,"1":8}}': 5 of t-0 is before 6 of startingTimestamp""",
-        ),
-        (
-            {"startingOffsets": '{"t":{"0":5,"1":-1}}'},
-            """startingOffsets: '{"t":{"0":5,"1":-1}}': a batch that starts""",
-        ),
-        (
-            {"startingTimestamp": "2000", "endingTimestamp": "1999"},
-            "endingTimestamp: '1999': is before startingTimestamp=2000",
-        ),
-    ],
-)
-def test_a_batch_that_can_read_nothing_is_refused(given: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigException) as refused:
-        parse({**BASE, **given}).check_batch()
-    assert said in str(refused.value)
 
 
 def test_a_stream_is_a_member_unless_told_otherwise() -> None:

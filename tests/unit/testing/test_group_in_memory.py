@@ -189,14 +189,6 @@ def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
     assert house.committed() == 6
 
 
-def test_of_a_group_that_cannot_be_understood_no_offset_dies() -> None:
-    house = House(CoordinatorRules(retention=100.0))
-    house.join_and_sync("a", session=1000.0, metadata=b"no subscription")
-    house.commit(5, name="a", topic="gone")
-    house.clock.advance(900.0)
-    assert house.committed("gone") == 5
-
-
 def test_an_offset_that_expires_within_a_long_step_is_gone() -> None:
     """At its time the group was Stable and nobody subscribed to the topic; afterwards it is empty, and counts anew."""
     house = House(CoordinatorRules(retention=100.0))
