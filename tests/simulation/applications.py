@@ -38,15 +38,28 @@ class StreamsApplication:
         """Further properties of the connector."""
 
     def connect(self, config: ConsumerConfig) -> Any:
-        """Return the connector."""
         return ZookeeperConsumerConnector(config, **self.arguments)
 
     def begin(self) -> None:
-        """Make the streams, and start the threads that read them."""
-        member, topic = self.member, self.scenario.topic
-        streams = member.connector.create_message_streams({topic: STREAMS})[topic]
+        topic = self.scenario.topic
+        streams = self.member.connector.create_message_streams({topic: STREAMS})[topic]
         for number, stream in enumerate(streams):
-            self.world.spawn(f"{member.name}-app-{number}", partial(self._apply, stream, str(number)), member.process)
+            self.spawn(f"app-{number}", partial(self._apply, stream, str(number)))
+
+    def spawn(self, name: str, body: Callable[[], object]) -> None:
+        """Start a thread of the member."""
+        self.world.spawn(f"{self.member.name}-{name}", body, self.member.process)
+
+    def finish(self, held: list[Any]) -> None:
+        """Messages in hand count as finished from now on."""
+        for one in held:
+            self.scenario.observer.finished(TopicPartition(one.topic, one.partition), one.offset)
+
+    def handed(self, held: list[Any], asked: float) -> None:
+        """A call that began at ``asked`` returned these messages."""
+        for one in held:
+            tp = TopicPartition(one.topic, one.partition)
+            self.scenario.observer.handed(self.member.consumer, tp, one.offset, asked)
 
     def _apply(self, stream: Any, thread: str = "") -> None:
         """Read messages in all ways until the stream ends. The next ask finishes what was read."""
@@ -54,8 +67,7 @@ class StreamsApplication:
         held: list[Any] = []
         while True:
             asked, stood = world.now, world.stood(member.process)
-            for message in held:
-                observer.finished(TopicPartition(message.topic, message.partition), message.offset)
+            self.finish(held)
             try:
                 held = self.read(stream)
             except StopIteration:
@@ -73,9 +85,7 @@ class StreamsApplication:
                 if self._is_calm():
                     observer.nothing_came(member.consumer, thread, asked, world.stood(member.process) - stood)
                 continue
-            for message in held:
-                tp = TopicPartition(message.topic, message.partition)
-                observer.handed(member.consumer, tp, message.offset, asked)
+            self.handed(held, asked)
             slow = world.random.random() < 0.005  # longer than a rebalance waits for it, now and then
             world.sleep(world.random.random() * SLOWEST if slow else world.random.random() ** 4 * 0.3)
             self._sometimes(held, asked)
@@ -106,8 +116,7 @@ class StreamsApplication:
         chance, message = world.random.random(), held[-1]
         tp, patience = TopicPartition(message.topic, message.partition), world.random.choice([CALL, CALL, 0.05, 0.0])
         if chance < 0.04 or chance > 0.98:
-            for one in held:  # what its own thread holds counts as finished in a commit
-                observer.finished(TopicPartition(one.topic, one.partition), one.offset)
+            self.finish(held)  # what its own thread holds counts as finished in a commit
         if chance < 0.03:
             if member.call("commit", lambda: connector.commit_offsets(timeout=patience), patience):
                 self._look_at_commit(tp, message.offset, asked)
@@ -116,12 +125,16 @@ class StreamsApplication:
             observer.sought(member.consumer, tp, offset)
             member.call("seek", lambda: connector.seek(tp, offset, timeout=patience), patience)
         elif chance < 0.05:
-            tp = world.random.choice(sorted(connector.assignment()) or [tp])
-            member.call("pause", lambda: connector.pause([tp]), CALL)
-            world.sleep(0.5)
-            member.call("resume", lambda: connector.resume([tp]), CALL)
+            self.pause_shortly(world.random.choice(sorted(connector.assignment()) or [tp]))
         elif chance > 0.98:  # what is read while it waits counts as before
             member.call("commit_async", lambda: connector.commit_offsets_async(timeout=patience), 0.0)
+
+    def pause_shortly(self, tp: TopicPartition) -> None:
+        """Pause a partition, and resume it after half a second."""
+        connector: Any = self.member.connector
+        self.member.call("pause", lambda: connector.pause([tp]), CALL)
+        self.world.sleep(0.5)
+        self.member.call("resume", lambda: connector.resume([tp]), CALL)
 
     def _is_calm(self) -> bool:
         return self.scenario.calm and not self.member.connector.paused()

@@ -56,11 +56,9 @@ class BalancedApplication(StreamsApplication):
         self.running = 0
 
     def begin(self) -> None:
-        """Start the thread that runs the handler, and one that calls the connector from outside."""
-        name, process = self.member.name, self.member.process
         self.watched.members.append(self.member)
-        self.world.spawn(f"{name}-run", self._run, process)
-        self.world.spawn(f"{name}-outside", self._outside, process)
+        self.spawn("run", self._run)
+        self.spawn("outside", self._outside)
 
     # ---- runs
 
@@ -141,8 +139,7 @@ class BalancedApplication(StreamsApplication):
             raise Busy("poison")
         way = "done" if calm or chance.random() < 0.9 else chance.choice(_OUTCOMES)
         if way == "pending" or way == "nack":
-            body = partial(self._answer, way, message, handling)
-            self.world.spawn(f"{self.member.name}-answer", body, self.member.process)
+            self.spawn("answer", partial(self._answer, way, message, handling))
             return PENDING
         if way == "raise":
             self._failed(message, handling)
@@ -193,7 +190,7 @@ class BalancedApplication(StreamsApplication):
         if chance < 0.01:
             member.call("commit", lambda: connector.commit_offsets(timeout=CALL), CALL)
         elif chance < 0.015:
-            self._pause(tp)
+            self.pause_shortly(tp)
         elif chance < 0.0155 and not self.watched.calm:
             for one in handlings:
                 self.watched.ended(one, tp, "again")
@@ -218,19 +215,13 @@ class BalancedApplication(StreamsApplication):
                     patience = chance.choice([CALL, 0.05, 0.0])
                     member.call("commit", partial(connector.commit_offsets, timeout=patience), patience)
                 elif way < 0.4 and owned:
-                    self._pause(chance.choice(owned))
+                    self.pause_shortly(chance.choice(owned))
                 elif way < 0.45 and owned and not self.watched.calm:
                     self._seek(chance.choice(owned))
                 elif way < 0.8:
                     str(connector.state), connector.health()
             except (ConnectorClosedException, ValueError) as e:
                 self.world.note(f"outside: {type(e).__name__}: {e}")
-
-    def _pause(self, tp: TopicPartition) -> None:
-        connector = self.member.connector
-        self.member.call("pause", lambda: connector.pause([tp]), CALL)
-        self.world.sleep(0.5)
-        self.member.call("resume", lambda: connector.resume([tp]), CALL)
 
     def _seek(self, tp: TopicPartition) -> None:
         chance, end = self.world.random, self.scenario.produced[tp]

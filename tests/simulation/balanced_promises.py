@@ -98,7 +98,6 @@ class BalancedObserver(Observer):
         self.fates = {tp: Fates() for tp in self.partitions}
         self.begun_at: dict[tuple[str, TopicPartition, int], float] = {}
         self.members: list[Any] = []
-        self.repeated = self.borrowed = 0
         self._watch_engines()
 
     def _watch_engines(self) -> None:
@@ -118,7 +117,6 @@ class BalancedObserver(Observer):
     # ---- what is stored
 
     def passed(self, tp: TopicPartition) -> Collection[int]:
-        """Parked messages may be passed."""
         return self.fates[tp].parked
 
     def look(self) -> None:
@@ -184,7 +182,6 @@ class BalancedObserver(Observer):
                 self._break(f"{tp}: the note says that {offset} is finished, but nobody finished it")
 
     def slot(self, tp: TopicPartition, offset: int) -> int:
-        """Return the slot of a message."""
         key = self.fates[tp].keys[offset]
         return slot_of_key(key) if key is not None and self.order == "key" else slot_of_offset(offset)
 
@@ -232,7 +229,6 @@ class BalancedObserver(Observer):
             asked, name = self.begun_at.pop((member.name, tp, offset), world().now), member.consumer
             borrowed = self._borrows(tp, name, offset, asked)  # perhaps still, as the next owner
             if borrowed:
-                self.borrowed += 1
                 self.partitions[tp].handed += 1
                 world().note(f"handed {tp} {offset}, which is on loan")
             else:
@@ -284,7 +280,6 @@ class BalancedObserver(Observer):
         fates, seen, offset = self.fates[tp], self.partitions[tp], new.offset
         if not is_finished(seen, offset) or offset in fates.parked:
             return
-        self.repeated += 1
         owned = seen.owned[seen.owner][0] if seen.owner is not None else -1.0
         ownership, by = fates.done.get(offset, (-2.0, new))
         if fates.known is not None and fates.known.covers(offset, self.slot(tp, offset)):
@@ -295,7 +290,6 @@ class BalancedObserver(Observer):
             self._break(f"{tp}: {offset} comes again, though {by.member.name} has finished it in this ownership")
 
     def buried(self, tp: TopicPartition, offset: int) -> None:
-        """The application has taken a dead letter."""
         self.finished(tp, offset)
         self.fates[tp].handled.add(offset)
 
@@ -331,7 +325,6 @@ class BalancedObserver(Observer):
         fates.done, fates.known, fates.sought_at = {}, None, float("inf")
 
     def seek_over(self, tp: TopicPartition) -> None:
-        """The call of a seek has returned."""
         self.fates[tp].sought_at = world().now
 
 

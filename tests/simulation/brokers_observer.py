@@ -53,7 +53,6 @@ class BrokersObserver(Observer):
                 vars(groups)[name] = partial(getattr(self, f"_{name}"), getattr(groups, name))
 
     def consumer(self, member_id: str) -> str:
-        """Return the consumer of a member id."""
         name = member_id[:-_UUID]
         return self.instances.get(name, name)
 
@@ -89,7 +88,6 @@ class BrokersObserver(Observer):
             self.show_owner(tp, seen, owner)
 
     def show_owner(self, tp: TopicPartition, seen: Watched, owner: str | None) -> None:
-        """Name the owner of the generation."""
         if owner != seen.owner:
             seen.moved = world().now  # it is fetched anew
             world().note(f"owner of {tp}: {owner}")
@@ -102,9 +100,8 @@ class BrokersObserver(Observer):
 
     def _close(self, seen: Watched, consumer: str) -> None:
         """End an ownership now, or when the consumer can know that."""
-        began, ended, lowest = seen.owned[consumer]
-        if ended == OPEN:
-            seen.owned[consumer] = (began, max(world().now, self._removed.get(consumer, 0.0)), lowest)
+        if seen.owned[consumer][1] == OPEN:
+            seen.end(consumer, max(world().now, self._removed.get(consumer, 0.0)))
 
     def _gave_up(self, consumer: str, kept: tuple[TopicPartition, ...] = ()) -> None:
         """A member owns nothing more, but for what it keeps."""
@@ -122,9 +119,8 @@ class BrokersObserver(Observer):
             return
         self._removed[consumer] = at
         for seen in self.partitions.values():
-            began, ended, lowest = seen.owned.get(consumer, (0.0, OPEN, 0))
-            if at < ended < OPEN:
-                seen.owned[consumer] = (began, at, lowest)
+            if consumer in seen.owned and at < seen.owned[consumer][1] < OPEN:
+                seen.end(consumer, at)
 
     # ---- requests that its coordinator handles
 

@@ -32,14 +32,11 @@ class BrokersMember(Member):
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of its connector."""
         names = {"client.id": f"{self.scenario.group}_{self.name}"}
         return {**super().properties, **names, **({"group.instance.id": self.instance} if self.instance else {})}
 
 
 class BrokersFaults(Faults):
-    """The faults of the scenario."""
-
     _scenario: Any
 
     kinds: tuple[str, ...] = (
@@ -95,13 +92,10 @@ def _lose(parked: Any) -> None:
 
 
 class BrokersScenario(scenario.Scenario):
-    """One run."""
-
     faults_class, observer_class = BrokersFaults, BrokersObserver
     observer: Any
 
     def choose_properties(self) -> dict[str, Any]:
-        """Return the properties of all members."""
         chance = self.world.random
         properties = super().choose_properties()
         for key in ("offsets.storage", "dual.commit.enabled", "zookeeper.session.timeout.ms"):
@@ -122,17 +116,13 @@ class BrokersScenario(scenario.Scenario):
             del self.properties["zookeeper.connect"]
 
     def new_member(self, number: int, ours: bool) -> Any:
-        """Return one more member. ``ours``: it must be one of the package."""
         strategies = self.properties["partition.assignment.strategy"]
         if not ours and strategies != "zkconsumer" and self.world.random.random() < FOREIGN:
             return KafkaMember(self, number, strategies)
         member = BrokersMember(self, number)
         if self.instances:
-            used = {one.instance for one in self.members if isinstance(one, BrokersMember) and not self._ended(one)}
+            brokers_members = [one for one in self.members if isinstance(one, BrokersMember)]
+            used = {one.instance for one in brokers_members if one.process.alive and not one.ended}
             member.instance = next(name for name in map("i{}".format, range(10)) if name not in used)
             self.observer.instances[member.instance] = f"{self.group}_{member.name}"
         return member
-
-    @staticmethod
-    def _ended(member: BrokersMember) -> bool:
-        return not member.process.alive or member.ended

@@ -107,7 +107,6 @@ def _prepare() -> None:
 
 
 def _made(name: str) -> Any:
-    """Return the class of a scenario."""
     module, _, made = SCENARIOS[name].run_by.partition(".")
     return getattr(importlib.import_module(f"tests.simulation.{module}"), made)
 

@@ -31,8 +31,8 @@ class Database:
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._directory = TemporaryDirectory(prefix="zkconsumer-simulation-")
-        self._path = Path(self._directory.name) / "rows.db"
+        directory = scenario.at_end.enter_context(TemporaryDirectory(prefix="zkconsumer-simulation-"))
+        self._path = Path(directory) / "rows.db"
         self._connections: list[SimulatedConnection] = []
         self._full_until = self._lost_until = 0.0
         self._reader = sqlite3.connect(self._path, isolation_level=None)
@@ -40,10 +40,6 @@ class Database:
         self._reader.execute("CREATE TABLE rows (part INTEGER, place INTEGER)")
         for fault in ("full", "lost commit", "locked"):
             scenario.faults.more[fault] = partial(self._fault, fault)
-
-    def close(self) -> None:
-        """Delete the database."""
-        self._directory.cleanup()
 
     def connect(self) -> SimulatedConnection:
         """Return a connection of the present process."""
@@ -126,23 +122,19 @@ class SimulatedConnection(sqlite3.Connection):
     interrupted = False
 
     def cursor(self, factory: Any = None) -> Any:
-        """Return a cursor."""
         return super().cursor(_Cursor)
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        """Execute a statement on a new cursor."""
         if sql.startswith("PRAGMA busy_timeout = "):
             self.patience = int(sql.rpartition(" ")[2]) / 1000
             return None
         return self.cursor().execute(sql, parameters)
 
     def commit(self) -> None:
-        """End the transaction."""
         if self.in_transaction:
             self.execute("COMMIT")
 
     def interrupt(self) -> None:
-        """End a statement that waits."""
         self.interrupted = True
 
 
@@ -150,7 +142,6 @@ class _Cursor(sqlite3.Cursor):
     connection: SimulatedConnection
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        """Execute a statement."""
         return self.connection.database.run(self.connection, sql, partial(super().execute, sql, parameters))
 
 

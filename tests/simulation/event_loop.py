@@ -63,9 +63,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         self._awake = True
-        for task in self._waiters:
-            world().wake(task)
-        self._waiters.clear()
+        world().wake_all(self._waiters)
 
 
 class AsyncApplication(StreamsApplication):
@@ -90,8 +88,7 @@ class AsyncApplication(StreamsApplication):
         return self
 
     def begin(self) -> None:
-        """Start the event loop."""
-        self.world.spawn(f"{self.member.name}-loop", self._run, self.member.process)
+        self.spawn("loop", self._run)
 
     def shutdown(self, timeout: float) -> None:
         """Have the loop shut the connector down."""
@@ -159,7 +156,7 @@ class AsyncApplication(StreamsApplication):
 
     async def _apply_each(self, stream: Any) -> None:
         """Read until the stream ends. The next ask finishes what was read, also by a task before."""
-        here, observer, member, held = self.world, self.scenario.observer, self.member, self._held
+        here, member, held = self.world, self.member, self._held
         commits: list[Awaitable[None]] = []
         while not member.ended:
             asked, before = here.now, held.pop(id(stream), [])
@@ -173,10 +170,7 @@ class AsyncApplication(StreamsApplication):
                     here.note(f"reading: {type(e).__name__}")
                     await asyncio.sleep(1.0)
                 read = []
-            for message in read:
-                observer.handed(
-                    member.consumer, TopicPartition(message.topic, message.partition), message.offset, asked
-                )
+            self.handed(read, asked)
             held[id(stream)] = read
             for commit in commits:  # it was made before the read, and counts nothing of it
                 await self.call("commit from before", partial(_itself, commit), CALL)
@@ -205,11 +199,6 @@ class AsyncApplication(StreamsApplication):
             return []
 
     # ---- requests
-
-    def finish(self, held: list[Any]) -> None:
-        """What a task holds counts as finished from now on."""
-        for one in held:
-            self.scenario.observer.finished(TopicPartition(one.topic, one.partition), one.offset)
 
     async def _sometimes_ask(self, held: list[Any], asked: float, commits: list[Awaitable[None]]) -> None:
         chance, connector = self.world.random, self.inner
@@ -253,7 +242,6 @@ class Listener(AsyncConsumerRebalanceListener):
         self._application = application
 
     async def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        """Wait, raise, or commit."""
         chance = world().random.random()
         if chance < 0.1:
             await asyncio.sleep(world().random.random() * 4.0)

@@ -76,7 +76,6 @@ class EveryCall(StreamsApplication):
         self._reading = 0
 
     def begin(self) -> None:
-        """Make the streams, and start the threads that read them."""
         connector, scenario = self.member.connector, self.scenario
         connector.set_consumer_rebalance_listener(Listener(self))
         topics = {scenario.topic: STREAMS, SECOND: 1}
@@ -92,12 +91,9 @@ class EveryCall(StreamsApplication):
             self._ending = streams
         elif self._kind != "filter":
             self._ending, self._living = list(made[SECOND]), list(made[SECOND])
-            self._spawn("topics", self._change_topics)
+            self.spawn("topics", self._change_topics)
         for stream in [connector.messages()] if self._kind == "merged" else streams:
-            self._spawn("app", partial(self._to_the_end, stream))
-
-    def _spawn(self, name: str, body: Callable[[], object]) -> None:
-        self.world.spawn(f"{self.member.name}-{name}", body, self.member.process)
+            self.spawn("app", partial(self._to_the_end, stream))
 
     def _to_the_end(self, stream: Any) -> None:
         self._reading += 1
@@ -165,17 +161,13 @@ class EveryCall(StreamsApplication):
     def _patience(self) -> float:
         return self.world.random.choice([CALL, CALL, 0.3, 0.05, 0.0])
 
-    def _finish(self, held: list[Any]) -> None:
-        for one in held:
-            self.scenario.observer.finished(TopicPartition(one.topic, one.partition), one.offset)
-
     def _commit_if_manual(self, held: list[Any]) -> None:
         if not self._automatic and self.world.now - self._last_commit > 1.0 and not self.member.left:
             self._last_commit = self.world.now
             self._commit(held, self.world.now)
 
     def _commit(self, held: list[Any], asked: float) -> None:
-        self._finish(held)  # what its own thread holds counts as finished
+        self.finish(held)  # what its own thread holds counts as finished
         patience = self._patience
         if self.member.call("commit", lambda: self.member.connector.commit_offsets(timeout=patience), patience):
             for one in held[-1:]:
@@ -188,14 +180,14 @@ class EveryCall(StreamsApplication):
             seen = self.scenario.observer.partitions[tp := TopicPartition(one.topic, one.partition)]
             if seen.owned[self.member.consumer][0] < asked:
                 given[tp] = one.offset + 1
-        self._finish(held)
+        self.finish(held)
         call = partial(self.member.connector.commit_offsets, given, timeout=patience)
         if self.member.call(f"commit {given}", call, patience):
             for tp, offset in given.items():
                 self._look_at_commit(tp, offset - 1, asked)
 
     def _commit_async(self, held: list[Any], asked: float) -> None:
-        self._finish(held)
+        self.finish(held)
         told: list[BaseException | None] = []
         patience = self._patience
         call = partial(self.member.connector.commit_offsets_async, callback=told.append, timeout=patience)
@@ -242,7 +234,6 @@ class EveryCall(StreamsApplication):
             member.call("resume", lambda: connector.resume([tp]), CALL, interrupted=False)
 
     def _answers(self, call: Callable[[], Any]) -> list[Any]:
-        """Return what a call returns, or nothing."""
         found: list[Any] = []
         self.member.call("look", lambda: found.append(call()), CALL)
         return found
@@ -295,7 +286,7 @@ class EveryCall(StreamsApplication):
         for stream in made.get(SECOND, ()):
             self._ending.append(stream)
             if self._kind != "merged":
-                self._spawn("app", partial(self._to_the_end, stream))
+                self.spawn("app", partial(self._to_the_end, stream))
         return made.get(SECOND, [])
 
     def _add(self, made: dict[str, list[Any]], patience: float) -> None:
@@ -345,7 +336,6 @@ class Listener(ConsumerRebalanceListener):
         return chance
 
     def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        """Sometimes commit."""
         if self._trouble() > 0.6:
             self._member.call("commit", lambda: self._member.connector.commit_offsets(timeout=1.0), 1.0)
 
@@ -364,7 +354,6 @@ class Listener(ConsumerRebalanceListener):
         return starts if chance < 0.85 else None
 
     def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        """Sometimes raise."""
         self._trouble()
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tests.simulation.scheduler import Process, world
+from tests.simulation.members import MemberProcess
+from tests.simulation.scheduler import world
 from zkconsumer.core.consumer_protocol import RebalanceProtocol, decode_assignment
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
@@ -42,18 +43,15 @@ _PATIENCE = 5.0
 _OUTDATED = (IllegalGenerationError, UnknownMemberIdError, FencedInstanceIdError)
 
 
-class KafkaMember:
-    """One process. It is used by the scenario as a member of ours is. ``strategies`` are what it offers."""
+class KafkaMember(MemberProcess):
+    """One process. ``strategies`` are what it offers."""
 
+    kind_of_name = "k"
     session = None
 
     def __init__(self, scenario: BrokersScenario, number: int, strategies: str) -> None:
-        self.name = f"k{number}"
-        self.process = Process(self.name)
+        super().__init__(scenario, number)
         self.group, self.topic = scenario.group, scenario.topic
-        self.consumer = f"{self.group}_{self.name}"
-        self.left = False
-        self._scenario = scenario
         self._polite = scenario.world.random.random() < 0.5
         names = strategies.split(",")
         self._assignors = [
@@ -73,15 +71,6 @@ class KafkaMember:
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._beat_at = self._commit_at = 0.0
-
-    @property
-    def usable(self) -> bool:
-        """Whether the process lives and has not been asked to leave."""
-        return self.process.alive and not self.left
-
-    def start(self) -> None:
-        """Begin the process."""
-        world().spawn(f"{self.name}-main", self._main, self.process)
 
     def leave(self) -> None:
         """Have the process end. A wait for other members ends, too."""
@@ -140,14 +129,7 @@ class KafkaMember:
         if here.now >= self._commit_at:
             self._commit_at = here.now + COMMITS
             self._commit(channel)
-        produced = self._scenario.produced
-        ready = [tp for tp, offset in self._positions.items() if offset < produced[tp]]
-        if ready:
-            tp = here.random.choice(ready)
-            here.note(f"handed {tp} {self._positions[tp]}")
-            self._scenario.observer.finished(tp, self._positions[tp])
-            self._positions[tp] += 1
-        here.sleep(here.random.random() ** 4 * 0.3 if ready else 0.1)
+        self.consume(self._positions)
 
     def _join(self, channel: GroupChannel) -> None:
         """Join, lead if the coordinator says so, and take the assignment over."""
@@ -169,7 +151,7 @@ class KafkaMember:
         assignments: Mapping[str, bytes] = {}
         if joined.members:
             assignor = next(one for one in self._assignors if one.name == joined.protocol)
-            assignments = assign_group(assignor, {self.topic: self._scenario.partitions}, joined.members).assignments
+            assignments = assign_group(assignor, {self.topic: self.scenario.partitions}, joined.members).assignments
         data = channel.sync(self._who, protocol=joined.protocol, assignments=assignments, deadline=deadline)
         share = decode_assignment(data, "the leader").partitions
         gone = [tp for tp in self._positions if tp not in share]

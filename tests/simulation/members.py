@@ -11,6 +11,7 @@ from tests.simulation.scheduler import Interrupted, Process
 from tests.simulation.zookeeper import SimulatedSession
 from zkconsumer import ConsumerConfig
 from zkconsumer.errors import ZkConsumerError
+from zkconsumer.model import TopicPartition
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
@@ -19,14 +20,49 @@ LATE = 1.5
 """Seconds by which a call may be late: the margin of its last request."""
 
 
-class Member:
-    """A process with a connector and the threads of its application."""
+class MemberProcess:
+    """The process of a member, of the package or of a model, as the scenario and its faults use it."""
+
+    kind_of_name = "m"
+    kind = "old"
+    """The kind of member in a group that migrates."""
 
     def __init__(self, scenario: Scenario, number: int) -> None:
         self.scenario = scenario
-        self.name = f"m{number}"
+        self.name = f"{self.kind_of_name}{number}"
         self.process = Process(self.name)
+        self.consumer = f"{scenario.group}_{self.name}"
         self.left = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether the process lives and has not been asked to leave."""
+        return self.process.alive and not self.left
+
+    def start(self) -> None:
+        """Begin the process."""
+        self.scenario.world.spawn(f"{self.name}-main", self._main, self.process)
+
+    def _main(self) -> None:
+        raise NotImplementedError
+
+    def consume(self, positions: dict[TopicPartition, int]) -> None:
+        """Finish one message at these positions if there is one, as members of other clients do, and wait a while."""
+        here = self.scenario.world
+        ready = [tp for tp, offset in positions.items() if offset < self.scenario.produced[tp]]
+        if ready:
+            tp = here.random.choice(ready)
+            here.note(f"handed {tp} {positions[tp]}")
+            self.scenario.observer.finished(tp, positions[tp])
+            positions[tp] += 1
+        here.sleep(here.random.random() ** 4 * 0.3 if ready else 0.1)
+
+
+class Member(MemberProcess):
+    """A process with a connector and the threads of its application."""
+
+    def __init__(self, scenario: Scenario, number: int) -> None:
+        super().__init__(scenario, number)
         self.ended = False
         self.consumer = ""
         self.connector: Any = None
@@ -35,7 +71,6 @@ class Member:
 
     @property
     def session(self) -> SimulatedSession | None:
-        """The member's session with ZooKeeper."""
         return next((one for one in self.scenario.zookeeper.sessions if one.process is self.process), None)
 
     @property
@@ -46,17 +81,7 @@ class Member:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of its connector."""
         return {**self.scenario.properties, "consumer.id": self.name}
-
-    @property
-    def usable(self) -> bool:
-        """Whether the process lives and has not been asked to leave."""
-        return self.process.alive and not self.left
-
-    def start(self) -> None:
-        """Begin the process."""
-        self.scenario.world.spawn(f"{self.name}-main", self._main, self.process)
 
     def _main(self) -> None:
         scenario = self.scenario

@@ -33,16 +33,12 @@ _MOVES = (
 class MigratingMember(BrokersMember):
     """A member of the package, of the kind of its time."""
 
-    kind = "old"
-
     @property
     def in_contact(self) -> bool:
-        """Whether the member hears of changes in its group now."""
         return self.kind == "new" or (self.session is not None and self.session.connected)
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of its connector."""
         return {**super().properties, **self.scenario.of_kind(self.kind)}  # type: ignore[attr-defined]
 
 
@@ -89,19 +85,14 @@ class MigratingObserver(BrokersObserver):
 
 
 class MigratingFaults(BrokersFaults):
-    """The faults of both coordinations."""
-
     kinds = (*BrokersFaults.kinds, "expire", "lose answer", "cut zookeeper", "slow zookeeper", "no quorum")
 
 
 class MigratingScenario(scenario.Scenario):
-    """One run."""
-
     faults_class, observer_class = MigratingFaults, MigratingObserver
     observer: Any
 
     def choose_properties(self) -> dict[str, Any]:
-        """Return the properties that all kinds have."""
         self._move = list(self.world.random.choice(_MOVES))
         self._strategies = self.world.random.choice(STRATEGIES)
         self._leaves: Any = None
@@ -121,7 +112,6 @@ class MigratingScenario(scenario.Scenario):
         return made if kind == "new" else {**made, "group.migration": "true"}
 
     def new_member(self, number: int, ours: bool) -> Any:
-        """Return one more member, of the present kind."""
         kind = self._move[0]
         made: Any = super().new_member(number, ours) if kind == "old" else None
         if not isinstance(made, ScalaMember):
@@ -129,9 +119,6 @@ class MigratingScenario(scenario.Scenario):
             made.kind = kind
         self.observer.kinds[f"{self.group}_{made.name}"] = kind
         return made
-
-    def _kind(self, member: Any) -> str:
-        return str(getattr(member, "kind", "old"))
 
     def _each_second(self) -> None:
         """Restart one more member as the present kind, or begin with the next kind."""
@@ -141,7 +128,7 @@ class MigratingScenario(scenario.Scenario):
             self._leaves = None
             self.join()
         elif self.world.random.random() < 0.5:
-            former = [member for member in self.live() if self._kind(member) != self._move[0]]
+            former = [member for member in self.live() if member.kind != self._move[0]]
             if former:
                 self._leaves = self.world.random.choice(former)
                 self.world.note(f"restart {self._leaves.name} as {self._move[0]}")
@@ -155,7 +142,7 @@ class MigratingScenario(scenario.Scenario):
 
     def _settled(self) -> bool:
         """Whether nobody of a former kind is left anywhere, and both stores agree."""
-        if any(self._kind(one) != self._move[0] and not self._gone(one) for one in self.members):
+        if any(one.kind != self._move[0] and not self._gone(one) for one in self.members):
             return False
         live = {member.consumer for member in self.live()}
         registered = {path.rpartition("/")[2] for path in self.zookeeper.tree(paths.ids(self.group))}
@@ -166,5 +153,5 @@ class MigratingScenario(scenario.Scenario):
         return bool(live) and registered | inside <= live and (agreed or self._move[0] != "bridge")
 
     def _stores(self) -> Sequence[str]:
-        kinds = {self._kind(member) for member in self.live()}
+        kinds = {member.kind for member in self.live()}
         return ("zookeeper",) if "old" in kinds else ("kafka",) if "new" in kinds else ("kafka", "zookeeper")

@@ -82,7 +82,6 @@ class OperatedObserver(Observer):
         return task.process if task is not None and isinstance(task.process, OperatorProcess) else None
 
     def committed(self, store: str, tp: TopicPartition, offset: int) -> None:
-        """An offset was written to a store, by a member or by an operator."""
         operator, moved = self._operator(), self.moved.get(tp)
         if operator is not None:
             self._operated(operator, tp, offset)
@@ -157,7 +156,6 @@ class OperatedObserver(Observer):
             self._begins_at(seen, 0)
 
     def handed(self, member: str, tp: TopicPartition, offset: int, asked: float) -> None:
-        """A member's call, which began at ``asked``, returned a message."""
         moved, seen = self.moved.get(tp), self.partitions[tp]
         adopted = None if moved is None or self.conflict != "adopt" or seen.owner != member else moved.adopted
         if moved is not None and adopted is not None and asked > adopted and offset < moved.offset:
@@ -165,7 +163,6 @@ class OperatedObserver(Observer):
         super().handed(member, tp, offset, asked)
 
     def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
-        """A member is about to read from another offset."""
         self.skip(tp, offset)
         super().sought(member, tp, offset)
         self.moved.pop(tp, None)

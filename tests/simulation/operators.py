@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import concurrent.futures.thread
 import io
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.simulation.applications import APPLICATIONS, CALL, StreamsApplication
@@ -65,7 +64,6 @@ class PerTask(io.StringIO):
         self.texts: dict[str, str] = {}
 
     def write(self, text: str) -> int:
-        """Add text to the output of the present process."""
         task = world().current
         name = "" if task is None else task.process.name
         self.texts[name] = self.texts.get(name, "") + text
@@ -99,7 +97,7 @@ class OperatorScenario(Scenario):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.observer.conflict = str(self.properties["offset.conflict"])
-        self.folder = Path(tempfile.mkdtemp())
+        self.folder = Path(self.at_end.enter_context(TemporaryDirectory(ignore_cleanup_errors=True)))
         self.operators: list[OperatorProcess] = []
         self.undo_files: list[Path] = []
         self.out, self.err, self.signals = PerTask(), PerTask(), Signals()
@@ -111,13 +109,6 @@ class OperatorScenario(Scenario):
     def choose_properties(self) -> dict[str, str | int]:
         conflict = self.world.random.choice(["adopt", "adopt", "adopt", "overwrite", "raise"])
         return {**super().choose_properties(), "rebalance.interval.ms": 20_000, "offset.conflict": conflict}
-
-    def run(self) -> Any:
-        """Run it."""
-        try:
-            return super().run()
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _session(self) -> SimulatedSession:
         """Return an operator's session. It is often slow, so that owners commit between its requests."""

@@ -54,8 +54,18 @@ class Watched:
 
     @property
     def start(self) -> int:
-        """The offset at which an owner begins."""
         return max((each or 0 for each in self.committed.values()), default=0)
+
+    def end(self, member: str, at: float) -> None:
+        """The last ownership of a member ends at this time."""
+        began, _, lowest = self.owned[member]
+        self.owned[member] = (began, at, lowest)
+
+    def reopen(self, member: str | None, offset: int) -> None:
+        """A member may hand out messages from ``offset`` on, too, if it has owned the partition."""
+        if member is not None and member in self.owned:
+            began, ended, lowest = self.owned[member]
+            self.owned[member] = (began, ended, min(lowest, offset))
 
     def may_go_back(self, offset: int) -> None:
         """A seek may take the commits back to ``offset``."""
@@ -78,7 +88,8 @@ class Observer:
         self._group = group
         self.partitions = {tp: Watched(committed=dict.fromkeys(stores)) for tp in where}
         self.commits = 0
-        self._broken: str = ""
+        self.broken = ""
+        """The promise that was broken first, in whichever task that was."""
         self._leases: dict[str, float] = {}
         zookeeper.changed = self.look
         self._journal = cluster.journal_of_all
@@ -87,17 +98,7 @@ class Observer:
 
     def _break(self, promise: str) -> None:
         world().note(f"BROKEN {promise}")
-        self._broken = self._broken or promise
-
-    def check(self) -> None:
-        """Raise BrokenPromise if a promise was broken, in whichever task that was."""
-        if self._broken:
-            raise BrokenPromise(self._broken)
-
-    @property
-    def broken(self) -> bool:
-        """Whether a promise was broken."""
-        return bool(self._broken)
+        self.broken = self.broken or promise
 
     def look(self) -> None:
         """Compare the nodes with those of the last look. Called at each change, before any other task runs."""
@@ -111,16 +112,10 @@ class Observer:
                 self.note_owner(tp, seen, name)
 
     def note_owner(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
-        """A partition has another owner."""
         now = world().now
         world().note(f"owner of {tp}: {name}")
         if seen.owner is not None:
-            began, _, lowest = seen.owned[seen.owner]
-            seen.owned[seen.owner] = (
-                began,
-                max(now + self._until_seen(seen.owner), self._leases.get(seen.owner, now)),
-                lowest,
-            )
+            seen.end(seen.owner, max(now + self._until_seen(seen.owner), self._leases.get(seen.owner, now)))
         seen.owner = name
         if name is not None:
             seen.owned[name] = (now, float("inf"), seen.start)
@@ -139,7 +134,6 @@ class Observer:
             self.committed("kafka", TopicPartition(*place), committed.offset)
 
     def committed(self, store: str, tp: TopicPartition, offset: int) -> None:
-        """An offset was written to a store."""
         seen = self.partitions[tp]
         if store not in seen.committed:  # a copy for monitors
             return
@@ -172,8 +166,7 @@ class Observer:
         if self._leases.pop(member, 0.0) > (now := world().now):
             for seen in self.partitions.values():
                 if member in seen.owned and seen.owner != member:
-                    began, _, lowest = seen.owned[member]
-                    seen.owned[member] = (began, now, lowest)
+                    seen.end(member, now)
 
     def handed(self, member: str, tp: TopicPartition, offset: int, asked: float) -> None:
         """A member's call, which began at ``asked``, returned a message."""
@@ -211,7 +204,6 @@ class Observer:
                 self.waited(tp, position, asked, stood)
 
     def finished(self, tp: TopicPartition, offset: int) -> None:
-        """A message is finished from now on."""
         seen = self.partitions[tp]
         if offset >= seen.below:
             seen.finished.add(offset)
@@ -223,9 +215,7 @@ class Observer:
             return
         seen.may_go_back(offset)
         seen.following.clear()
-        if seen.owner is not None:
-            began, ended, lowest = seen.owned[seen.owner]
-            seen.owned[seen.owner] = (began, ended, min(lowest, offset))
+        seen.reopen(seen.owner, offset)
 
     def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
         """A member is about to read from an earlier offset again."""
@@ -233,6 +223,4 @@ class Observer:
         seen.may_go_back(offset)
         seen.following.pop(member, None)
         seen.moved = world().now
-        if member in seen.owned:
-            began, ended, lowest = seen.owned[member]
-            seen.owned[member] = (began, ended, min(lowest, offset))
+        seen.reopen(member, offset)

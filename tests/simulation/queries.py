@@ -106,7 +106,6 @@ class QueryDriver(Member):
             observer.finished(tp, offset)
 
     def leave(self) -> None:
-        """Stop the query, and wait until it has ended."""
         self.left = True
         world = self.scenario.world
         end = world.now + ENDS
@@ -128,26 +127,21 @@ class QueryScenario(Scenario):
         super().__init__(*arguments)
         self.queries: list[Query] = []
 
-        def session(_: Any, on_change: Any) -> Any:
-            return self.zookeeper.session(on_change)
-
         def build(config: Any, consumer: Any, outside: Any) -> Any:
-            return build_member(config, consumer, outside=replace(outside, session=session))
+            return build_member(config, consumer, outside=replace(outside, session=self.outside.session))
 
-        vars(zookeeper_cluster)["zookeeper_session"] = session
+        vars(zookeeper_cluster)["zookeeper_session"] = self.outside.session
         vars(query_member)["build_member"] = build
 
-    def join(self, *, ours: bool = False) -> None:
-        """Begin a connector, or start a query anew from its checkpoint, or a new query."""
+    def new_member(self, number: int, ours: bool) -> Any:
+        """Return a connector, or a driver that starts a query anew from its checkpoint, or a new query."""
         idle = [one for one in self.queries if one.driver is None or not one.driver.process.alive or one.driver.ended]
         if not idle and len(self.queries) < QUERIES:
             idle = [Query()]
             self.queries += idle
         if ours or not idle or self.world.random.random() < 0.4:
-            super().join(ours=ours)
-            return
-        self.members.append(QueryDriver(self, len(self.members), idle[0]))
-        self.members[-1].start()
+            return super().new_member(number, ours)
+        return QueryDriver(self, number, idle[0])
 
     def _renewed(self, process: Process) -> None:
         if not any(isinstance(one, QueryDriver) and one.process is process for one in self.members):

@@ -12,7 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from tests.simulation.scheduler import Process, world
+from tests.simulation.members import MemberProcess
+from tests.simulation.scheduler import world
 from tests.simulation.zookeeper import SimulatedSession
 from zkconsumer.assignors.assignor import Member
 from zkconsumer.assignors.range import RangeAssignor
@@ -21,6 +22,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.node_values import Node
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
@@ -34,32 +36,21 @@ COMMITS = 2.0
 STREAMS = 2
 
 
-class ScalaMember:
-    """One process. It is used by the scenario as a member of ours is. ``topic`` has ``partitions``."""
+class ScalaMember(MemberProcess):
+    """One process."""
 
-    def __init__(self, scenario: Scenario, number: int, group: str, topic: str, partitions: int) -> None:
-        self.name = f"s{number}"
-        self.process = Process(self.name)
-        self.group, self.topic, self.partitions = group, topic, partitions
-        self.consumer = f"{group}_{self.name}"
-        self.left = False
+    kind_of_name = "s"
+
+    def __init__(self, scenario: Scenario, number: int) -> None:
+        super().__init__(scenario, number)
+        self.group, self.topic, self.partitions = scenario.group, scenario.topic, scenario.partitions
         self.session: SimulatedSession | None = None
-        self._scenario = scenario
         self._server = scenario.zookeeper
         self._stopped = False
         self._seen = -1
         self._owned: dict[TopicPartition, int] = {}
         """Where it reads on, by partition: the original's ``topicRegistry``."""
         self._committed: dict[TopicPartition, int] = {}
-
-    @property
-    def usable(self) -> bool:
-        """Whether the process lives and has not been asked to leave."""
-        return self.process.alive and not self.left
-
-    def start(self) -> None:
-        """Begin the process."""
-        world().spawn(f"{self.name}-main", self._main, self.process)
 
     def _main(self) -> None:
         self.session = self._server.session(lambda _: None)
@@ -139,16 +130,20 @@ class ScalaMember:
     def _register(self) -> None:
         data = node_codecs.encode_registration(Registration("static", {self.topic: STREAMS}, "1700000000000"))
         path = paths.member(self.group, self.consumer)
+        while not self.left and not self._create(path, data, lambda node, number: node.ephemeral_owner == number):
+            world().sleep(1.0)  # the node of its former session is there until that ends
 
-        def register(number: int) -> bool:
+    def _create(self, path: str, data: bytes, is_ours: Callable[[Node, int], bool]) -> bool:
+        """Create an ephemeral node. Return whether it is there, and ours for a session of this number."""
+
+        def create(number: int) -> bool:
             node = self._server.node(path)
             if node is not None:
-                return node.ephemeral_owner == number
+                return is_ours(node, number)
             self._server.put(path, data, ephemeral_owner=number)
             return True
 
-        while not self.left and not self._ask(register):
-            world().sleep(1.0)  # the node of its former session is there until that ends
+        return self._ask(create)
 
     def _rebalance_until_done(self) -> None:
         for _ in range(RETRIES):
@@ -180,16 +175,9 @@ class ScalaMember:
         return True
 
     def _claim(self, tp: TopicPartition, thread: ThreadId) -> bool:
-        path = paths.owner(self.group, tp)
-
-        def claim(number: int) -> bool:
-            node = self._server.node(path)
-            if node is not None:
-                return node.data == thread.encode()  # it takes its own node for an answer that was lost
-            self._server.put(path, thread.encode(), ephemeral_owner=number)
-            return True
-
-        return self._ask(claim)
+        data = thread.encode()
+        # it takes its own node for an answer that was lost
+        return self._create(paths.owner(self.group, tp), data, lambda node, _: node.data == data)
 
     def _release(self) -> None:
         owned, self._owned = self._owned, {}
@@ -206,16 +194,8 @@ class ScalaMember:
     # ---- messages and offsets
 
     def _apply(self) -> None:
-        here = world()
         while not self.left:
-            owned = self._owned
-            ready = [tp for tp, offset in owned.items() if offset < self._scenario.produced[tp]]
-            if ready:
-                tp = here.random.choice(ready)
-                here.note(f"handed {tp} {owned[tp]}")
-                self._scenario.observer.finished(tp, owned[tp])
-                owned[tp] += 1
-            here.sleep(here.random.random() ** 4 * 0.3 if ready else 0.1)
+            self.consume(self._owned)
 
     def _commit_on_time(self) -> None:
         while not self.left:
@@ -229,7 +209,7 @@ class ScalaMember:
             if self._committed.get(tp) != offset:
 
                 def write(_: int, tp: TopicPartition = tp, offset: int = offset) -> None:
-                    self._scenario.observer.unfenced(tp, offset)
+                    self.scenario.observer.unfenced(tp, offset)
                     self._server.put(paths.offset(self.group, tp), b"%d" % offset)
 
                 self._ask(write)

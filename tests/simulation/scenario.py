@@ -6,6 +6,7 @@ A step is a virtual second with faults. Afterwards the faults end. :mod:`tests.s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -63,8 +64,9 @@ class Scenario:
         """The most seconds after the last fault of a period until all was consumed and committed."""
         self.calm = False
         """Whether there was no fault for long."""
-        self._violation = ""
         self._over = False
+        self.at_end = ExitStack()
+        """What is done after the run, whatever came of it."""
         self.topics = {self.topic: self.partitions} | ({"u": setting.second} if setting.second else {})
         self.properties = self.choose_properties()
         self.zookeeper = SimulatedZooKeeper(session_timeout=SESSION)
@@ -80,14 +82,13 @@ class Scenario:
         )
         self.produced = dict.fromkeys(self.observer.partitions, 0)
         self.database = Database(self) if setting.storage == "database" else None
-        outside = Outside(
+        self.outside = Outside(
             session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
         )
-        vars(zkconsumer.wiring.cluster_access)["zookeeper_session"] = outside.session
-        vars(zkconsumer.connector)["build_member"] = partial(build_member, outside=outside)
+        vars(zkconsumer.wiring.cluster_access)["zookeeper_session"] = self.outside.session
+        vars(zkconsumer.connector)["build_member"] = partial(build_member, outside=self.outside)
 
     def choose_properties(self) -> dict[str, Any]:
-        """Return the properties of all members."""
         chance, scala, storage = self.world.random, self.setting.scala, self.setting.storage
         return {
             "zookeeper.connect": "simulated:2181",
@@ -107,20 +108,15 @@ class Scenario:
 
     def broken(self, promise: str) -> None:
         """A promise is broken that a part of the scenario itself checks."""
-        self.world.note(f"BROKEN {promise}")
-        self._violation = self._violation or promise
+        self.observer._break(promise)
 
     def run(self) -> World:
         """Run it. Raises BrokenPromise, Stuck, and whatever left a thread."""
         self.world.spawn("director", self._direct)
-        try:
-            self.world.go(lambda: self._over or bool(self._violation) or self.observer.broken)
-        finally:
-            if self.database is not None:
-                self.database.close()
-        self.observer.check()
-        if self._violation:
-            raise BrokenPromise(self._violation)
+        with self.at_end:
+            self.world.go(lambda: self._over or bool(self.observer.broken))
+        if self.observer.broken:
+            raise BrokenPromise(self.observer.broken)
         return self.world
 
     def _direct(self) -> None:
@@ -172,7 +168,6 @@ class Scenario:
         self.observer.appended(tp, self.produced[tp])
 
     def join(self, *, ours: bool = False) -> None:
-        """Begin one more member."""
         self.members.append(self.new_member(len(self.members), ours))
         self.members[-1].start()
 
@@ -180,11 +175,10 @@ class Scenario:
         """Return one more member. ``ours``: it must be one of the package."""
         scala = self.setting.scala
         if scala and not ours and self.world.random.random() < scala:
-            return ScalaMember(self, number, self.group, self.topic, self.partitions)
+            return ScalaMember(self, number)
         return Member(self, number)
 
     def live(self) -> list[Member | ScalaMember]:
-        """Return the members that live and were not asked to leave."""
         return [member for member in self.members if member.usable]
 
     # ---- the end

@@ -84,11 +84,10 @@ class Task:
 class World:
     """The tasks, the clock, the source of all chance, and the trace of one run."""
 
-    def __init__(self, seed: int, *, switches: float = SWITCHES) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = random.Random(seed)
         self.now = 1000.0
-        self.switches = switches
         self.lines = self.random.choice(LINES)
         self.delays = self.random.choice(DELAYS)
         self.slow_place = self.random.randrange(-PLACES // 2, PLACES)
@@ -120,11 +119,14 @@ class World:
 
     # ---- tasks
 
+    @property
+    def process(self) -> Process:
+        """The process of the present task."""
+        return self.system if self.current is None else self.current.process
+
     def spawn(self, name: str, body: Callable[[], object], process: Process | None = None) -> Task:
         """Make a task that is ready to run. Its process is by default the one of the present task."""
-        if process is None:
-            process = self.system if self.current is None else self.current.process
-        task = Task(next(self._numbers), name, process, body)
+        task = Task(next(self._numbers), name, process or self.process, body)
         task.switch = greenlet.greenlet(lambda: self._run(task), self._main).switch
         self.tasks.append(task)
         self._ready.append(task)
@@ -184,7 +186,7 @@ class World:
 
     def pause(self) -> None:
         """Give the turn away, with a small probability."""
-        if self.current is not None and self.random.random() < self.switches:
+        if self.current is not None and self.random.random() < SWITCHES:
             self.give_way()
             if self.current.interrupt_in:
                 self._interrupt(self.current)
@@ -259,22 +261,25 @@ class World:
         return not task.timed_out
 
     def wake(self, task: Task) -> None:
-        """Make a waiting task ready."""
         if not task.ready:
             task.ready = True
             task.ticket += 1
             self._ready.append(task)
 
+    def wake_all(self, waiters: list[Task]) -> None:
+        """Make all waiting tasks of a list ready, and empty the list."""
+        for task in waiters:
+            self.wake(task)
+        waiters.clear()
+
     # ---- time
 
     def monotonic(self) -> float:
-        """The clock, in seconds."""
         self.now += LOOK
         self.pause()
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Wait for some seconds of virtual time."""
         self.wait("a time", seconds)
 
 
@@ -282,7 +287,6 @@ _worlds = [World(0)]  # until a run begins, modules are imported in this one
 
 
 def world() -> World:
-    """The world that runs in this operating system process."""
     return _worlds[-1]
 
 

@@ -25,24 +25,26 @@ class Network:
         self.slow = 0.0
         """The probability that bytes are late by up to two seconds."""
 
-    def cut(self, process: Process) -> int:
-        """Cut all connections of a process. Return their number."""
-        found = [one for one in self.connections if one.process is process]
-        for one in found:
-            one.broken()
-        return len(found)
+    def new_port(self) -> int:
+        """Return a port that nobody has used."""
+        self.next_port += 1
+        return self.next_port
+
+    def cut(self, process: Process) -> None:
+        """Reset all connections of a process."""
+        for one in self.connections:
+            if one.process is process:
+                one.broken()
 
 
 _networks: list[Network] = []
 
 
 def network() -> Network:
-    """The network of the world."""
     return _networks[-1]
 
 
 def enter(made: Network) -> None:
-    """Make a network the one that is used."""
     _networks.append(made)
 
 
@@ -59,8 +61,7 @@ class Socket:
         self._timeout: float | None = None
         self.last = 0.0
         self.names = (("127.0.0.1", 0), ("127.0.0.1", 0))
-        here = world()
-        self.process = here.system if here.current is None else here.current.process
+        self.process = world().process
 
     # ---- connecting
 
@@ -73,8 +74,7 @@ class Socket:
         other = Socket()
         other.process = listener.process
         net = network()
-        net.next_port += 1
-        self.names = (("127.0.0.1", net.next_port), ("127.0.0.1", target[1]))
+        self.names = (("127.0.0.1", net.new_port()), ("127.0.0.1", target[1]))
         other.names = self.names[::-1]
         self._peer, other._peer = other, self
         net.connections.extend((self, other))
@@ -82,18 +82,15 @@ class Socket:
         return 0
 
     def getsockname(self) -> tuple[str, int]:
-        """The address of this end."""
         return self.names[0]
 
     def getpeername(self) -> tuple[str, int]:
-        """The address of the other end."""
         return self.names[1]
 
     def setblocking(self, _: bool) -> None:
         """Nothing: a connect is done at once."""
 
     def settimeout(self, seconds: float | None) -> None:
-        """Set the limit of a read, in seconds."""
         self._timeout = seconds
 
     def setsockopt(self, level: int, option: int, value: Any) -> None:
@@ -103,7 +100,6 @@ class Socket:
             self._timeout = seconds + micros / 1e6
 
     def getsockopt(self, *_: Any) -> int:
-        """No option has a value."""
         return 0
 
     # ---- bytes
@@ -173,10 +169,7 @@ class Socket:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def wake(self) -> None:
-        """Wake the tasks that read here."""
-        for task in self._readers:
-            world().wake(task)
-        self._readers.clear()
+        world().wake_all(self._readers)
 
     def shutdown(self, _: int) -> None:
         """End both directions. Raises OSError if there is no connection."""
@@ -188,7 +181,6 @@ class Socket:
             end.wake()
 
     def close(self) -> None:
-        """Close this end."""
         if self.closed:
             return
         self.closed = True
@@ -218,33 +210,23 @@ class Listener:
     """A listening socket."""
 
     def __init__(self, port: int) -> None:
-        net = network()
-        if not port:
-            net.next_port += 1
-            port = net.next_port
-        self.port = port
-        here = world()
-        self.process = here.system if here.current is None else here.current.process
+        self.port = port or network().new_port()
+        self.process = world().process
         self._waiting: list[Socket] = []
         self._acceptors: list[Task] = []
-        net.listeners[port] = self
+        network().listeners[self.port] = self
 
     def getsockname(self) -> tuple[str, int]:
-        """The address."""
         return ("127.0.0.1", self.port)
 
     def settimeout(self, _: float | None) -> None:
         """Nothing: an acceptor looks up every ``_ACCEPT`` seconds."""
 
     def arrived(self, made: Socket) -> None:
-        """A client connects."""
         self._waiting.append(made)
-        for task in self._acceptors:
-            world().wake(task)
-        self._acceptors.clear()
+        world().wake_all(self._acceptors)
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
-        """Return the next connection. Raises TimeoutError."""
         here = world()
         if not self._waiting:
             here.wait("a connection", _ACCEPT, self._acceptors)
@@ -254,10 +236,8 @@ class Listener:
         return made, made.getpeername()
 
     def close(self) -> None:
-        """Listen no more."""
         network().listeners.pop(self.port, None)
 
 
 def create_server(address: tuple[str, int], **_: Any) -> Listener:
-    """Return a listening socket."""
     return Listener(address[1])

@@ -36,7 +36,6 @@ class Lock:
         self._waiters: list[Task] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock. Return whether it was free in time."""
         here = world()
         here.pause()
         if self._owner is None:
@@ -57,16 +56,12 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Give the lock back. Raises RuntimeError if it is free."""
         if self._owner is None:
             raise RuntimeError("release unlocked lock")
         self._owner = None
-        for task in self._waiters:
-            world().wake(task)
-        self._waiters.clear()
+        world().wake_all(self._waiters)
 
     def locked(self) -> bool:
-        """Whether the lock is held."""
         return self._owner is not None
 
     def __enter__(self) -> bool:
@@ -75,45 +70,35 @@ class Lock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    acquire_lock, release_lock, locked_lock = acquire, release, locked
-
     def _at_fork_reinit(self) -> None:
         self.__init__()  # type: ignore[misc]
 
 
-class RLock:
+class RLock(Lock):
     """A reentrant lock of the standard library's form."""
 
     def __init__(self) -> None:
-        self._inner = Lock()
+        super().__init__()
         self._holder: Any = None
         self._count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock. Return whether it was free in time."""
         me = world().current
         if self._count and self._holder is me:
             self._count += 1
             return True
-        if not self._inner.acquire(blocking, timeout):
+        if not super().acquire(blocking, timeout):
             return False
         self._holder, self._count = me, 1
         return True
 
     def release(self) -> None:
-        """Give the lock back once. Raises RuntimeError if another task holds it."""
         if not self._count or self._holder is not world().current:
             raise RuntimeError("cannot release un-acquired lock")
         self._count -= 1
         if not self._count:
             self._holder = None
-            self._inner.release()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+            super().release()
 
     def _is_owned(self) -> bool:
         return self._count > 0 and self._holder is world().current
@@ -121,15 +106,12 @@ class RLock:
     def _release_save(self) -> tuple[int, Any]:
         saved = (self._count, self._holder)
         self._count, self._holder = 0, None
-        self._inner.release()
+        super().release()
         return saved
 
     def _acquire_restore(self, saved: tuple[int, Any]) -> None:
-        self._inner.acquire()
+        super().acquire()
         self._count, self._holder = saved
-
-    def _at_fork_reinit(self) -> None:
-        self.__init__()  # type: ignore[misc]
 
 
 class SimpleQueue:
@@ -140,15 +122,11 @@ class SimpleQueue:
         self._waiters: list[Task] = []
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item. Never waits."""
         self._items.append(item)
-        for task in self._waiters:
-            world().wake(task)
-        self._waiters.clear()
+        world().wake_all(self._waiters)
         world().pause()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the oldest item. Raises queue.Empty after ``timeout`` seconds."""
         here = world()
         here.pause()
         end = None if timeout is None else here.now + timeout
@@ -162,15 +140,12 @@ class SimpleQueue:
     put_nowait = put
 
     def get_nowait(self) -> Any:
-        """Take the oldest item. Raises queue.Empty."""
         return self.get(block=False)
 
     def empty(self) -> bool:
-        """Whether there is no item."""
         return not self._items
 
     def qsize(self) -> int:
-        """Return the number of items."""
         return len(self._items)
 
     __class_getitem__ = classmethod(lambda cls, _: cls)
@@ -203,7 +178,6 @@ class Thread:
         return self._number  # a pool of threads joins them in the order of a set
 
     def start(self) -> None:
-        """Begin the thread. Raises RuntimeError for a second call."""
         if self._task is not None:
             raise RuntimeError("threads can only be started once")
         self._task = world().spawn(self.name, self._body)
@@ -217,23 +191,19 @@ class Thread:
             self._over.set()
 
     def run(self) -> None:
-        """Do the thread's work."""
         if self._target is not None:
             self._target(*self._args, **self._kwargs)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end of the thread."""
         if self._task is None:
             raise RuntimeError("cannot join thread before it is started")
         self._over.wait(None if timeout is None else max(0.0, timeout))
 
     def is_alive(self) -> bool:
-        """Whether the thread has begun and not ended."""
         return self._task is not None and not self._over.is_set()
 
     @property
     def ident(self) -> int | None:
-        """The number of the thread, None before it begins."""
         return None if self._task is None else self._task.number
 
     native_id = ident
@@ -245,7 +215,6 @@ class _Main:
     name, daemon, ident, native_id = "MainThread", False, 0, 0
 
     def is_alive(self) -> bool:
-        """It lives."""
         return True
 
 

@@ -38,7 +38,6 @@ class SimulatedZooKeeper(FakeZooKeeper):
         self.latency = world().random.choice(_LATENCIES)
 
     def session(self, on_change: Callable[[SessionChanged], None] = lambda _: None) -> SimulatedSession:
-        """Return a session of the present task's process."""
         made = SimulatedSession(self, on_change)
         self.sessions.append(made)
         return made
@@ -70,7 +69,7 @@ class SimulatedSession(FakeSession):
         self._events: SimpleQueue[Callable[[], object]] = SimpleQueue()
         super().__init__(server, lambda change: self._events.put(lambda: on_change(change)))
         here = world()
-        self.process: Process = here.system if here.current is None else here.current.process
+        self.process = here.process
         self.heard = here.now
         self.cut_until = 0.0
         self.lose_next = ""
@@ -88,7 +87,6 @@ class SimulatedSession(FakeSession):
             Thread(target=body, name=f"{self.process}-zookeeper-{role}", daemon=True).start()
 
     def close(self, deadline: Deadline) -> None:
-        """End the session and its threads."""
         super().close(deadline)
         self._events.put(lambda: None)
 
@@ -170,9 +168,7 @@ class SimulatedSession(FakeSession):
     def read(
         self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
     ) -> list[Node | None]:
-        """Return the nodes at ``paths``."""
         return super().read(paths, deadline, self._on_own_thread(watch), watch_missing=watch_missing)
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
-        """Return the names of a node's children."""
         return super().children(path, deadline, self._on_own_thread(watch))
