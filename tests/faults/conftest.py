@@ -58,7 +58,7 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
     wanted = [
         str(item.callspec.params["name"])
         for item in request.session.items
-        if isinstance(item, pytest.Function) and "rows" in item.fixturenames
+        if isinstance(item, pytest.Function) and item.path.name == "test_rows.py" and "rows" in item.fixturenames
     ]
     with Lab(Timing()) as lab:
         _ = lab.cluster

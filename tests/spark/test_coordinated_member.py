@@ -52,11 +52,15 @@ class Query:
             self.query.stop()
 
     def offsets(self) -> dict[int, int]:
-        """Partition -> the group's offset as its coordinator has it."""
-        from confluent_kafka import ConsumerGroupTopicPartitions
+        """Partition -> the group's offset as its coordinator has it; empty if it does not answer."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 
-        (asked,) = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group)]).values()
-        return {where.partition: where.offset for where in asked.result(scaled(20)).topic_partitions}
+        group = ConsumerGroupTopicPartitions(self.group)
+        (asked,) = self._admin.list_consumer_group_offsets([group], request_timeout=10).values()
+        try:
+            return {where.partition: where.offset for where in asked.result(scaled(20)).topic_partitions}
+        except KafkaException:
+            return {}  # a busy broker answers the next time
 
     def at(self, partitions: int, offset: int) -> bool:
         return self.offsets() == dict.fromkeys(range(partitions), offset)
