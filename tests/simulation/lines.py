@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 from zlib import crc32
 
-from tests.simulation.scheduler import before_statement
+from tests.simulation.scheduler import PLACES, before_statement
 
 _CHOSEN = ("zkconsumer.streams", "zkconsumer.fetch", "zkconsumer.member", "zkconsumer.offsets", "zkconsumer.balance")
 _ALSO = ("zkconsumer.connector", "zkconsumer.stream_delivery", "zkconsumer.partition_control")
@@ -47,7 +47,7 @@ class _Insertion(ast.NodeTransformer):
     def _with_call(self, statement: ast.stmt) -> list[ast.stmt]:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             return [statement]  # a docstring stays the first statement
-        place = ast.Constant(crc32(f"{self._module}:{statement.lineno}".encode()))
+        place = ast.Constant(crc32(f"{self._module}:{statement.lineno}".encode()) % PLACES)
         call = ast.Expr(ast.Call(ast.Name(_CALL, ast.Load()), [place], []))
         return [ast.fix_missing_locations(ast.copy_location(call, statement)), statement]
 

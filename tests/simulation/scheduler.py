@@ -283,26 +283,30 @@ class World:
         self.wait("a time", seconds)
 
 
-_worlds = [World(0)]  # until a run begins, modules are imported in this one
+_here = World(0)  # until a run begins, modules are imported in this one
 
 
 def world() -> World:
-    return _worlds[-1]
+    return _here
 
 
 def enter(made: World) -> None:
     """Make a world the one that runs. The package's own choices by chance follow its seed, too."""
+    global _here
     random.seed(made.seed)
-    _worlds.append(made)
+    _here = made
 
 
 def before_statement(place: int) -> None:
-    """Count a statement of the chosen modules down; see :mod:`tests.simulation.lines`."""
-    here = _worlds[-1]
+    """Count a statement of the chosen modules down; see :mod:`tests.simulation.lines`.
+
+    Arguments: ``place`` is below PLACES. This is called for each statement, so it is written for speed.
+    """
+    here = _here
     here.countdown -= 1
     if not here.countdown:
         here.count_down()
         if here.current is not None:
             here.give_way()
-    elif place % PLACES == here.slow_place and here.current is not None and here.random.random() < here.slow:
+    elif place == here.slow_place and here.current is not None and here.random.random() < here.slow:
         here.stand_still()

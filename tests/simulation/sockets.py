@@ -11,6 +11,8 @@ from typing import Any, Self
 from tests.simulation.scheduler import Process, Task, world
 
 _TIMEVAL = struct.Struct("@ll")
+_WAIT_FOR_ALL, _PEEK, _DO_NOT_WAIT = map(int, (socket.MSG_WAITALL, socket.MSG_PEEK, socket.MSG_DONTWAIT))
+"""As plain numbers, because operations on members of an enum are slow."""
 _ACCEPT = 30.0
 """Seconds between two looks of an acceptor for the end of its server. It asks for shorter ones, which cost turns."""
 
@@ -129,13 +131,13 @@ class Socket:
                 return have
             view[have : have + len(data)] = data
             have += len(data)
-            if not flags & socket.MSG_WAITALL:
+            if not int(flags) & _WAIT_FOR_ALL:
                 break
         return have
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Receive some bytes; none at the end. Raises BlockingIOError after the limit, OSError after a reset."""
-        here = world()
+        here, flags = world(), int(flags)
         end = None if self._timeout is None else here.now + self._timeout
         while True:
             self._usable()
@@ -143,11 +145,11 @@ class Socket:
                 raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
             due = self.incoming[0][0] if self.incoming else None
             if due is not None and due <= here.now:
-                return self._take(size, bool(flags & socket.MSG_PEEK))
+                return self._take(size, bool(flags & _PEEK))
             if self.ended and due is None:
                 return b""
             left = None if end is None else end - here.now
-            if flags & socket.MSG_DONTWAIT or (left is not None and left <= 0):
+            if flags & _DO_NOT_WAIT or (left is not None and left <= 0):
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             until = [each for each in (left, None if due is None else due - here.now) if each is not None]
             here.wait("bytes", min(until, default=None), self._readers)

@@ -26,6 +26,7 @@ _UNSUPPORTED_VERSION = 35
 _APIS = {api.key: api for api in APIS.values()}
 _API_VERSIONS = APIS["ApiVersions"]
 _HANDLERS = {**GROUP_HANDLERS, **LOG_HANDLERS}
+_LOOK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 
 class FakeBroker(LoopbackServer["_Connection"]):
@@ -72,7 +73,7 @@ class _Connection(Connection):
         if self._stop.is_set():
             return True
         try:
-            return not self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            return not self._sock.recv(1, _LOOK)
         except BlockingIOError:
             return False
         except OSError:
