@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
@@ -49,14 +48,12 @@ def exists(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_nothing_is_left_of_a_cluster_whose_owner_is_ended(number: signal.Signals) -> None:
-    begin = monotonic()
     with subprocess.Popen(
         [sys.executable, "-c", _OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as owner:
         assert owner.stdout is not None
         directory, *numbers = owner.stdout.readline().split()
         assert numbers, owner.stderr and owner.stderr.read()
-        assert monotonic() - begin < scaled(5), "a later start takes less than 5 seconds"
         processes, ports = map(int, numbers[:2]), list(map(int, numbers[2:]))
         pids = list(processes)
         assert all(map(exists, pids))
