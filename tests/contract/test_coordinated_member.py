@@ -82,13 +82,13 @@ def test_members_come_and_go_and_nothing_is_lost_or_repeated(place: Place, strat
     shared(4, first, second)
     place.produce(topic, 400, 4)
     eventually(lambda: len(set(consumed(one, two))) == 800, 15, "all messages")
-    second.shutdown()
+    second.shutdown(scaled(5))
     shared(4, first)
     place.produce(topic, 400, 4)
     eventually(lambda: len(set(consumed(one, two))) == 1200, 15, "all messages")
     assert len(consumed(one, two)) == 1200
     eventually(lambda: first.state.phase is Phase.OWNING, 5, "a state that follows")
-    first.shutdown()
+    first.shutdown(scaled(5))
     place.await_state("Empty", 0)
     later = place.connector(partition_assignment_strategy=strategy)
     three = read(later, topic)
@@ -146,7 +146,7 @@ def test_a_leader_that_leaves_undecided_holds_up_nobody(place: Place, monkeypatc
     awaited = raw.syncs()
     place.await_state("CompletingRebalance", 2)
     began = monotonic()
-    ours.shutdown()
+    ours.shutdown(scaled(5))
     left = monotonic()
     with pytest.raises(RebalanceInProgressError):
         awaited.result(scaled(10))
@@ -330,7 +330,7 @@ def test_a_static_member_that_restarts_disturbs_nobody(place: Place) -> None:
     read(second, topic)
     shared(2, first, second)
     rebalances, mine = first.state.rebalances, second.assignment()
-    second.shutdown()
+    second.shutdown(scaled(5))
     again = place.connector(**static)
     reader = read(again, topic)
     assert again.assignment() == mine
