@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
-from zkconsumer.errors import ConsumerTimeoutException, ZkConsumerError
+from zkconsumer.errors import ConsumerTimeoutException, FencedInstanceIdError, ZkConsumerError
 from zkconsumer.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class StreamsApplication:
                 held = []
                 if not isinstance(e, ConsumerTimeoutException):
                     world.note(f"reading: {type(e).__name__}: {e}")
+                    if isinstance(e, FencedInstanceIdError):  # nothing but another start helps
+                        member.leave()
                     if member.left:
                         return
                     world.sleep(1.0)
