@@ -139,14 +139,14 @@ class BalancedObserver(Observer):
         world().note(f"pointers of {tp}: {sorted(parked)} parked, {len(dead)} dead")
         for offset in sorted((fates.parked | fates.dead) - parked - dead):
             if offset not in fates.handled:
-                self._break(f"{tp}: the pointer of {offset} is gone, and nobody finished the message")
+                self.broke(f"{tp}: the pointer of {offset} is gone, and nobody finished the message")
         for offset in sorted(dead - fates.dead):
             if offset not in fates.given_up:
-                self._break(f"{tp}: {offset} was declared dead, and was neither rejected nor tried to the end")
+                self.broke(f"{tp}: {offset} was declared dead, and was neither rejected nor tried to the end")
             self.finished(tp, offset)
         fates.parked, fates.dead = parked, dead
         if max(len(parked), len(dead)) > 1000:
-            self._break(f"{tp} has {len(parked)} parked messages and {len(dead)} dead letters")
+            self.broke(f"{tp} has {len(parked)} parked messages and {len(dead)} dead letters")
 
     def _look_at_note(self, tp: TopicPartition) -> None:
         if "zookeeper" not in self.partitions[tp].committed:
@@ -179,7 +179,7 @@ class BalancedObserver(Observer):
                 and offset not in fates.parked
                 and note.covers(offset, self.slot(tp, offset))
             ):
-                self._break(f"{tp}: the note says that {offset} is finished, but nobody finished it")
+                self.broke(f"{tp}: the note says that {offset} is finished, but nobody finished it")
 
     def slot(self, tp: TopicPartition, offset: int) -> int:
         key = self.fates[tp].keys[offset]
@@ -235,9 +235,9 @@ class BalancedObserver(Observer):
                 self.handed(name, tp, offset, asked)
             handling = Handling(member, session_of(member), offset, message.key, call, asked, not borrowed)
             if self.fates[tp].keys[offset] != message.key:
-                self._break(f"{tp}: {offset} was handed out with the key {message.key!r} of another message")
+                self.broke(f"{tp}: {offset} was handed out with the key {message.key!r} of another message")
             if message.attempt > self.fates[tp].failures.get(offset, 0) + 1:
-                self._break(f"{tp}: {offset} is at attempt {message.attempt}, which is more than have failed")
+                self.broke(f"{tp}: {offset} is at attempt {message.attempt}, which is more than have failed")
             if handling.lives:
                 self._check_alone(tp, handling)
                 self._check_order(tp, handling)
@@ -258,7 +258,7 @@ class BalancedObserver(Observer):
             left = seen.owner != one.member.consumer or seen.owned[seen.owner][0] > one.began  # and perhaps came back
             late = one.as_owner and left and one.began + self.drain <= world().now
             if same and not late:
-                self._break(
+                self.broke(
                     f"{tp}: {new.member.name} begins {new.offset}, while {one.member.name} has {one.offset} of its key"
                 )
 
@@ -274,7 +274,7 @@ class BalancedObserver(Observer):
         for offset in range(seen.below, new.offset):
             open_one = not is_finished(seen, offset) and offset not in fates.given_up and offset not in together
             if open_one and (line == b"" or fates.keys[offset] == line):
-                self._break(f"{tp}: {new.offset} begins before {offset}, which comes first")
+                self.broke(f"{tp}: {new.offset} begins before {offset}, which comes first")
 
     def _check_repeated(self, tp: TopicPartition, new: Handling) -> None:
         fates, seen, offset = self.fates[tp], self.partitions[tp], new.offset
@@ -283,11 +283,11 @@ class BalancedObserver(Observer):
         owned = seen.owned[seen.owner][0] if seen.owner is not None else -1.0
         ownership, by = fates.done.get(offset, (-2.0, new))
         if fates.known is not None and fates.known.covers(offset, self.slot(tp, offset)):
-            self._break(f"{tp}: {offset} comes again, though it was stored as finished when its owner began")
+            self.broke(f"{tp}: {offset} comes again, though it was stored as finished when its owner began")
         elif not by.as_owner and fates.sought_at > owned and by.began < fates.stay_since + SOON:
             world().note(f"{tp}: {offset} was finished in a loan of the stay that a seek has ended")
         elif ownership == owned and by.lives:
-            self._break(f"{tp}: {offset} comes again, though {by.member.name} has finished it in this ownership")
+            self.broke(f"{tp}: {offset} comes again, though {by.member.name} has finished it in this ownership")
 
     def buried(self, tp: TopicPartition, offset: int) -> None:
         self.finished(tp, offset)

@@ -77,7 +77,7 @@ class BrokersObserver(Observer):
         for consumer, member in zip(consumers, group.members.values(), strict=True):
             for tp in decode_assignment(member.assignment, consumer).partitions:
                 if owners.setdefault(tp, consumer) != consumer:
-                    self._break(f"{tp}: generation {group.generation} gives it to {owners[tp]} and to {consumer}")
+                    self.broke(f"{tp}: generation {group.generation} gives it to {owners[tp]} and to {consumer}")
         world().note(f"generation {group.generation}: {', '.join(consumers) or 'no members'}")
         for tp, seen in self.partitions.items():
             owner = owners.get(tp)
@@ -167,5 +167,5 @@ class BrokersObserver(Observer):
             seen = self.partitions.get(TopicPartition(*place)) if group == self._group and who[0] else None
             owner = None if seen is None or error or not self._counts(consumer) else seen.owner
             if owner is not None and owner != consumer and self._counts(owner):
-                self._break(f"{place}: {consumer} committed {offsets[place][0]}, but {owner} owns it")
+                self.broke(f"{place}: {consumer} committed {offsets[place][0]}, but {owner} owns it")
         return errors_of

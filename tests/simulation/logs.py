@@ -75,7 +75,7 @@ class LogObserver(Observer):
         self._sought.pop(tp, None)
         former = self.values[tp].get(offset) != value
         if former and self._first.get(tp, sys.maxsize) <= self._newest.get((member, tp), 0):
-            self._break(f"{tp}: {member} handed out {offset} of a former log after messages of the present one")
+            self.broke(f"{tp}: {member} handed out {offset} of a former log after messages of the present one")
         self._newest[member, tp] = max(value, self._newest.get((member, tp), 0))
 
     def finished(self, tp: TopicPartition, offset: int) -> None:
@@ -174,7 +174,7 @@ class LogObserver(Observer):
         super().committed(store, tp, offset)
 
     def _heard(self, tp: TopicPartition) -> None:
-        """Forget the logs before the present topic, as its owner has heard of it. It may not know of a later cut."""
+        """Forget the logs before the present topic: the owner has heard of the topic, but perhaps of no later cut."""
         if not self._made_anew[tp] and tp not in self._sought:
             self.former.pop(tp, None)
             if tp in self._cut:
@@ -238,6 +238,7 @@ class LogScenario(Scenario):
         self._held: dict[int, bool] = {}
         """Partitions to which nothing is written until the group's offset is in the log again."""
         self._went_on: set[TopicPartition] = set()
+        """Partitions whose log got one more message at the end, since its last cut."""
 
     def choose_properties(self) -> dict[str, str | int]:
         policy = self.world.random.choice(["raise", "skip"])

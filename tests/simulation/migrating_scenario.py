@@ -60,7 +60,7 @@ class MigratingObserver(BrokersObserver):
         """Name the owner of the generation, if that is a new member. The node of another owner says when it ends."""
         told = self._released.get(seen.owner or "")
         if owner and self._counts(owner) and told and told.generation == self.generation - 1 and tp not in told.owned:
-            self._break(f"{tp}: a generation gives it to {owner}, but {seen.owner} has not released it")
+            self.broke(f"{tp}: a generation gives it to {owner}, but {seen.owner} has not released it")
         if seen.owner is None or self._counts(seen.owner):
             super().show_owner(tp, seen, owner if owner and self._counts(owner) else None)
 

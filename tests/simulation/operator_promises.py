@@ -89,7 +89,7 @@ class OperatedObserver(Observer):
         seen = self.partitions[tp]
         adopts = self.conflict == "adopt" and moved is not None and moved.adopted is None
         if adopts and moved is not None and offset != moved.offset and not seen.back_to:
-            self._break(f"{tp}: {moved.by} set offset {moved.offset}, and a member wrote {offset} over it")
+            self.broke(f"{tp}: {moved.by} set offset {moved.offset}, and a member wrote {offset} over it")
         elif moved is not None and moved.adopted is None:
             moved.adopted = world().now
             self._begins_at(seen, offset)
@@ -129,13 +129,13 @@ class OperatedObserver(Observer):
         saved = parse_backup(operator.undo_file.read_text()).saved.get(tp) if operator.undo_file.exists() else None
         kept = None if saved is None or saved.before is None else saved.before.valid
         if saved is None or kept != before:
-            self._break(f"{tp}: {operator} overwrote {before}, and its undo file has {saved and kept}")
+            self.broke(f"{tp}: {operator} overwrote {before}, and its undo file has {saved and kept}")
         elif self.partitions[tp].owner is not None and (self.conflict != "adopt" or offset is None):
-            self._break(f"{tp}: {operator} changed the offset under an owner that does not adopt it")
+            self.broke(f"{tp}: {operator} changed the offset under an owner that does not adopt it")
         elif operator.shift is not None and offset is not None and before is not None:
             wanted = max(0, before + operator.shift)
             if offset != wanted and not before <= offset <= wanted:
-                self._break(f"{tp}: {operator} shifted {before} by {operator.shift} to {offset}")
+                self.broke(f"{tp}: {operator} shifted {before} by {operator.shift} to {offset}")
 
     def _look_at_deletions(self, operator: OperatorProcess) -> None:
         by_hand = operator.undo_file is None
@@ -149,7 +149,7 @@ class OperatedObserver(Observer):
                 continue
             world().note(f"{operator} deleted the offset of {tp}")
             if live and not by_hand:
-                self._break(f"{operator} deleted the offset of {tp}, and {live[0]} was there")
+                self.broke(f"{operator} deleted the offset of {tp}, and {live[0]} was there")
             operator.wrote[tp] = (None, seen.committed["zookeeper"])
             seen.committed["zookeeper"] = None
             self.moved.pop(tp, None)
@@ -159,7 +159,7 @@ class OperatedObserver(Observer):
         moved, seen = self.moved.get(tp), self.partitions[tp]
         adopted = None if moved is None or self.conflict != "adopt" or seen.owner != member else moved.adopted
         if moved is not None and adopted is not None and asked > adopted and offset < moved.offset:
-            self._break(f"{tp}: {member} adopted {moved.offset} from {moved.by}, and handed out {offset}")
+            self.broke(f"{tp}: {member} adopted {moved.offset} from {moved.by}, and handed out {offset}")
         super().handed(member, tp, offset, asked)
 
     def sought(self, member: str, tp: TopicPartition, offset: int) -> None:
@@ -176,12 +176,12 @@ class OperatedObserver(Observer):
         kept = [TopicPartition("t", int(number)) for number in _NOT_WRITTEN.findall(err)]
         for tp in kept:
             if tp in wrote:
-                self._break(f"{operator} said that {tp} is not written, and wrote {wrote[tp][0]}")
+                self.broke(f"{operator} said that {tp} is not written, and wrote {wrote[tp][0]}")
         for row in rows:
             tp, told = TopicPartition(row["topic"], row["partition"]), (row["new_offset"], row["current_offset"])
             if "lag_after" in row and tp in wrote and wrote[tp] != told:  # that of an undo shows the plan
-                self._break(f"{operator} told {told} as new and old offset of {tp}, and it was {wrote[tp]}")
+                self.broke(f"{operator} told {told} as new and old offset of {tp}, and it was {wrote[tp]}")
             moved = self.moved.get(tp)
             followed = code == 0 and moved is not None and moved.by is operator and moved.owner is not None
             if followed and moved is not None and moved.adopted is None:
-                self._break(f"{operator} said that {moved.owner} went on from {moved.offset} of {tp}, and it has not")
+                self.broke(f"{operator} said that {moved.owner} went on from {moved.offset} of {tp}, and it has not")

@@ -54,6 +54,7 @@ class Watched:
 
     @property
     def start(self) -> int:
+        """The offset at which an owner begins."""
         return max((each or 0 for each in self.committed.values()), default=0)
 
     def end(self, member: str, at: float) -> None:
@@ -96,7 +97,8 @@ class Observer:
         self._journal_write = self._journal.write_offset
         vars(self._journal)["write_offset"] = self._written_in_kafka
 
-    def _break(self, promise: str) -> None:
+    def broke(self, promise: str) -> None:
+        """Note a broken promise."""
         world().note(f"BROKEN {promise}")
         self.broken = self.broken or promise
 
@@ -112,6 +114,7 @@ class Observer:
                 self.note_owner(tp, seen, name)
 
     def note_owner(self, tp: TopicPartition, seen: Watched, name: str | None) -> None:
+        """A partition has another owner."""
         now = world().now
         world().note(f"owner of {tp}: {name}")
         if seen.owner is not None:
@@ -134,6 +137,7 @@ class Observer:
             self.committed("kafka", TopicPartition(*place), committed.offset)
 
     def committed(self, store: str, tp: TopicPartition, offset: int) -> None:
+        """An offset was written to a store."""
         seen = self.partitions[tp]
         if store not in seen.committed:  # a copy for monitors
             return
@@ -147,11 +151,11 @@ class Observer:
         passed = self.passed(tp)
         missing = next((o for o in range(seen.below, offset) if o not in seen.finished and o not in passed), None)
         if missing is not None:
-            self._break(f"{tp}: offset {offset} was committed, but nobody finished message {missing}")
+            self.broke(f"{tp}: offset {offset} was committed, but nobody finished message {missing}")
         elif before is not None and offset < before:
             back_to = seen.back_to.pop(store, None)
             if back_to is None or offset < back_to:
-                self._break(f"{tp}: the committed offset went back from {before} to {offset} in {store}")
+                self.broke(f"{tp}: the committed offset went back from {before} to {offset} in {store}")
 
     def passed(self, tp: TopicPartition) -> Collection[int]:
         """Return the messages that a committed offset may pass although nobody finished them."""
@@ -176,9 +180,9 @@ class Observer:
         world().note(f"handed {tp} {offset}")
         began, ended, lowest = seen.owned.get(member, (float("inf"), 0.0, 0))
         if began > world().now or ended < asked:
-            self._break(f"{tp}: {member} handed out {offset}, and did not own the partition during the call")
+            self.broke(f"{tp}: {member} handed out {offset}, and did not own the partition during the call")
         elif offset < lowest and offset not in self.passed(tp):
-            self._break(f"{tp}: {member} handed out {offset}, below {lowest}, where it began")
+            self.broke(f"{tp}: {member} handed out {offset}, below {lowest}, where it began")
 
     def appended(self, tp: TopicPartition, end: int) -> None:
         """The log of a partition ends at ``end`` from now on."""
@@ -193,7 +197,7 @@ class Observer:
         since = next((at for end, at in seen.appended if end > position), now)
         waited = now - max(since, asked, seen.moved + _FETCH)
         if waited > _ARRIVES + stood:
-            self._break(f"{tp}: a reader waited for {position} for {waited:.1f} s")
+            self.broke(f"{tp}: a reader waited for {position} for {waited:.1f} s")
 
     def nothing_came(self, member: str, thread: str, asked: float, stood: float) -> None:
         """A read of a thread got nothing until its time was over; see :meth:`waited`."""

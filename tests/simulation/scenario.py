@@ -108,7 +108,7 @@ class Scenario:
 
     def broken(self, promise: str) -> None:
         """A promise is broken that a part of the scenario itself checks."""
-        self.observer._break(promise)
+        self.observer.broke(promise)
 
     def run(self) -> World:
         """Run it. Raises BrokenPromise, Stuck, and whatever left a thread."""

@@ -221,7 +221,7 @@ class World:
 
     @contextmanager
     def interrupts(self, chance: float) -> Iterator[None]:
-        """With this chance raise Interrupted in the block, where its task waits or gives its turn away."""
+        """Raise Interrupted in the block, with this chance, where the task waits or gives its turn away."""
         task = self.current
         assert task is not None
         hit = chance and self.random.random() < chance
@@ -300,7 +300,7 @@ def enter(made: World) -> None:
 def before_statement(place: int) -> None:
     """Count a statement of the chosen modules down; see :mod:`tests.simulation.lines`.
 
-    Arguments: ``place`` is below PLACES. This is called for each statement, so it is written for speed.
+    Arguments: ``place`` is a number below PLACES. Each statement calls this function, so speed counts here.
     """
     here = _here
     here.countdown -= 1

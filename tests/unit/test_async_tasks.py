@@ -1,4 +1,4 @@
-"""Which task has a message in its hands, what its commits count, and what befalls tasks that do it wrong."""
+"""The messages in the hands of asyncio tasks: whose each message is, and which messages a commit counts."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ Ask = Callable[[AsyncStream[Any, Any]], Awaitable[Any]]
 )
 @on_loop
 async def test_another_tasks_commit_leaves_a_message_out(cluster: FakeCluster, make: Make, ask: Ask) -> None:
-    """A message that was read in ``wait_for`` is its caller's, although a task of its own may have read it.
+    """A message read in ``wait_for`` belongs to the caller, although ``wait_for`` may read in another task.
 
-    Any other task's commit counted it as finished, because the task that read it had ended. A crash then lost it.
+    A commit of any other task counted the message as finished, because the reading task had ended. A crash lost it.
     """
     async with make() as connector:
         await ask(await stream_of(connector))
@@ -124,7 +124,7 @@ async def test_a_topic_is_left_before_its_commit_is_seen(cluster: FakeCluster, m
 
 @on_loop
 async def test_the_task_that_read_last_has_the_message(cluster: FakeCluster, make: Make) -> None:
-    """A stream may be read by one task, and later, with all others, by another one through ``messages()``."""
+    """One task reads a stream. Later another task reads all streams through ``messages()``."""
     async with make() as connector:
         await (await stream_of(connector)).getone()
         task = await holding(connector.messages())
@@ -136,7 +136,7 @@ async def test_the_task_that_read_last_has_the_message(cluster: FakeCluster, mak
 
 @pytest.mark.parametrize("way", ["wait_for", "later"])
 def test_a_commit_counts_what_its_caller_holds(cluster: FakeCluster, make: Make, way: str) -> None:
-    """The task that makes the call is meant, also if another one awaits it, and what it holds at that moment."""
+    """The call counts the messages of the task that made the call, at that moment, whoever awaits the call."""
 
     async def read() -> None:
         async with make() as connector:
@@ -247,7 +247,7 @@ async def _next(loop: Any) -> Any:
 
 @on_loop
 async def test_a_signal_handler_may_begin_a_shutdown(cluster: FakeCluster, make: Make) -> None:
-    """It waited for the lock of a queue that its own thread held below it, for ever."""
+    """The call waited for ever: its own thread held the lock of the queue."""
     async with make() as connector:
         message = await (await stream_of(connector)).getone()
         ((_, _, stream),) = member_of(connector).delivery.streams()

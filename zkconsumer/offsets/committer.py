@@ -147,7 +147,7 @@ class Committer:
 
     def _begin_other_log(self, old: PartitionPosition, new: PartitionPosition, known: KnownOffset) -> None:
         # Otherwise our own commit would count as another client's, and the new log would be read from its offset on.
-        with suppress(Exception):  # the outcome of one without an answer, unless the store is away again
+        with suppress(Exception):  # a commit without an answer stays open if the store does not answer now either
             self._store.settle_unanswered([old.tp], Deadline(self._settings.timeout))
         last = self.tracker.untrack([old]).get(old.tp, known)
         if last.version is not None and known.version is not None and last.version > known.version:

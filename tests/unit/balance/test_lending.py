@@ -82,7 +82,7 @@ def test_a_loan_of_another_order_says_nothing() -> None:
 
 
 def test_an_owner_tells_what_it_has_in_hand_of_its_own_loan() -> None:
-    """It deleted that loan. The next owner began a later message of the key while an earlier one was in hand."""
+    """The owner deleted that loan. The next owner could begin a later message of the key in hand."""
     seen = SeenLoan(Loan(1, "s", "a", 10, 20, "key", 3, 0, FinishedNote(5)), 0)
     view = LenderView({"b": 20, "c": 30}, {"b": seen}, {}, in_hand=1, in_hand_before=1)
     owner = Lender("b", 20, "key", "new")

@@ -1,4 +1,4 @@
-"""Worker processes: what they handle, what they tell, and what becomes of messages when they die."""
+"""Worker processes: their messages, their answers, and the messages in hand when a process dies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def error_of(outcome: object) -> BaseException:
 
 
 def test_a_death_costs_what_had_begun_one_attempt() -> None:
-    """Not what stood behind it in the same trip; a new process takes the place of the dead one."""
+    """Later messages of the same trip do not fail. A new process takes the place of the dead one."""
     words = [b"fine"] * 8 + [b"kill"] + [b"fine"] * 30
     source = WorkList(new_works(words))
     with running(source) as executor:
@@ -66,7 +66,7 @@ def test_a_death_costs_what_had_begun_one_attempt() -> None:
 
 @pytest.mark.parametrize("end", ["returns 0", "raises 1", "exits 3", "atexit 4"])
 def test_a_forked_child_answers_for_nobody(end: str, tmp_path: Path) -> None:
-    """It returned from the handler, too: it told that its parent's message was done, and handled those behind it.
+    """The child returned from the handler, too. It told the parent's message as done, and handled later messages.
 
     The parent's handler waits for the child's end. So the child's answer would be the first.
     """
@@ -111,7 +111,7 @@ def test_a_handler_beyond_the_timeout_is_killed() -> None:
 
 
 def test_works_behind_a_hanging_handler_go_elsewhere() -> None:
-    """Also those that were sent with it; stop kills it, which costs its message nothing."""
+    """Messages of the same trip also go on. ``stop`` kills the worker, and its message counts no attempt."""
     source = WorkList(new_works([b"fine"] * 200 + [b"sleep 60"] + [b"fine"] * 99))
     with running(source, concurrency=2) as executor:
         eventually(lambda: source.settled == 299, 20, lambda: f"the others: {len(source.last())}")

@@ -74,7 +74,7 @@ class Session:
 
 
 class ObedientReader(Reader):
-    """Does at once what the sharing thread has it do, after what happens ``meanwhile``."""
+    """A reader that serves each call of the sharing thread at once, after ``meanwhile``."""
 
     meanwhile: Callable[[], None] = staticmethod(lambda: None)
 
@@ -143,7 +143,7 @@ class World:
         return position
 
     def become_owner(self, position: PartitionPosition, loan: SeenLoan, others: Iterable[str]) -> None:
-        """Become the owner of what was borrowed until now."""
+        """Become the owner of the partition whose slots were borrowed until now."""
         self.own[TP] = position
         self.fetched.append((position, self.stream.queue))
         self.group(others)
@@ -178,7 +178,7 @@ class World:
 def test_a_lost_connection_ends_no_loan(away_at: int) -> None:
     """ZooKeeper's client knows no id while the connection is away, which was taken for another session's.
 
-    The loan ended, and was taken on anew from where it began: the borrower repeated what it had finished.
+    The loan ended, and began again at its first offset. The borrower repeated finished messages.
     """
     world = World()
     world.lend(1, 20)
@@ -192,7 +192,7 @@ def test_a_lost_connection_ends_no_loan(away_at: int) -> None:
 
 
 def test_a_look_of_two_connections_decides_nothing() -> None:
-    """It began in one session and ended in the next one, whose loan begins where the lender took everything back."""
+    """The look began in one session and ended in the next one. The loan of the next session begins later."""
     world = World()
     world.lend(1, 20)
     first, *_ = world.take()
@@ -228,7 +228,7 @@ def test_a_borrower_that_leaves_as_a_stay_begins_stops_no_owner() -> None:
 
 
 def test_a_stay_that_begins_as_the_reader_asks_begins_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It began again while it was open. Nothing of it was lent then, and no loan of it ever came back."""
+    """A second stay began while the first one was open. Then nothing was lent, and no loan ever came back."""
     meanwhile: list[Callable[[], object]] = []
 
     class Lock:
@@ -283,7 +283,7 @@ def test_a_key_stays_in_order_when_its_slot_stays(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_borrowed_key_stays_in_order_when_its_slot_stays() -> None:
-    """The owner asked for it, and then gave it again, while a worker gave its messages back."""
+    """The owner recalled the slot and lent the slot again, while a worker gave its messages back."""
     world = World()
     world.lend(1, 20)
     works = world.take(key=b"k")
@@ -297,9 +297,9 @@ def test_a_borrowed_key_stays_in_order_when_its_slot_stays() -> None:
 
 
 def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was pinned after the look at what is pinned, and free at the look at what is in hand.
+    """The slot was pinned after the look at pinned slots, and free at the look at messages in hand.
 
-    What waits for its pointer stays with the owner, so the borrower would have handled it as well.
+    A message that waits for its pointer stays with the owner. The borrower would have handled the message as well.
     """
     monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
     world = World()
@@ -325,7 +325,7 @@ def test_a_slot_whose_message_fails_just_now_stays(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("claimed_before", [False, True])
 def test_a_borrower_that_becomes_owner_knows_its_last_message(claimed_before: bool) -> None:
-    """It had asked itself what was finished before its loan ended. Until then handlers finished more.
+    """The member noted finished messages before its loan ended. Handlers finished more messages in between.
 
     With the claim to be seen before the member knew of its partition, it even forgot all that it had not reported.
     """
@@ -398,7 +398,7 @@ def forbidden(*_: object) -> bool:
 
 
 def test_slots_that_come_back_after_a_cut_are_read_anew() -> None:
-    """What was finished of a log that was cut short counted for other messages, which were skipped."""
+    """Finished offsets of a log that was cut short counted for the messages that followed, which were skipped."""
     world = World()
     first, rest = 1, ALL_SLOTS & ~1
 
@@ -423,7 +423,7 @@ def test_slots_that_come_back_after_a_cut_are_read_anew() -> None:
 
 @pytest.mark.parametrize("looks", [0, 1])
 def test_a_new_owner_lends_no_key_that_it_has_in_hand(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
-    """It became the owner before it had looked at its loan once more: another member could begin the same keys."""
+    """The member became the owner before its next look at the loan. Another member could begin the same keys."""
     monkeypatch.setattr(sharing_thread, "SETTLED", 0.0)
     monkeypatch.setattr(reader_module, "TICK", 0.0)
     world = World()
@@ -443,7 +443,7 @@ def test_a_new_owner_lends_no_key_that_it_has_in_hand(monkeypatch: pytest.Monkey
 
 
 def test_a_new_owner_keeps_a_loan_that_it_has_in_hand() -> None:
-    """It deleted the loan. If it was the owner for a moment only, the next one began a later message of the key."""
+    """The owner deleted its loan. The next owner could begin a later message of the key in hand."""
     world = World()
     world.lend(1, 20)
     works = world.take()

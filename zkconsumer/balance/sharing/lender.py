@@ -3,9 +3,9 @@
 The owner of a partition has a :class:`Lender` for each stay. :meth:`Lender.begin` takes over the loans of an earlier
 owner. :meth:`Lender.step` gets what the nodes say, and returns orders for the owner's ledger and for ZooKeeper.
 
-A slot is the owner's or one borrower's. It leaves the owner once no message of it is in hand. It comes back when the
-borrower reports that it has it no more, or when the borrower's session has ended. The lender counts it as lent from
-before the loan is written, so that a write with an unknown outcome harms nothing: it is written again.
+A slot is the owner's or one borrower's. A slot leaves the owner once none of its messages is in hand. The owner
+gets a slot back when the borrower no longer reports the slot, or when the borrower's session has ended. The lender
+counts a slot as lent before the loan is written. So a write with an unknown outcome harms nothing, and is repeated.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ KEEP_RETURNED = 300.0
 
 @dataclass(frozen=True, slots=True)
 class SeenLoan:
-    """A loan's node: its content (None: it cannot be read), its data version, and its report if there is one.
+    """A loan's node: ``loan`` is its content, None if unreadable, and ``version`` its data version.
 
-    ``reported``: there is a node of a report, whether or not it can be read.
+    ``report`` is the borrower's answer, None if unreadable; ``reported`` says whether the answer has a node.
     """
 
     loan: Loan | None
@@ -110,7 +110,7 @@ LenderOrder = CloseSlots | LendSlots | TakeReport | TakeBack | WriteLoan | Delet
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """How an owner begins: the slots that are its own, what borrowers have finished, and what else is finished."""
+    """The beginning of a stay: the owner's own slots, each borrower's finished messages, and ``known`` others."""
 
     slots: int
     lent: Mapping[str, FinishedNote] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class Lender:
     def begin(self, start: int, note: FinishedNote | None, view: LenderView) -> Beginning:
         """Take over the loans of an earlier owner. Nothing of the partition may be handled before.
 
-        What borrowers reported counts only if the note of the earlier owner does. Otherwise somebody else has written
+        Reports of borrowers count only if the note of the earlier owner counts. Otherwise somebody else has written
         the offset, perhaps to have messages handled again, and the borrowers begin anew as well.
 
         Arguments: ``start`` is the offset to begin at; ``note`` is that of the store, None if it does not count.
@@ -229,7 +229,7 @@ class Lender:
         return [*orders, *self.writes(view)]
 
     def writes(self, view: LenderView) -> list[LenderOrder]:
-        """Return what makes the nodes say what they should."""
+        """Return the writes and deletions by which the nodes of the loans become up to date."""
         orders: list[LenderOrder] = []
         for borrower, loan in sorted(self._loans.items()):
             seen = view.loans.get(borrower)
@@ -253,7 +253,7 @@ class Lender:
         )
 
     def _look_at(self, borrower: str, view: LenderView, orders: list[LenderOrder]) -> None:
-        """Take over what one borrower reports, and take back what it has no more."""
+        """Take over the report of one borrower, and take back the slots that the report no longer names."""
         loan, seen = self._loans[borrower], view.loans.get(borrower)
         report = seen.report if seen is not None else None
         # A report on an earlier loan says nothing of slots that were lent since: its base may be beyond theirs.
@@ -278,7 +278,7 @@ class Lender:
             del self._loans[borrower]
             self._taken.pop(borrower, None)
         elif back:
-            # The number is higher, so the borrower no longer reports what it gave back.
+            # With a higher number the borrower no longer reports the slots that came back.
             self._loans[borrower] = replace(
                 loan, number=self._next(), slots=loan.slots & kept, recalled=loan.recalled & kept
             )

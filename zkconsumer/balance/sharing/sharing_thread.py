@@ -1,4 +1,4 @@
-"""Lends slots of this member's partitions, and handles slots that others lend to it.
+"""Lends slots of this member's partitions, and borrows slots of other members' partitions.
 
 The thread reads the nodes, which are watched, has :class:`Lender` and :class:`Borrower` decide, and does what they say:
 slots come and go on the reader's thread, nodes are written here. While nothing changes it asks nothing. A member that
@@ -180,7 +180,8 @@ class Sharing:
     def leave(self, deadline: Deadline, *, recall: bool = False) -> bool:
         """Give all loans back, and wait until it is reported or for the deadline; returns whether it was.
 
-        Arguments: ``recall``: also take back what others have of our partitions, because these stay ours.
+        Arguments: ``recall``: also take back the slots of our partitions from other members, because the partitions
+        stay ours.
         """
         self._recalling = self._recalling or recall
         self._leaving = True
@@ -235,7 +236,7 @@ class Sharing:
             # watches do not outlive the connection: until all is read again, nothing borrowed may begin
             self._store.refresh()
         self._begin_stays(positions, now)
-        # a loan outlives its owner: taken on anew, it would begin where it began when it was written
+        # A loan outlives its owner. A borrower that took the loan on anew would repeat messages since its beginning.
         sight = self._look(now, [position.tp for position in self._lent], list(self._borrowed))
         self._now = now
         if self._access.shares:
@@ -310,7 +311,7 @@ class Sharing:
     def _concerned(self, positions: Mapping[TopicPartition, PartitionPosition]) -> bool:
         """Return whether an earlier owner has lent anything of our partitions. Raises RegistryError.
 
-        Nobody lends of them after our claim, so those without loans are whole for good.
+        Nobody else lends slots of these partitions after our claim. So a partition without loans stays whole.
         """
         with self._lock:
             wanted = [p for p in self._wanted if positions.get(p.tp) is p and not p.revoked]
@@ -365,7 +366,7 @@ class Sharing:
         if lent.over or owner is None or not (owner.session == lender.session == self._now.session):
             return
         home = self._reader.home_of(position) if lent.opened else None
-        # before what is pinned: a message that fails is known as such when it leaves the hand
+        # before the pinned slots: a message that fails is noted before it leaves the hand
         homes = self._homes_of(tp, home)
         in_hand, before = slots_in_hand(homes), slots_in_hand([one for one in homes if one is not home])
         view = replace(self._view(tp, sight, in_hand, lent.pinned), in_hand_before=before)
