@@ -17,7 +17,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from tests.balance_recorder import SUFFIX, Lines
 from tests.timing import scaled
-from zkconsumer.core.message_pointers import Fate, decode_pointers
+from zkconsumer.core.message_pointers import PointerKind, decode_pointers
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
 
@@ -89,7 +89,7 @@ class Witness:
         told: tuple[int | None, str] = (None, "")
         if at is not None and offset.isdigit():
             told = int(offset), note.hex() if noted_at == at else ""
-        parked = sorted(one.offset for one in decode_pointers(pointers).values() if one.fate is Fate.PARKED)
+        parked = sorted(one.offset for one in decode_pointers(pointers).values() if one.fate is PointerKind.PARKED)
         if self._told.get(partition) != (told, parked):
             self._told[partition] = told, parked
             where = {"topic": partition.topic, "partition": partition.partition}

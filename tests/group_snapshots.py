@@ -10,11 +10,11 @@ from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
     BrokersGroup,
     GroupSnapshot,
+    LogState,
     MemberNode,
     NodeStat,
     OffsetNode,
     OwnerNode,
-    PartitionLog,
     TopicNode,
 )
 
@@ -77,7 +77,7 @@ def group_snapshot(
             for text, offset in offsets.items()
         },
         "topics": {topic: TopicNode(tuple(sorted(numbers)), NOW - 86_400_000) for topic, numbers in topics.items()},
-        "logs": {partition(text): PartitionLog(start, end, 0) for text, (start, end) in logs.items()},
+        "logs": {partition(text): LogState(start, end, 0) for text, (start, end) in logs.items()},
     }
     return GroupSnapshot(**{**found, **more})
 

@@ -20,10 +20,11 @@ from zkconsumer.balance.outcomes import PENDING, Later, Reject
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.run_summary import RunSummary
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.connector.health import Health
+from zkconsumer.connector.signal_shutdown import shutdown_on_signal
+from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
 from zkconsumer.core.other_clients import missing_name
 from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
-from zkconsumer.decoders import IntDecoder, LongDecoder, StringDecoder
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
@@ -40,19 +41,18 @@ from zkconsumer.errors import (
     UnknownTopicError,
     ZkConsumerError,
 )
-from zkconsumer.health import Health
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.database_store import DatabaseOffsets
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
+from zkconsumer.streams.decoders import IntDecoder, LongDecoder, StringDecoder
 from zkconsumer.version import VERSION, refuse_free_threaded_builds
 from zkconsumer.wiring.partition_stream import PartitionStream
 
 if TYPE_CHECKING:
-    from zkconsumer.async_connector import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector
+    from zkconsumer.connector.async_connector import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector
     from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream
 
 refuse_free_threaded_builds()
@@ -113,10 +113,10 @@ __all__ = [
 
 # Loaded at the first use: a program that reads in threads has no use for asyncio.
 _MODULES_OF_ASYNCIO = {
-    "AsyncConsumerRebalanceListener": "zkconsumer.async_connector",
+    "AsyncConsumerRebalanceListener": "zkconsumer.connector.async_connector",
     "AsyncMessages": "zkconsumer.streams.async_stream",
     "AsyncStream": "zkconsumer.streams.async_stream",
-    "AsyncZookeeperConsumerConnector": "zkconsumer.async_connector",
+    "AsyncZookeeperConsumerConnector": "zkconsumer.connector.async_connector",
 }
 
 

@@ -34,7 +34,7 @@ from tests.cluster.member_process import MemberProcess
 from tests.timing import eventually, scaled
 from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.key_slots import slot_of_key, slot_of_offset
-from zkconsumer.core.message_pointers import Fate, Pointer, decode_pointers
+from zkconsumer.core.message_pointers import Pointer, PointerKind, decode_pointers
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
 
@@ -276,7 +276,7 @@ class BalancedGroup:
             for topic, count in self.topics.items()
             for number in range(count)
             for offset, pointer in self.pointers(number, topic).items()
-            if pointer.fate is Fate.DEAD
+            if pointer.fate is PointerKind.DEAD
         }
 
     def owners(self, topic: str = "") -> dict[int, str]:

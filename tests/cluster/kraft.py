@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Self
 
 from tests.timing import scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import ServerProcess, java, resolve
 from zkconsumer.devcluster.ports import LOOPBACK, accepts, free_port
 from zkconsumer.devcluster.server_process import START_TIMEOUT_S, log4j_options, write_properties
+from zkconsumer.runtime.deadline import Deadline
 
 VERSION = "4.0.1"
 _CLUSTER_ID = "emtjb25zdW1lci1rcmFmdA"

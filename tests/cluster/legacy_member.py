@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.member_process import MemberProcess
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import cache_directory, java, kafka_jars, resolve
 from zkconsumer.devcluster.download_cache import locked
+from zkconsumer.runtime.deadline import Deadline
 
 VERSIONS = ("1.1.1", "0.8.2.2")
 _SOURCE = Path(__file__).parent / "legacy" / "GroupMember.java"

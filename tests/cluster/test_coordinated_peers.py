@@ -18,12 +18,12 @@ from tests.cluster.our_member import OurMember
 from tests.cluster.peer_members import JavaMember, LibrdkafkaMember
 from tests.timing import eventually, scaled
 from zkconsumer.core.consumer_protocol import decode_assignment, decode_subscription
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import CoordinatorNotAvailableError, NotCoordinatorError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 PARTITIONS = 6
 OURS = {

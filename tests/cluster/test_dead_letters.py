@@ -16,11 +16,11 @@ from tests.cluster.conftest import NewTopic, produce_to
 from tests.timing import eventually, scaled
 from zkconsumer import DeadLetterTopic, Reject, Retry, ZookeeperConsumerConnector
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.message_lookup import MessageLookup
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 MESSAGES = 60
 Connect = Callable[..., ZookeeperConsumerConnector]

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from scripts.demonstration.balanced_scenario import DAMAGED, MEMBERS, PARTITIONS, BalancedSteps
+from scripts.demonstration.flight_producer import FlightTotals, flights
+from scripts.demonstration.screen import Screen
+from scripts.demonstration.shared_group import DemoTopic
 from tests.cluster.conftest import NewTopic
 from tests.timing import eventually, scaled
-from zkconsumer.cli.demo.balanced_scenario import DAMAGED, MEMBERS, PARTITIONS, BalancedSteps
-from zkconsumer.cli.demo.flight_producer import FlightTotals, flights
-from zkconsumer.cli.demo.screen import Screen
-from zkconsumer.cli.demo.shared_group import DemoTopic
 from zkconsumer.devcluster import DevCluster
 
 FLIGHTS = 3000

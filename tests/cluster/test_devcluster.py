@@ -15,7 +15,6 @@ import pytest
 from tests.cluster.conftest import produce_to
 from tests.cluster.in_process import client_of
 from tests.timing import eventually, scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import (
     DevCluster,
     EmbeddedKafka,
@@ -26,6 +25,7 @@ from zkconsumer.devcluster import (
 )
 from zkconsumer.devcluster.ports import is_free
 from zkconsumer.errors import RegistryError
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 _OWNER = """

@@ -15,7 +15,6 @@ from tests.cluster.conftest import unique
 from tests.timing import eventually, scaled
 from zkconsumer.assignors.java_consumer_assignors import CooperativeStickyGroupAssignor, RangeGroupAssignor
 from zkconsumer.core.consumer_protocol import decode_assignment, decode_subscription
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import (
     CoordinatorLoadInProgressError,
@@ -28,6 +27,7 @@ from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.member.coordinator.leader_assignment import assign_group, protocol_offers
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 SESSION = 10.0
 EMPTY = ("Empty", "Dead")

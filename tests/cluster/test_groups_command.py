@@ -18,12 +18,12 @@ from tests.cluster.in_process import offsets_of
 from tests.cluster.kafka_tools import ConsumerGroupsTool, Printed, lines_of, table, tool
 from tests.cluster.operator_commands import run_command
 from tests.timing import eventually, scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import BrokerError, MemberIdRequiredError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.model import Endpoint
+from zkconsumer.runtime.deadline import Deadline
 
 COMMITTED = 3
 STAYS_S = 600.0

@@ -19,9 +19,9 @@ from tests.cluster.our_member import OurMember
 from tests.internals import kazoo_client_of, session_of
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster, EmbeddedZooKeeper
 from zkconsumer.member.connector_state import Phase
+from zkconsumer.runtime.deadline import Deadline
 
 
 def send(cluster: DevCluster, topic: str, partition: int, value: bytes) -> None:

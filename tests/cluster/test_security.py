@@ -28,7 +28,6 @@ from tests.cluster.secured import (
 )
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector, cli
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import EmbeddedKafka
 from zkconsumer.errors import (
     BrokerAuthenticationError,
@@ -39,6 +38,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import choose_endpoint
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.snapshot_file import read_snapshots
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.batch_reader import BatchReader
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import ReadOptions, parse
@@ -46,7 +46,7 @@ from zkconsumer.spark.range_reader import read_partition
 from zkconsumer.spark.schema import source_schema
 from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.zookeeper.broker_directory import registered_brokers
-from zkconsumer.zookeeper.security import registry_security
+from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session
 
 DIGEST = {"zookeeper.digest.username": USER, "zookeeper.digest.password": PASSWORD}

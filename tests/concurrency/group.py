@@ -12,9 +12,7 @@ from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
-from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
@@ -24,9 +22,11 @@ from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper import FakeSession
-from zkconsumer.wiring import Outside, build_member
+from zkconsumer.wiring import MemberEnvironment, build_member
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
@@ -60,12 +60,12 @@ class InlineCommitter(Committer):
         """Commits are asked for, and do not come by a timer."""
         super().__init__(name, store, lease, CommitSettings(interval=None, timeout=settings.timeout), **options)
 
-    def surrender(
+    def commit_last(
         self, *arguments: Any, meanwhile: Callable[[], None] = lambda: None, **options: Any
     ) -> Mapping[TopicPartition, KnownOffset | None]:
         """Call ``meanwhile`` once, first."""
         meanwhile()
-        return super().surrender(*arguments, meanwhile=meanwhile, **options)
+        return super().commit_last(*arguments, meanwhile=meanwhile, **options)
 
     def submit(self, work: Callable[[], T], request: Request[T] | None = None) -> Request[T]:
         request = Request(Deadline(None)) if request is None else request
@@ -163,7 +163,7 @@ class SteppedMember:
             self.consumer,
             offset_store=store,
             listener=listener,
-            outside=Outside(
+            environment=MemberEnvironment(
                 session=lambda _, told: server.session(told),
                 stamp=lambda _config, _session, made: replace(made, timestamp="1", extra=extra or {}),
                 timing=lambda settings: replace(settings, **timing),

@@ -20,8 +20,8 @@ from tests.concurrency.group import (
     tp,
 )
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 

@@ -16,12 +16,12 @@ from zkconsumer.assignors.placement import RETRY_S
 from zkconsumer.core.load_report import PartitionLoad, encode_loads
 from zkconsumer.core.placement_plan import decode_plan
 from zkconsumer.core.registration import PLAN_KEY
-from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
 from zkconsumer.member.zookeeper import load_reports, placement_node
 from zkconsumer.member.zookeeper.load_reports import LoadReports
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import node_codecs, paths
 

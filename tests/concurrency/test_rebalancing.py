@@ -21,11 +21,11 @@ from tests.concurrency.group import (
 )
 from tests.concurrency.staging import unavailable
 from tests.timing import scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import StartsResolved
 from zkconsumer.offsets.commit_schedule import GivenOffset
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -252,16 +252,16 @@ def test_a_leavers_partitions_are_looked_at_during_a_last_commit(
             return original(*arguments, **options)
 
         monkeypatch.setattr(b.session, kind, noted)
-    surrender = b.committer.surrender
+    commit_last = b.committer.commit_last
 
     def waiting(*arguments: Any, **options: Any) -> Any:
         asked.append("waiting")
         options["meanwhile"]()
         options["meanwhile"]()
         asked.append("committed")
-        return surrender(*arguments, **options)
+        return commit_last(*arguments, **options)
 
-    monkeypatch.setattr(b.committer, "surrender", waiting)
+    monkeypatch.setattr(b.committer, "commit_last", waiting)
     c.stop()
     b.step(2)
     assert {owned.partition for owned in b.owned} == {4, 5, 6, 7}
@@ -276,15 +276,15 @@ def test_what_was_seen_ahead_and_changed_is_not_believed(
     make_topic(server, 8)
     server.put(paths.offset(GROUP, tp(7)), b"5")
     _a, b, c = settled_group(server, "abc")
-    surrender = b.committer.surrender
+    commit_last = b.committer.commit_last
 
     def waiting(*arguments: Any, **options: Any) -> Any:
         options["meanwhile"]()
         server.put(paths.owner(GROUP, tp(6)), b"stranger", ephemeral_owner=77)
         server.put(paths.offset(GROUP, tp(7)), b"4711")
-        return surrender(*arguments, **options)
+        return commit_last(*arguments, **options)
 
-    monkeypatch.setattr(b.committer, "surrender", waiting)
+    monkeypatch.setattr(b.committer, "commit_last", waiting)
     c.stop()
     b.step(2)
     assert tp(6) not in b.owned

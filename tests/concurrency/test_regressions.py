@@ -22,11 +22,11 @@ from tests.concurrency.group import (
 )
 from tests.concurrency.staging import after, fail
 from zkconsumer.core.topic_filter import TopicFilter
-from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import StartsResolved, StopRequested
 from zkconsumer.member.zookeeper.round_schedule import NEVER
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import registered_brokers

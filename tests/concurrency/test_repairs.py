@@ -22,12 +22,12 @@ from tests.concurrency.group import (
 from tests.concurrency.staging import after, before, unavailable
 from tests.simulated_clock import Simulation
 from tests.timing import eventually, scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.zookeeper import registration
+from zkconsumer.member.zookeeper import group_registration as registration
 from zkconsumer.member.zookeeper.state_machine import State
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_values import NodeEvent, NodeEventKind

@@ -21,9 +21,9 @@ from tests.concurrency.group import (
 )
 from tests.concurrency.staging import after, before, unavailable
 from zkconsumer.core.partition_position import NONE_HELD
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 
@@ -101,7 +101,7 @@ def test_a_last_commit_after_its_deadline_releases_nothing(server: FakeZooKeeper
     member = settled(server, "a")
     member.finish(P2, 5)
     held = list(member.owned.values())
-    known = member.committer.surrender(held, commit=True, held=NONE_HELD, deadline=Deadline(0.0), release=True)
+    known = member.committer.commit_last(held, commit=True, held=NONE_HELD, deadline=Deadline(0.0), release=True)
     assert known.keys() == set(member.owned)
     assert None not in known.values()
     assert len(owners(server)) == 4

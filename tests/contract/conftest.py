@@ -11,8 +11,8 @@ import pytest
 
 from tests.contract.group_client import NEWEST, OLD, PLAIN, Target
 from tests.timing import eventually, scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper, JavaNotFoundError, java
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper.cluster_admin import Admin
 

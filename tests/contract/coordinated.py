@@ -14,12 +14,12 @@ from tests.cluster.conftest import produce_to, unique
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.assignors.java_consumer_assignors import RangeGroupAssignor
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MemberIdRequiredError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription, Joined, Membership
 from zkconsumer.member.coordinator.leader_assignment import protocol_offers
 from zkconsumer.model import Endpoint
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper.cluster_admin import Admin
 

@@ -24,7 +24,8 @@ from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 
 from tests.timing import scaled
 from zkconsumer.errors import UnsupportedVersionError
-from zkconsumer.zookeeper import KAZOO_BEFORE, KAZOO_FROM, check_kazoo, security
+from zkconsumer.zookeeper import KAZOO_BEFORE, KAZOO_FROM, check_kazoo
+from zkconsumer.zookeeper import registry_security as security
 from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection
 
 ROOT = Path(__file__).resolve().parents[2]

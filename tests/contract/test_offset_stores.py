@@ -14,7 +14,6 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer import OffsetStore, TopicPartition
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import EmbeddedKafka
 from zkconsumer.errors import CoordinatorUnavailableError, GroupError
 from zkconsumer.kafka import BrokerChannel
@@ -22,6 +21,7 @@ from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.model import Endpoint
 from zkconsumer.offsets.kafka_store import KafkaOffsets
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import registered_brokers

@@ -16,17 +16,17 @@ from kazoo.security import ACL, Id, Permissions
 
 from tests.internals import kazoo_client_of
 from tests.timing import eventually, scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper, FakeZooKeeperServer
 from zkconsumer.testing.fake_zookeeper import FakeSession
 from zkconsumer.zookeeper import fenced_writes, paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
 from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, NodeEvent, NodeEventKind
-from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session
 
 OpenSession = Callable[[], Session]

@@ -14,9 +14,9 @@ from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.core.unfinished_offsets import Finished
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper, FakeZooKeeperServer
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.ack_nodes import NOTE_BYTES

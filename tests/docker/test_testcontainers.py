@@ -12,9 +12,9 @@ from testcontainers.core.container import DockerContainer
 from tests.docker.engine import UnavailableError, need_image
 from tests.timing import eventually, scaled
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ChrootMissingError
 from zkconsumer.model import ConsumerId
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_codecs import decode_registration, encode_registration
 from zkconsumer.zookeeper.node_values import NodeEvent, NodeEventKind

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.timing import scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.download_cache import cache_directory, locked
+from zkconsumer.runtime.deadline import Deadline
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))

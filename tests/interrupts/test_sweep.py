@@ -16,9 +16,9 @@ from tests.interrupts.signals import ring, storm
 from tests.interrupts.sweep import AGAIN, Operation, sweep, told
 from tests.interrupts.world import ELSEWHERE, InterruptedStreams
 from tests.timing import scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.fetcher_manager import FetcherManager
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream
 
 SAMPLE = 30

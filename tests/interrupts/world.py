@@ -21,9 +21,9 @@ from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.kafka.record_writer import CONTROL, NewRecord, batch_bytes
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
@@ -321,7 +321,7 @@ class InterruptedStreams:
         partition = self.partitions[number]
         queue = self.stream_of(partition).queue
         ELSEWHERE.do(lambda: queue.revoke([partition.position]))
-        ELSEWHERE.do(lambda: queue.wait_let_go([partition.position], Deadline(0)))
+        ELSEWHERE.do(lambda: queue.wait_not_held([partition.position], Deadline(0)))
         self.check()
 
     def end(self) -> None:

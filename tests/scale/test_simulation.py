@@ -10,7 +10,7 @@ import pytest
 
 from scripts.measurements.scale.changes import CHANGES, ORIGINAL, OURS, Cost, simulate
 from scripts.measurements.scale.report import draw, table
-from zkconsumer.member.zookeeper.registration import DOUBTED
+from zkconsumer.member.zookeeper.group_registration import DOUBTED
 
 SMALL, LARGE = (40, 8), (160, 32)
 

@@ -13,10 +13,10 @@ from tests.cluster.member_process import Consumed
 from tests.simulated_clock import Simulation
 from zkconsumer.assignors.assignor import Member
 from zkconsumer.assignors.range import RangeAssignor
-from zkconsumer.deadline import Deadline
 from zkconsumer.model import ConsumerId, ThreadId
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.node_values import NodeEvent
-from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 
 COSTS = Costs(round_trip=0.2, read=0.01, write=0.05, part=0.02, client=0.0, bandwidth=1e12)
 EXACT = pytest.approx

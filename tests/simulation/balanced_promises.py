@@ -21,7 +21,7 @@ from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.sharing.loan_nodes import decode_loan
 from zkconsumer.core.finished_note import FinishedNote, decode_note, note_of_text
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset, slots_in
-from zkconsumer.core.message_pointers import Fate, decode_pointers
+from zkconsumer.core.message_pointers import PointerKind, decode_pointers
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper import paths
 
@@ -134,8 +134,8 @@ class BalancedObserver(Observer):
             return
         fates.seen_at = node.mzxid, fates.seen_at[1]
         pointers = decode_pointers(node.data)
-        parked = {offset for offset, one in pointers.items() if one.fate is Fate.PARKED}
-        dead = {offset for offset, one in pointers.items() if one.fate is Fate.DEAD}
+        parked = {offset for offset, one in pointers.items() if one.fate is PointerKind.PARKED}
+        dead = {offset for offset, one in pointers.items() if one.fate is PointerKind.DEAD}
         world().note(f"pointers of {tp}: {sorted(parked)} parked, {len(dead)} dead")
         for offset in sorted((fates.parked | fates.dead) - parked - dead):
             if offset not in fates.handled:

@@ -16,8 +16,8 @@ from tests.simulation.every_call import Move
 from tests.simulation.members import LATE, Member
 from tests.simulation.scheduler import Task, world
 from zkconsumer import AsyncZookeeperConsumerConnector, ConsumerConfig
-from zkconsumer.async_connector import AsyncConsumerRebalanceListener
 from zkconsumer.balance.loop_bridge import LoopAccess
+from zkconsumer.connector.async_connector import AsyncConsumerRebalanceListener
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ZkConsumerError
 from zkconsumer.model import TopicPartition
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tests.simulation.members import MemberProcess
 from tests.simulation.scheduler import world
 from zkconsumer.core.consumer_protocol import RebalanceProtocol, decode_assignment
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
@@ -33,6 +32,7 @@ from zkconsumer.member.coordinator.leader_assignment import (
     protocol_offers,
 )
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
     from tests.simulation.brokers_scenario import BrokersScenario

@@ -21,7 +21,11 @@ from zlib import crc32
 from tests.simulation.scheduler import PLACES, before_statement
 
 _CHOSEN = ("zkconsumer.streams", "zkconsumer.fetch", "zkconsumer.member", "zkconsumer.offsets", "zkconsumer.balance")
-_ALSO = ("zkconsumer.connector", "zkconsumer.stream_delivery", "zkconsumer.partition_control")
+_ALSO = (
+    "zkconsumer.connector.zookeeper_connector",
+    "zkconsumer.streams.stream_delivery",
+    "zkconsumer.connector.partition_control",
+)
 _CALL = "__before_statement__"
 
 

@@ -127,10 +127,10 @@ class QueryScenario(Scenario):
         super().__init__(*arguments)
         self.queries: list[Query] = []
 
-        def build(config: Any, consumer: Any, outside: Any) -> Any:
-            return build_member(config, consumer, outside=replace(outside, session=self.outside.session))
+        def build(config: Any, consumer: Any, environment: Any) -> Any:
+            return build_member(config, consumer, environment=replace(environment, session=self.environment.session))
 
-        vars(zookeeper_cluster)["zookeeper_session"] = self.outside.session
+        vars(zookeeper_cluster)["zookeeper_session"] = self.environment.session
         vars(query_member)["build_member"] = build
 
     def new_member(self, number: int, ours: bool) -> Any:

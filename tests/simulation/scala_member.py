@@ -18,9 +18,9 @@ from tests.simulation.zookeeper import SimulatedSession
 from zkconsumer.assignors.assignor import Member
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.core.registration import Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_values import Node
 

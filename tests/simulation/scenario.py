@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-import zkconsumer.connector
+import zkconsumer.connector.zookeeper_connector
 import zkconsumer.wiring.cluster_access
 from tests.simulation import event_loop, every_call, sockets  # noqa: F401 - applications
 from tests.simulation.applications import SLOWEST, WAITS
@@ -25,7 +25,7 @@ from tests.simulation.settings import STORES, Setting
 from tests.simulation.zookeeper import SimulatedZooKeeper
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing.fake_cluster import FakeCluster
-from zkconsumer.wiring import Outside, build_member
+from zkconsumer.wiring import MemberEnvironment, build_member
 
 BROKERS = 2
 SESSION = 6.0
@@ -82,11 +82,13 @@ class Scenario:
         )
         self.produced = dict.fromkeys(self.observer.partitions, 0)
         self.database = Database(self) if setting.storage == "database" else None
-        self.outside = Outside(
+        self.environment = MemberEnvironment(
             session=lambda config, on_change: self.zookeeper.session(on_change), events=lambda: SimpleQueue()
         )
-        vars(zkconsumer.wiring.cluster_access)["zookeeper_session"] = self.outside.session
-        vars(zkconsumer.connector)["build_member"] = partial(build_member, outside=self.outside)
+        vars(zkconsumer.wiring.cluster_access)["zookeeper_session"] = self.environment.session
+        vars(zkconsumer.connector.zookeeper_connector)["build_member"] = partial(
+            build_member, environment=self.environment
+        )
 
     def choose_properties(self) -> dict[str, Any]:
         chance, scala, storage = self.world.random, self.setting.scala, self.setting.storage

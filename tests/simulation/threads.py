@@ -273,5 +273,5 @@ def install(*, sockets: type, create_server: Callable[..., Any]) -> None:
     active[0] = active.pop(next(iter(active)))
     # the package's lock derives from this class; the interpreter's import system must keep its own
     kept, _thread.RLock = _thread.RLock, RLock  # type: ignore[misc,assignment]
-    importlib.import_module("zkconsumer.interruptible_wait")
+    importlib.import_module("zkconsumer.runtime.interruptible_wait")
     _thread.RLock = kept  # type: ignore[misc]

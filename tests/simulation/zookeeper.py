@@ -13,8 +13,8 @@ from threading import Thread
 from typing import Any
 
 from tests.simulation.scheduler import Process, world
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError, SessionLostError
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper.node_values import Node, Watch
 from zkconsumer.zookeeper.session import SessionChanged

@@ -17,8 +17,8 @@ import venv
 from pathlib import Path
 
 from tests.timing import scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.download_cache import cache_directory, locked, write_atomically
+from zkconsumer.runtime.deadline import Deadline
 
 _ROOT = Path(__file__).resolve().parents[2]
 _INSTALL_S = 150.0

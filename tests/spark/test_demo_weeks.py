@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zkconsumer.cli.demo.flight_producer import flights
-from zkconsumer.cli.demo.spark_process import Week, by_week
-from zkconsumer.cli.demo.spark_process import flights as flights_of
+from scripts.demonstration.flight_producer import flights
+from scripts.demonstration.spark_process import Week, by_week
+from scripts.demonstration.spark_process import flights as flights_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from scripts.measurements.bench.spark_session import Runs, kafka_source
 from tests.cluster.conftest import NewTopic
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.devcluster.errors import JarResolutionError
+from zkconsumer.devcluster.cluster_errors import JarResolutionError
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")

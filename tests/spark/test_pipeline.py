@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from scripts.demonstration.flight_producer import flights
 from tests.cluster.conftest import NewTopic
 from tests.documents import example
 from tests.spark.query_process import START_S, DriverProcess
 from tests.timing import eventually, scaled
-from zkconsumer.cli.demo.flight_producer import flights
 from zkconsumer.devcluster import DevCluster
 
 PARTITIONS = 4

@@ -10,10 +10,10 @@ import pytest
 
 from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.deadline import Deadline
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 
 Join = Callable[..., ZookeeperConsumerConnector]

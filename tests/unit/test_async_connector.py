@@ -33,9 +33,9 @@ from zkconsumer import (
     StringDecoder,
     TopicPartition,
     Whitelist,
-    shutdown,
 )
-from zkconsumer import connector as connector_module
+from zkconsumer.connector import shutdown
+from zkconsumer.connector import zookeeper_connector as connector_module
 from zkconsumer.errors import (
     ConnectorClosedException,
     OffsetCommitError,

@@ -18,8 +18,9 @@ from tests.unit.async_members import cluster as cluster
 from tests.unit.async_members import make as make
 from tests.unit.streams.bench import run
 from tests.values import present
-from zkconsumer import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector, async_connector
+from zkconsumer import AsyncConsumerRebalanceListener, AsyncZookeeperConsumerConnector
 from zkconsumer.balance import loop_bridge
+from zkconsumer.connector import async_connector
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.testing import FakeCluster

@@ -117,7 +117,7 @@ async def test_a_topic_is_left_before_its_commit_is_seen(cluster: FakeCluster, m
     eventually(lambda: not member_of(connector).delivery.streams(), WITHIN, "the streams to go")
     connector.begin_shutdown()
     await asyncio.gather(commit, leaving)
-    member_of(connector).put_down_positions(held, finished=True)  # as a shutdown that saw them a moment before
+    member_of(connector).settle_positions(held, finished=True)  # as a shutdown that saw them a moment before
     await connector.shutdown()
     assert sorted(committed(cluster)) == [0, 1]
 

@@ -12,7 +12,7 @@ from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer.balance.outcomes import Reject
 from zkconsumer.core import message_ledger
-from zkconsumer.metrics import BucketsValue
+from zkconsumer.runtime.metrics import BucketsValue
 from zkconsumer.testing import FakeCluster
 
 cluster = cluster_with({"t": [[b"%d" % number for number in range(20)], []]})

@@ -10,10 +10,10 @@ import pytest
 from tests.timing import scaled
 from tests.unit.clusters import Join, cluster_with, committed, connectors_with
 from zkconsumer import ConsumerTimeoutException
-from zkconsumer import connector as connector_module
 from zkconsumer.balance.balanced_run import BalancedRun
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.retry import Retry
+from zkconsumer.connector import zookeeper_connector as connector_module
 from zkconsumer.testing import FakeCluster
 
 PARTITIONS = 3

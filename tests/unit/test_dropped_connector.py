@@ -12,7 +12,7 @@ from tests.internals import member_of
 from tests.timing import scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 
 cluster = cluster_with({"t": [[b"x"] * 5]})

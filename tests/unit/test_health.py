@@ -10,10 +10,11 @@ import pytest
 from tests.internals import member_of
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
-from zkconsumer import ConsumerRebalanceListener, Health, ZookeeperConsumerConnector, health
+from zkconsumer import ConsumerRebalanceListener, Health, ZookeeperConsumerConnector
+from zkconsumer.connector import health
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.member.events import LookAgain
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper import node_codecs
 

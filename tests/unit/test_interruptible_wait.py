@@ -15,9 +15,9 @@ import pytest
 
 from tests.signal_gate import Interrupted, interrupting
 from tests.timing import scaled
-from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import SLICE, Answer, WakeFlag
 from zkconsumer.kafka.connection import Connection
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import SLICE, Answer, WakeFlag
 from zkconsumer.streams import StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
@@ -74,7 +74,7 @@ def finishes(work: Callable[[], object]) -> bool:
 def test_no_lock_stays_held_after_an_interrupt_in_it() -> None:
     """An interrupt inside ``Condition.__enter__`` left the lock held: fetchers, or the committer, hung for ever."""
     queue = StreamQueue(1, lambda: None)
-    in_the_lock(queue.let_go)
+    in_the_lock(queue.wake_revocation)
     assert finishes(queue.close)
     lease = Lease()
     in_the_lock(lambda: lease.wait(Deadline(0.01)))

@@ -17,8 +17,8 @@ from tests.unit.streams.bench import Bench, position
 from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_fetch import FetchMetrics
-from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics
 from zkconsumer.model import Endpoint
+from zkconsumer.runtime.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics
 
 BROKER = (("clientId", "c"), ("brokerHost", "h"), ("brokerPort", "2"))
 
@@ -89,7 +89,7 @@ def test_an_instrument_is_made_once_and_a_gauge_asked_each_time() -> None:
 
 def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetcher tells its instruments of many small answers together; what has ended is asked no more."""
-    monkeypatch.setattr("zkconsumer.metrics.SOON", math.inf)
+    monkeypatch.setattr("zkconsumer.runtime.metrics.SOON", math.inf)
     metrics = Metrics()
     measures = FetchMetrics(metrics, "c", Endpoint(1, "h", 2))
     for number in range(MANY + 2):
@@ -171,11 +171,11 @@ def test_the_first_items_of_two_threads_are_counted_in_time(monkeypatch: pytest.
 
     def in_between() -> float:
         """Add the other thread's item between the first item and the look at the queue's length."""
-        monkeypatch.setattr("zkconsumer.metrics.monotonic", monotonic)
+        monkeypatch.setattr("zkconsumer.runtime.metrics.monotonic", monotonic)
         backlog.add(2)
         return monotonic()
 
-    monkeypatch.setattr("zkconsumer.metrics.monotonic", in_between)
+    monkeypatch.setattr("zkconsumer.runtime.metrics.monotonic", in_between)
     backlog.add(1)
     assert told == [1, 2]
 

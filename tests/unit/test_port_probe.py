@@ -11,8 +11,8 @@ from threading import Thread
 import pytest
 import trustme
 
-from zkconsumer.deadline import Deadline
-from zkconsumer.port_probe import instead_of_broker, instead_of_zookeeper
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.port_probe import instead_of_broker, instead_of_zookeeper
 
 Serve = Callable[[socket.socket], None]
 

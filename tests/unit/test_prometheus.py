@@ -20,8 +20,8 @@ from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import Health, ZookeeperConsumerConnector
 from zkconsumer.errors import MissingExtraError
-from zkconsumer.metrics import Buckets, MetricName, Value
 from zkconsumer.prometheus import Collector
+from zkconsumer.runtime.metrics import Buckets, MetricName, Value
 from zkconsumer.testing import FakeCluster
 
 cluster = cluster_with({"t": [[b"%d" % number for number in range(5)], []]})

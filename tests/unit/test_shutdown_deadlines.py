@@ -15,8 +15,7 @@ import pytest
 from tests.concurrency.group import SteppedMember, make_topic, settle
 from tests.simulated_clock import Simulation
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.connector import CLOSE_WITHIN
-from zkconsumer.deadline import Deadline
+from zkconsumer.connector.zookeeper_connector import CLOSE_WITHIN
 from zkconsumer.errors import RegistryUnavailableError, SessionLostError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import Event, StopRequested
@@ -26,6 +25,7 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.offsets import committer as committers
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.wiring import build_member
 from zkconsumer.wiring.member_lifecycle import A_STEP, FORCED, SPARE

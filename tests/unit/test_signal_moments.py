@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.signal_gate import Gate, interrupting
-from zkconsumer.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 
 @pytest.fixture(autouse=True)

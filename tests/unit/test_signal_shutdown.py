@@ -22,10 +22,10 @@ from tests.internals import member_of
 from tests.timing import eventually, scaled
 from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
+from zkconsumer.connector.signal_shutdown import in_signal_handler
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.member import events
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.testing import FakeCluster
 from zkconsumer.wiring import member_lifecycle
 

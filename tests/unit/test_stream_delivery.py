@@ -14,8 +14,8 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+from zkconsumer.streams.stream_delivery import ANY_TOPIC, StreamDelivery
 
 KEY: StreamKey = (ANY_TOPIC, 0)
 
@@ -25,7 +25,7 @@ class House:
 
     def __init__(self) -> None:
         self.lease = valid_lease()
-        self.delivery = Delivery(ConsumerId("g_c"), self.lease)
+        self.delivery = StreamDelivery(ConsumerId("g_c"), self.lease)
         self.streams: list[KafkaStream[Any, Any]] = [
             new_stream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0) for n in range(2)
         ]

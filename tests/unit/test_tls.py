@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from zkconsumer.config.tls import PemFile, client_context
 from zkconsumer.errors import ConfigException
-from zkconsumer.tls import PemFile, client_context
 
 UNSET = PemFile("unset", None)
 

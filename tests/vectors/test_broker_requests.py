@@ -8,9 +8,9 @@ from tests.vectors.cases import Case
 from tests.vectors.test_group_protocol import with_bytes
 from zkconsumer.data_plane.fetch_response import PartitionResponse, ResponseReader, read
 from zkconsumer.kafka import fetch_request, requests
+from zkconsumer.kafka.api_schema import ApiRequest
 from zkconsumer.kafka.broker_schemas import BROKER_MESSAGES
 from zkconsumer.kafka.requests import FetchPosition, FetchRequest
-from zkconsumer.kafka.schema import ApiRequest
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_broker_requests", "aiokafka014_requests")

@@ -21,8 +21,8 @@ from zkconsumer.core.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from zkconsumer.kafka.api_schema import BYTES, Field, FieldType
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
-from zkconsumer.kafka.schema import BYTES, Field, FieldType
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_group_protocol",)

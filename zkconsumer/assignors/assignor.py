@@ -112,8 +112,8 @@ OURS = {
     "machine-room": "zkconsumer.assignors.machine_room:MachineRoomAssignor",
     "machine-room-nearby": "zkconsumer.assignors.machine_room:MachineRoomNearbyAssignor",
     "configured": "zkconsumer.assignors.fixed_table:ConfiguredAssignor",
-    "sticky": "zkconsumer.assignors.first_placement:StickyAssignor",
-    "lag-aware": "zkconsumer.assignors.first_placement:LagAwareAssignor",
+    "sticky": "zkconsumer.assignors.sticky:StickyAssignor",
+    "lag-aware": "zkconsumer.assignors.sticky:LagAwareAssignor",
 }
 
 

@@ -130,7 +130,7 @@ def rescues(
     return found
 
 
-class Judgement:
+class PlanJudgement:
     """Decides whether to move partitions, measurement by measurement, so that no single one moves anything."""
 
     def __init__(self) -> None:

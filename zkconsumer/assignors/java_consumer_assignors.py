@@ -13,8 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from zkconsumer.assignors.range import blocks
-from zkconsumer.assignors.sticky import (
+from zkconsumer.assignors.java_sticky import (
     MemberPartitions,
     SubscribedMember,
     SubscribedMembers,
@@ -22,6 +21,7 @@ from zkconsumer.assignors.sticky import (
     in_java_order,
     sticky,
 )
+from zkconsumer.assignors.range import blocks
 from zkconsumer.core import byte_reader
 from zkconsumer.core.byte_reader import ByteReader
 from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription, RebalanceProtocol

@@ -29,7 +29,7 @@ from enum import Enum
 from zkconsumer.assignors.even_load import (
     NARROW_GAP,
     WIDE_GAP,
-    Judgement,
+    PlanJudgement,
     even_load,
     growing_lags,
     is_uneven,
@@ -48,7 +48,7 @@ LOOK_EVERY_S = 60.0
 NEVER = float("inf")
 
 
-class Verdict(Enum):
+class PlacementVerdict(Enum):
     """What a member does in a round."""
 
     FOLLOW = "follow the plan"
@@ -65,7 +65,7 @@ class SeenGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PlacementDecision:
     """The decision of one round.
 
     ``plan`` is the plan to follow; with ``write`` the member must write it first. ``why`` says why there is none.
@@ -73,7 +73,7 @@ class Decision:
     before that, because what it sees may be old.
     """
 
-    verdict: Verdict
+    verdict: PlacementVerdict
     plan: PlacementPlan | None = None
     write: bool = False
     why: str = ""
@@ -113,7 +113,7 @@ class Placement:
         self._absent_since: dict[ConsumerId, float] = {}
         self._loads: Loads = {}
         self._growing: frozenset[TopicPartition] = frozenset()
-        self._judgement = Judgement()
+        self._judgement = PlanJudgement()
         self._next_look = 0.0
         self.withdrawn_until = 0.0
         """Until when this member does not advertise that it reads plans; 0: it does."""
@@ -150,25 +150,25 @@ class Placement:
 
     def decide(
         self, seen: SeenGroup, found: PlacementPlan | None, now: float, measured: Measured = Measured()
-    ) -> Decision:
+    ) -> PlacementDecision:
         """Return the decision. ``found`` is the plan in the node, None if there is none that can be read."""
         fits = found is not None and found.inputs == seen.inputs
         if seen.planner == self._me:
             return self._lead(seen, found, now, measured)
         self._absent_since.clear()
-        self._judgement = Judgement()
+        self._judgement = PlanJudgement()
         if fits:
-            return self.followed(Decision(Verdict.FOLLOW, found))
+            return self.followed(PlacementDecision(PlacementVerdict.FOLLOW, found))
         why = _misfit(found, seen)
         if self._unfit_since is None:
             self._unfit_since = now
         until = self._unfit_since + self._wait
         if now < until or not self._reread:
             self._reread = now >= until
-            return Decision(Verdict.WAIT, why=why, again_at=max(now, until), reread=self._reread)
-        return Decision(Verdict.WITHDRAW, why=why)
+            return PlacementDecision(PlacementVerdict.WAIT, why=why, again_at=max(now, until), reread=self._reread)
+        return PlacementDecision(PlacementVerdict.WITHDRAW, why=why)
 
-    def followed(self, decision: Decision) -> Decision:
+    def followed(self, decision: PlacementDecision) -> PlacementDecision:
         """Note that a plan is followed."""
         self._left = False
         self.restart_wait()
@@ -176,20 +176,20 @@ class Placement:
 
     # ---- the planner
 
-    def _lead(self, seen: SeenGroup, found: PlacementPlan | None, now: float, measured: Measured) -> Decision:
+    def _lead(self, seen: SeenGroup, found: PlacementPlan | None, now: float, measured: Measured) -> PlacementDecision:
         reserved = self._reservations(seen.inputs, found, now)
         moves = self._judge(seen, found, now, measured)
         again_at = min([*(since + self._grace for c, since in self._absent_since.items() if c in reserved), NEVER])
         if seen.inputs.strategy == LAG_AWARE:
             again_at = min(again_at, self._next_look)
         if found is not None and found.inputs == seen.inputs and found.reserved == reserved and not moves:
-            return self.followed(Decision(Verdict.FOLLOW, found, again_at=again_at))
+            return self.followed(PlacementDecision(PlacementVerdict.FOLLOW, found, again_at=again_at))
         before = measured.owners if self._left or found is None else found.assignment
         assignment = self._assignment(seen.inputs, reserved, before, found, moves=moves)
         plan = PlacementPlan(seen.inputs, assignment, reserved, self._me)
         if found is not None and replace(found, planner=self._me) == plan:
-            return self.followed(Decision(Verdict.FOLLOW, found, again_at=again_at))
-        return Decision(Verdict.FOLLOW, plan, write=True, again_at=again_at)
+            return self.followed(PlacementDecision(PlacementVerdict.FOLLOW, found, again_at=again_at))
+        return PlacementDecision(PlacementVerdict.FOLLOW, plan, write=True, again_at=again_at)
 
     def _reservations(
         self, inputs: PlanInputs, found: PlacementPlan | None, now: float

@@ -19,8 +19,8 @@ from zkconsumer.balance.handler_results import outcome_of, outcomes_of
 from zkconsumer.balance.loop_bridge import LoopBridge
 from zkconsumer.balance.outcomes import NOT_STARTED, Done, Failed, Outcome, answered
 from zkconsumer.balance.work import Work, WorkSource
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import HandlerFailedError, HandlerTimeoutError
+from zkconsumer.runtime.deadline import Deadline
 
 LOOK_EACH = 0.1
 """Seconds after which the loop looks for work that nothing woke it for: a retry that is due, a lease that is back."""

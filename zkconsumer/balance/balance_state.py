@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from zkconsumer.metrics import BucketsValue
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.metrics import BucketsValue
 
 
 @dataclass(frozen=True, slots=True)

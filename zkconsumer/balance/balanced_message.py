@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from zkconsumer.balance.outcomes import DONE, Failed, Outcome
 from zkconsumer.balance.read_work import ReadWork
-from zkconsumer.decoders import K, V
+from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.message import MessageAndMetadata
 
 

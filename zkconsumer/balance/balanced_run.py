@@ -31,12 +31,12 @@ from zkconsumer.balance.thread_executor import Handler, ThreadExecutor
 from zkconsumer.balance.work import Executor, Work
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.stream_delivery import Delivery
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import QueueBudget
 from zkconsumer.streams.rate_limit import HandOutGate
+from zkconsumer.streams.stream_delivery import StreamDelivery
 from zkconsumer.streams.stream_queue import nothing_came
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class MemberAccess:
     consumer: ConsumerId
     group: str
     lookup: MessageReader
-    delivery: Delivery
+    delivery: StreamDelivery
     positions: Callable[[], Mapping[TopicPartition, PartitionPosition]]
     wake_fetchers: Callable[[], None]
     gate: HandOutGate
@@ -300,13 +300,13 @@ class BalancedRun:
         self._events.put(None)
 
     def left_to_parent(self) -> None:
-        """Do nothing more in a forked process; see :mod:`zkconsumer.fork_guard`."""
+        """Do nothing more in a forked process; see :mod:`zkconsumer.runtime.fork_guard`."""
         self.engine.left_to_parent()
         leave = getattr(self.executor, "left_to_parent", None)  # of coroutines
         if leave is not None:
             leave()
 
-    def put_down(self, thread: int, finished: bool) -> None:
+    def settle_in_hand(self, thread: int, finished: bool) -> None:
         """Settle the messages of the handler that this thread runs, because the thread waits for the group.
 
         Arguments: ``thread`` is its native identifier; ``finished``: the messages count as done, otherwise they come

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from zkconsumer.metrics import Buckets
+from zkconsumer.runtime.metrics import Buckets
 
 MOST = 128
 """Messages that a worker takes at most."""

@@ -21,12 +21,12 @@ from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import takes
 from zkconsumer.balance.read_work import ReadWork
-from zkconsumer.balance.retry import Decision, reason_of
+from zkconsumer.balance.retry import RetryDecision, reason_of
 from zkconsumer.core.backoff import backoff
-from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer
-from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
+from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 
 log = logging.getLogger(__name__)
 
@@ -114,14 +114,14 @@ class DeadLetters:
         """Start the thread."""
         self._thread.start()
 
-    def bury(self, work: ReadWork, decision: Decision, key: str = "") -> bool:
+    def bury(self, work: ReadWork, decision: RetryDecision, key: str = "") -> bool:
         """Make a message a dead letter.
 
         Returns True if that is done: its pointer is in the ledger. Otherwise the message waits, its partition's base
         holds, and ``ended`` is called later. Arguments: ``key`` is its ``key_mark``, empty if order does not matter.
         """
         reason, attempts, first_ms = decision.reason, decision.attempts, decision.first_ms
-        pointer = Pointer(work.offset, Fate.DEAD, attempts, 0, first_ms, key, reason)
+        pointer = Pointer(work.offset, PointerKind.DEAD, attempts, 0, first_ms, key, reason)
         waiting = _Waiting(work, Failure(reason, attempts, first_ms, self._group, decision.error), pointer)
         trouble = self._point_at(waiting) if self._target is None else ""
         if self._target is None and not trouble:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from zkconsumer.core.message_pointers import Fate, Pointer
+from zkconsumer.core.message_pointers import Pointer, PointerKind
 
 
 class DuePointers(NamedTuple):
@@ -25,7 +25,7 @@ def due_pointers(pointers: Iterable[Pointer], in_hand: Container[int], now_ms: i
     due: list[Pointer] = []
     next_ms: int | None = None
     keys: set[str] = set()
-    for pointer in sorted((p for p in pointers if p.fate is Fate.PARKED), key=lambda p: p.offset):
+    for pointer in sorted((p for p in pointers if p.fate is PointerKind.PARKED), key=lambda p: p.offset):
         if pointer.key:
             if pointer.key in keys:
                 continue

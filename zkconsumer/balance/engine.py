@@ -20,14 +20,14 @@ from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.message_fates import EngineRules, MessageFates
 from zkconsumer.balance.open_partition import HELD, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
-from zkconsumer.balance.read_work import Part, ReadWork
+from zkconsumer.balance.read_work import ChunkPart, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import key_mark
 from zkconsumer.core.partition_position import NOTHING_HELD
-from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
@@ -252,7 +252,7 @@ class Engine:
 
     @staticmethod
     def _finish(done: Sequence[ReadWork]) -> None:
-        offsets: dict[Part, list[int]] = {}
+        offsets: dict[ChunkPart, list[int]] = {}
         for work in done:
             part = work.part
             if part in offsets:
@@ -321,7 +321,7 @@ class Engine:
     def _tell_of(self, home: OpenPartition) -> None:
         """Tell those who wait for messages to leave a hand."""
         if not home.in_hand and home.position.revoked:
-            home.queue.let_go()
+            home.queue.wake_revocation()
         if home.leavers:
             self._tell_leavers(home)
         if home.wants_room and home.ledger.unfinished <= home.room_at:
@@ -407,7 +407,7 @@ class Engine:
                 return False
             if by_key and not work.ledger.comes_first(work.offset, key_mark(record.key)):
                 return False  # a message that was parked while this one was read from the log comes first
-            made = ReadWork(record, work.offset, record.key, Part(home, None, 0))
+            made = ReadWork(record, work.offset, record.key, ChunkPart(home, None, 0))
             made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot
             self.lanes.put_back(made)

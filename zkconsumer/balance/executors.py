@@ -7,8 +7,8 @@ from __future__ import annotations
 from zkconsumer.balance.handler_check import Handler
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.decoders import Decoder
 from zkconsumer.streams.chunk_reader import read_settings
+from zkconsumer.streams.decoders import Decoder
 
 NAMES = ("threads", "processes", "asyncio")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from zkconsumer.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 _RUNS = 1000
 """Runs of equal outcomes that are kept."""

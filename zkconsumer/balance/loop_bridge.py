@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from zkconsumer.balance.forked_child import end_child
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from zkconsumer.balance.open_partition import Failing, OpenPartition
 from zkconsumer.balance.outcomes import Failed, NotStarted, Outcome
 from zkconsumer.balance.parking import Parking
 from zkconsumer.balance.read_work import ReadWork
-from zkconsumer.balance.retry import Decision, Kind, Retry, decide, failure_of
+from zkconsumer.balance.retry import Kind, Retry, RetryDecision, decide, failure_of
 from zkconsumer.core.finished_note import Attempts
-from zkconsumer.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class MessageFates:
             return None
         return self._held(work, decision)
 
-    def _decided(self, work: ReadWork, outcome: Outcome) -> Decision:
+    def _decided(self, work: ReadWork, outcome: Outcome) -> RetryDecision:
         home = work.home
         return decide(
             self._rules.retry,
@@ -139,7 +139,7 @@ class MessageFates:
             )
         return True
 
-    def _held(self, work: ReadWork, decision: Decision) -> ReadWork:
+    def _held(self, work: ReadWork, decision: RetryDecision) -> ReadWork:
         """Return the work of the next attempt at a message that holds the base."""
         home = work.home
         made = work.again()
@@ -151,7 +151,7 @@ class MessageFates:
         home.failing[work.offset] = Failing(decision.attempts, made.not_before, decision.reason)
         return made
 
-    def _park(self, work: ReadWork, decision: Decision) -> bool:
+    def _park(self, work: ReadWork, decision: RetryDecision) -> bool:
         """Park a message, and what waits behind it. Returns whether there was room."""
         with self._lock:
             if self.parking.park(work, decision) is None:
@@ -159,7 +159,7 @@ class MessageFates:
         work.home.failing.pop(work.offset, None)
         return True
 
-    def _dead(self, work: ReadWork, decision: Decision) -> ReadWork | None:
+    def _dead(self, work: ReadWork, decision: RetryDecision) -> ReadWork | None:
         """Make a dead letter of a message. Returns as :meth:`replacement`."""
         home = work.home
         # before: a dead letter may be delivered, and taken out there, at once

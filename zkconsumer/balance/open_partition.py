@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from zkconsumer.balance.failure_limit import FailureCount
 from zkconsumer.core.key_slots import NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate
+from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.record_batch import RecordBatch
@@ -131,7 +131,7 @@ class OpenPartition:
     def note_pointers(self) -> None:
         """Note which keys have parked messages, and to which offset messages may have failed before."""
         for pointer in self.ledger.pointers.values():
-            if pointer.key and pointer.fate is Fate.PARKED:
+            if pointer.key and pointer.fate is PointerKind.PARKED:
                 self.parked.add(pointer.key)
         note = self.position.known_note
         if note is not None and note.attempts:

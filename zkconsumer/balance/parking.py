@@ -11,8 +11,8 @@ from time import monotonic, time
 from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.read_work import ReadWork
-from zkconsumer.balance.retry import Decision
-from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, key_mark
+from zkconsumer.balance.retry import RetryDecision
+from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, key_mark
 
 ROOM_AGAIN = MOST_POINTERS * 3 // 4
 """Parked messages of a partition at which it is read again, after there was no room."""
@@ -32,7 +32,7 @@ class Parking:
         """Return the mark of the work's key, empty if order does not matter to it."""
         return key_mark(work.key) if self._by_key and work.key is not None else ""
 
-    def park(self, work: ReadWork, decision: Decision) -> list[ReadWork] | None:
+    def park(self, work: ReadWork, decision: RetryDecision) -> list[ReadWork] | None:
         """Park a message, and what waits behind it in its lane.
 
         If only the message itself has room, its successors wait in their lane, and nothing more of the partition is
@@ -41,7 +41,7 @@ class Parking:
         home, mark = work.home, self.mark(work)
         pointer = Pointer(
             work.offset,
-            Fate.PARKED,
+            PointerKind.PARKED,
             decision.attempts,
             decision.due_ms,
             decision.first_ms,
@@ -123,7 +123,9 @@ class Parking:
         """Return the pointer of a message that is parked behind others. It may have failed before."""
         wait = work.not_before - monotonic()
         due_ms = int((time() + wait) * 1000) if wait > 0 else 0
-        return Pointer(work.offset, Fate.PARKED, work.attempts, due_ms, work.first_ms, self.mark(work), work.failure)
+        return Pointer(
+            work.offset, PointerKind.PARKED, work.attempts, due_ms, work.first_ms, self.mark(work), work.failure
+        )
 
     def refresh(self, home: OpenPartition) -> None:
         """Take the keys with parked messages from the ledger, and let the other keys go on.
@@ -133,7 +135,7 @@ class Parking:
         lowest: dict[str, int] = {}
         parked = 0
         for one in home.ledger.pointers.values():
-            if one.fate is Fate.PARKED:
+            if one.fate is PointerKind.PARKED:
                 parked += 1
                 if one.key:
                     lowest[one.key] = min(one.offset, lowest.get(one.key, one.offset))

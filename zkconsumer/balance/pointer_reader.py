@@ -22,12 +22,12 @@ from zkconsumer.balance.retention_watch import RetentionWatch
 from zkconsumer.balance.work import Work
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import LOST, Fate, Pointer
-from zkconsumer.deadline import Deadline
+from zkconsumer.core.message_pointers import LOST, Pointer, PointerKind
 from zkconsumer.errors import BrokerError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
-from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 
 log = logging.getLogger(__name__)
 
@@ -250,7 +250,7 @@ class PointerReader:
             one, now = found.get(pointer.offset), present.get(pointer.offset)
             if position.revoked or self._ending:
                 return ""
-            if now is None or now.fate is not Fate.PARKED:
+            if now is None or now.fate is not PointerKind.PARKED:
                 continue  # an operator dropped it in the meantime
             if one is None:
                 self._wake.set()  # the limit of bytes: it comes with the next look
@@ -287,7 +287,7 @@ class PointerReader:
         reason = f"{LOST}: {problem}" if lost else problem
         if lost:
             ledger.lose(pointer, problem, self._now_ms())
-        elif not ledger.point_at([replace(pointer, fate=Fate.DEAD, due_ms=0, reason=reason)]):
+        elif not ledger.point_at([replace(pointer, fate=PointerKind.DEAD, due_ms=0, reason=reason)]):
             return f"offset {pointer.offset} is {reason}, and there is no room for more dead letters"
         self._doubtful.pop((tp, pointer.offset), None)
         self.lost += 1

@@ -42,11 +42,11 @@ from zkconsumer.balance.worker_process import (
     received_error,
 )
 from zkconsumer.balance.worker_trip import WorkerTrip
-from zkconsumer.deadline import Deadline
-from zkconsumer.decoders import Decoder
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
-from zkconsumer.interruptible_wait import Answer, InterruptibleLock
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import Answer, InterruptibleLock
 from zkconsumer.streams.chunk_reader import ReadSettings
+from zkconsumer.streams.decoders import Decoder
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class ProcessExecutor:
         self._first: Answer[None] = Answer()
         suspects = CrashSuspects(InterruptibleLock())
         self._workers = [
-            _Worker(f"{name}-process-{number}", setup, handler_timeout, suspects, self._first)
+            _WorkerProcess(f"{name}-process-{number}", setup, handler_timeout, suspects, self._first)
             for number in range(concurrency)
         ]
 
@@ -171,7 +171,7 @@ class ProcessExecutor:
         return [(work, view.since) for view in self.workers for work in view.works]
 
 
-class _Worker:
+class _WorkerProcess:
     """One worker in the parent: its thread, and one process after the other."""
 
     def __init__(
@@ -433,7 +433,7 @@ class _Worker:
         self._pending.clear()
 
 
-_workers: WeakSet[_Worker] = WeakSet()
+_workers: WeakSet[_WorkerProcess] = WeakSet()
 
 
 def _end_all() -> None:

@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from zkconsumer.balance.open_partition import OpenPartition
-from zkconsumer.core.message_pointers import Fate, Pointer
-from zkconsumer.deadline import Deadline
+from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.errors import BrokerError, RegistryError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class PointerAtRisk:
 
     partition: TopicPartition
     offset: int
-    fate: Fate
+    fate: PointerKind
     deleted_ms: int
     text: str
 
@@ -137,7 +137,7 @@ class RetentionWatch:
         except (BrokerError, RegistryError) as error:
             log.debug("%s: its retention is not known now: %s", tp, error)
             return self._risks.get(tp)
-        kind = "a dead letter" if pointer.fate is Fate.DEAD else "parked"
+        kind = "a dead letter" if pointer.fate is PointerKind.DEAD else "parked"
         what = f"the message at offset {pointer.offset}, {kind},"
         start = retention.log_start
         if start is not None:

@@ -107,7 +107,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RetryDecision:
     """Next step of a message that was not finished.
 
     * ``kind``: it comes again and holds the base, it is parked, or it is a dead letter
@@ -138,7 +138,7 @@ def decide(
     may_park: bool,
     random: float,
     parked: bool = False,
-) -> Decision:
+) -> RetryDecision:
     """Return what becomes of a message after this outcome.
 
     Arguments: ``attempts`` had failed before, and ``first_ms`` is the time of the first (0: none); ``may_park`` is
@@ -149,29 +149,29 @@ def decide(
     of ``Retry(delays=)`` returns no seconds.
     """
     if isinstance(outcome, NotStarted):
-        return Decision(Kind.AGAIN, 0.0, now_ms, attempts, first_ms)
+        return RetryDecision(Kind.AGAIN, 0.0, now_ms, attempts, first_ms)
     first = first_ms or now_ms
     if isinstance(outcome, Reject):
-        return Decision(Kind.DEAD, 0.0, 0, attempts + 1, first, _shortened(outcome.reason or "rejected"))
+        return RetryDecision(Kind.DEAD, 0.0, 0, attempts + 1, first, _shortened(outcome.reason or "rejected"))
     reason, error = "", None
     if isinstance(outcome, Later):
         seconds, reason = min(outcome.seconds, MOST_SECONDS), failure_of(outcome)
         attempts += bool(reason)
         if reason and attempts >= retry.attempts:
-            return Decision(Kind.DEAD, 0.0, 0, attempts, first, reason)
+            return RetryDecision(Kind.DEAD, 0.0, 0, attempts, first, reason)
     elif isinstance(outcome, Failed):
         # the last attempt is one that no other message can have spoiled
         attempts += not (outcome.together and attempts + 1 >= retry.attempts)
         reason, error = reason_of(outcome.error), outcome.error
         if attempts >= retry.attempts or _rejected(retry, outcome):
-            return Decision(Kind.DEAD, 0.0, 0, attempts, first, reason, error)
+            return RetryDecision(Kind.DEAD, 0.0, 0, attempts, first, reason, error)
         seconds = retry.delay(max(attempts, 1)) * (1 + retry.jitter * (2 * random - 1))
     else:
         raise ValueError(f"{outcome!r} needs no decision")
     due = now_ms + round(seconds * 1000)
     held_too_long = attempts >= retry.park_after or due - first > retry.park_seconds * 1000
     kind = Kind.PARK if may_park and (parked or held_too_long) else Kind.AGAIN
-    return Decision(kind, seconds, due, attempts, first, reason, error)
+    return RetryDecision(kind, seconds, due, attempts, first, reason, error)
 
 
 def _rejected(retry: Retry, failed: Failed) -> bool:

@@ -18,7 +18,7 @@ from zkconsumer.balance.pointer_reader import PointerReader
 from zkconsumer.balance.reader import Reader
 from zkconsumer.balance.sharing.sharing_thread import Sharing
 from zkconsumer.balance.work import Executor, Work
-from zkconsumer.core.message_pointers import Fate
+from zkconsumer.core.message_pointers import PointerKind
 from zkconsumer.core.name_lists import first_of
 
 Running = Mapping[tuple[int, int], float]
@@ -122,8 +122,8 @@ def _partition(home: OpenPartition, running: Running, now: float) -> PartitionBa
         ledger.unfinished,
         home.in_hand,
         max(0.0, now - home.held_since) if base < home.at and home.held_base == base else 0.0,
-        fates.count(Fate.PARKED),
-        fates.count(Fate.DEAD),
+        fates.count(PointerKind.PARKED),
+        fates.count(PointerKind.DEAD),
         ledger.unnoted,
         {name: slots.bit_count() for name, slots in ledger.lent_slots.items()},
         home.lender,

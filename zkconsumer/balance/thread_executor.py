@@ -17,7 +17,7 @@ from zkconsumer.balance.batch_size import SECONDS, BatchSize
 from zkconsumer.balance.handler_results import outcome_of, outcomes_of
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed, Outcome, answered
 from zkconsumer.balance.work import Work, WorkSource
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, RegistryError
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.model import TopicPartition
-from zkconsumer.stream_delivery import ANY_TOPIC
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.streams.stream_delivery import ANY_TOPIC
 
 if TYPE_CHECKING:
     from zkconsumer.fetch.offset_lookup import OffsetLookup

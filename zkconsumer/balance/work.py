@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from zkconsumer.balance.outcomes import Outcome
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.stream_queue import Chunk
 
 

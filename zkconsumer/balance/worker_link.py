@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
 
 from zkconsumer.balance.worker_process import LENGTH, SentChunk, WorkerSetup, packed, run_worker
-from zkconsumer.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams.stream_queue import Chunk
 
 _PIECE = 256 * 1024
@@ -123,7 +123,7 @@ class WorkerLink:
         self._out = memoryview(packed(value))
         self._flush()
 
-    def take_back(self) -> int:
+    def withdraw_steps(self) -> int:
         """Keep the worker from beginning anything more. Returns the number of steps that it will not begin."""
         with suppress(BlockingIOError):
             return len(os.read(self._tokens.fileno(), MOST_STEPS))

@@ -64,7 +64,7 @@ class WorkerTrip:
         and a message in hand would be taken back and begun elsewhere.
         """
         self.over = True
-        self.link.take_back()
+        self.link.withdraw_steps()
         return self.take_open()
 
     def take_open(self) -> list[Work]:
@@ -81,7 +81,7 @@ class WorkerTrip:
     def recall(self) -> list[Work]:
         """Keep the process from beginning anything more of this trip. Returns the works that it will not begin."""
         self.recalled = True
-        self._steps -= self.link.take_back()
+        self._steps -= self.link.withdraw_steps()
         return [work for n in range(max(0, self._steps - 1), len(self.groups)) for work in self._open.pop(n, ())]
 
     def begun(self) -> tuple[list[Work], bool]:
@@ -89,7 +89,7 @@ class WorkerTrip:
 
         A process that died after it received the trip and before it began a group died by any of the messages.
         """
-        self._steps -= self.link.take_back()
+        self._steps -= self.link.withdraw_steps()
         known = self._steps != 1
         groups = [group for number, group in self._open.items() if not known or number < self._steps - 1]
         return [work for group in groups for work in group], known

@@ -21,7 +21,6 @@ from typing import Protocol
 from zkconsumer.cli import (
     cat,
     dead,
-    demo,
     dev,
     doctor,
     explain,
@@ -58,7 +57,6 @@ class Command(Protocol):
 _COMMANDS: tuple[Command, ...] = (
     cat,
     dead,
-    demo,
     dev,
     doctor,
     explain,

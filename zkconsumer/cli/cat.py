@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 from zkconsumer.cli.source_arguments import add_connection_arguments, moment_argument, open_connection
 from zkconsumer.cli.tables import data_field, printable
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.connector.signal_shutdown import shutdown_on_signal
+from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
-from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import MessageAndMetadata
 
 NAME = "cat"

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import time
 
 from zkconsumer.devcluster import background_cluster
-from zkconsumer.devcluster.background_cluster import ClusterOptions, ClusterState, Health
+from zkconsumer.devcluster.background_cluster import ClusterHealth, ClusterOptions, ClusterState
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_coordinates
 
 NAME = "dev"
@@ -129,16 +129,16 @@ def _print_state(state: ClusterState) -> None:
 
 def _status(arguments: argparse.Namespace) -> int:
     now = background_cluster.status()
-    code = {Health.UP: 0, Health.DOWN: NOT_UP}.get(now.health, 1)
+    code = {ClusterHealth.UP: 0, ClusterHealth.DOWN: NOT_UP}.get(now.health, 1)
     if arguments.json:
         print(json.dumps({"health": now.health.value, "ended": now.ended, **(asdict(now.state) if now.state else {})}))
         return code
     print(
         {
-            Health.UP: "The cluster is up.",
-            Health.STARTING: "The cluster is starting.",
-            Health.BROKEN: f"The cluster is broken: {', '.join(now.ended)} ended. Run: zkconsumer dev down",
-            Health.DOWN: "The cluster is not up."
+            ClusterHealth.UP: "The cluster is up.",
+            ClusterHealth.STARTING: "The cluster is starting.",
+            ClusterHealth.BROKEN: f"The cluster is broken: {', '.join(now.ended)} ended. Run: zkconsumer dev down",
+            ClusterHealth.DOWN: "The cluster is not up."
             + (" (The last one ended without a down; nothing of it runs.)" if now.stale else ""),
         }[now.health]
     )

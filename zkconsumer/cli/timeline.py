@@ -22,7 +22,7 @@ from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.timeline import EventKind, Rebalance, TimelineEvent, events, rebalances
 from zkconsumer.operations.timeline_report import event_runs, printable, rebalance_line, report, since
 from zkconsumer.operations.timeline_watch import GroupWatch, OpenRebalance
-from zkconsumer.zookeeper.security import registry_security
+from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged
 
 NAME = "timeline"

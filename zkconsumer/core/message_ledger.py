@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
-from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, lost_from
+from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, lost_from
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished, UnfinishedOffsets, joined
 
@@ -85,7 +85,7 @@ class MessageLedger:
         with self._lock:
             pointer = self._pointers.get(offset)
             # A dead letter is read again: its topic may have been made anew, and then it is another message.
-            if offset in self._ahead or (pointer is not None and pointer.fate is Fate.PARKED):
+            if offset in self._ahead or (pointer is not None and pointer.fate is PointerKind.PARKED):
                 return False
             return self._unfinished.wants(offset, slot)
 
@@ -167,7 +167,7 @@ class MessageLedger:
         """
         with self._lock:
             added = [p for p in pointers if p.offset not in self._pointers or self._fate(p.offset) is not p.fate]
-            for fate in Fate:
+            for fate in PointerKind:
                 room = MOST_POINTERS - sum(one.fate is fate for one in self._pointers.values())
                 if sum(one.fate is fate for one in added) > room:
                     return False
@@ -205,7 +205,7 @@ class MessageLedger:
         self._serial += bool(changes)
         return sum(one is not None for one in changes.values())
 
-    def _fate(self, offset: int) -> Fate:
+    def _fate(self, offset: int) -> PointerKind:
         return self._pointers[offset].fate
 
     # ---- the committer
@@ -331,7 +331,7 @@ class MessageLedger:
             self._serial += 1
             self._moved()
 
-    def take_back(self, borrower: str, slots: int, *, keeps: int = 0) -> int:
+    def end_loan(self, borrower: str, slots: int, *, keeps: int = 0) -> int:
         """Count these slots here again, from the borrower's last report on.
 
         Arguments: ``keeps`` are the slots that the borrower still has.
@@ -373,7 +373,7 @@ class MessageLedger:
         """Return whether no message of this key (its mark) is parked at an earlier offset. Any thread."""
         with self._lock:
             return not any(
-                pointer.offset < offset and pointer.key == key and pointer.fate is Fate.PARKED
+                pointer.offset < offset and pointer.key == key and pointer.fate is PointerKind.PARKED
                 for pointer in self._pointers.values()
             )
 

@@ -33,7 +33,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 _MOST_OFFSET = (1 << 63) - 1
 
 
-class Fate(Enum):
+class PointerKind(Enum):
     """The fate of the message of a pointer."""
 
     PARKED = "parked"
@@ -52,7 +52,7 @@ class Pointer:
     """
 
     offset: int
-    fate: Fate = Fate.PARKED
+    fate: PointerKind = PointerKind.PARKED
     attempts: int = 0
     due_ms: int = 0
     first_ms: int = 0
@@ -71,7 +71,9 @@ class Pointer:
     def lost(self, why: str, now_ms: int) -> Pointer:
         """Return the dead letter that this becomes because its message is gone."""
         failed = f"; it was {self.fate.value}: {self.reason}" if self.reason else ""
-        return replace(self, fate=Fate.DEAD, due_ms=0, lost_ms=now_ms, reason=f"{LOST}: {why}{failed}"[:MOST_REASON])
+        return replace(
+            self, fate=PointerKind.DEAD, due_ms=0, lost_ms=now_ms, reason=f"{LOST}: {why}{failed}"[:MOST_REASON]
+        )
 
     def is_of(self, key: bytes | None) -> bool:
         """Return whether the message at the offset may be that of the pointer, by its key."""
@@ -172,4 +174,4 @@ def _pointer(one: object) -> Pointer:
             raise ValueError(f"{one!r:.80} has no number where one belongs")
     if not isinstance(key, str) or not isinstance(reason, str):
         raise ValueError(f"{one!r:.80} has no text where one belongs")
-    return Pointer(offset, Fate(fate), attempts, due, first, key[:MOST_REASON], reason[:MOST_REASON], lost)
+    return Pointer(offset, PointerKind(fate), attempts, due, first, key[:MOST_REASON], reason[:MOST_REASON], lost)

@@ -5,8 +5,8 @@ One pass: keys and values are copied when their record is read, while the proces
 
 Nothing that the bytes say is believed. The compiled copy reads them through a pointer, so each index is compared with
 the end of the record or the batch before it is used. Each index into a column is checked by the compiler's own check
-(an IndexError), each copy by ``bounded``. Bytes that are not as the format demands make ``scan`` return False. The
-caller then reads the same batches record by record, which says what is wrong with them, and where.
+(an IndexError), each copy by ``checked_slice``. Bytes that are not as the format demands make ``scan`` return False.
+The caller then reads the same batches record by record, which says what is wrong with them, and where.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from zkconsumer.data_plane import c_types as cython
-from zkconsumer.data_plane.bounded import copy_part  # cimport
+from zkconsumer.data_plane.checked_slice import copy_part  # cimport
 from zkconsumer.data_plane.records import start_of  # cimport
 
 SMALLEST_RECORD: Final = 7

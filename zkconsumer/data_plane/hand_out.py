@@ -394,7 +394,7 @@ def merged_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
             idle, got = source.count(), False  # no other stream has a token either
             return False
 
-        source.take_back_last()  # an interrupt may have ended the generator before this one
+        source.return_last()  # an interrupt may have ended the generator before this one
         while not source.stopped:
             failure: RaiseInstead | None = None
             try:
@@ -419,12 +419,12 @@ def merged_messages(source: Any, out: HandOut) -> Generator[Any, None, None]:  #
                 continue
             except NotReturned:
                 out.owes = True  # before anything is called: a second interrupt may end this generator
-                source.take_back_last()
+                source.return_last()
                 out.owes = False
             except BaseException as e:
                 if message is not None:
                     out.owes = True
-                    source.take_back_last()
+                    source.return_last()
                     out.owes = False
                 if not isinstance(e, Exception):
                     raise

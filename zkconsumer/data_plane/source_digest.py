@@ -19,7 +19,7 @@ MODULES: Final = (
 
 DECLARATIONS: Final = (
     "big_endian.pxd",
-    "bounded.pxd",
+    "checked_slice.pxd",
     "checksum.pxd",
     "clock.pxd",
     "columns.pxd",

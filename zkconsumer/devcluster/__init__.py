@@ -5,16 +5,16 @@ bring ZooKeeper and the resolver that fetches Kafka once. All servers listen on 
 that started them. No thread here outlives a call.
 """
 
-from zkconsumer.devcluster.dev_cluster import DevCluster
-from zkconsumer.devcluster.download_cache import cache_directory
-from zkconsumer.devcluster.ensemble import EnsembleServer, ZooKeeperEnsemble
-from zkconsumer.devcluster.errors import (
+from zkconsumer.devcluster.cluster_errors import (
     DevClusterError,
     JarResolutionError,
     JavaNotFoundError,
     ServerStartError,
     ServerStopError,
 )
+from zkconsumer.devcluster.dev_cluster import DevCluster
+from zkconsumer.devcluster.download_cache import cache_directory
+from zkconsumer.devcluster.ensemble import EnsembleServer, ZooKeeperEnsemble
 from zkconsumer.devcluster.jars import pyspark_jars, resolve
 from zkconsumer.devcluster.java_home import java, java_home_for_spark
 from zkconsumer.devcluster.kafka_server import EmbeddedKafka, kafka_coordinates, kafka_jars

@@ -25,14 +25,14 @@ from pathlib import Path
 from threading import Event
 from time import sleep, time
 
-from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster.cluster_errors import DevClusterError, OtherClusterError, ServerStartError, ServerStopError
 from zkconsumer.devcluster.dev_cluster import DevCluster
 from zkconsumer.devcluster.download_cache import cache_directory, locked, write_atomically
-from zkconsumer.devcluster.errors import DevClusterError, OtherClusterError, ServerStartError, ServerStopError
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
 from zkconsumer.devcluster.ports import is_free
 from zkconsumer.devcluster.server_process import as_deadline, tail
 from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
+from zkconsumer.runtime.deadline import Deadline
 
 UP_TIMEOUT_S = 90.0
 DOWN_TIMEOUT_S = 30.0
@@ -43,7 +43,7 @@ _LOG_TAIL_LINES = 40
 _ALREADY_UP = 4
 
 
-class Health(Enum):
+class ClusterHealth(Enum):
     """The health of the background cluster."""
 
     UP = "up"
@@ -72,7 +72,7 @@ class ClusterStatus:
     ``ended`` are servers that run no more. ``stale`` means that the last cluster ended without ``down``.
     """
 
-    health: Health
+    health: ClusterHealth
     state: ClusterState | None = None
     ended: tuple[str, ...] = ()
     stale: bool = False
@@ -143,11 +143,11 @@ def status() -> ClusterStatus:
     supervised = _supervised()
     state = _read_state()
     if not supervised:
-        return ClusterStatus(Health.DOWN, stale=state is not None)
+        return ClusterStatus(ClusterHealth.DOWN, stale=state is not None)
     if state is None:
-        return ClusterStatus(Health.STARTING)
+        return ClusterStatus(ClusterHealth.STARTING)
     ended = tuple(name for name, pid in state.servers.items() if not _exists(pid))
-    return ClusterStatus(Health.BROKEN if ended else Health.UP, state, ended)
+    return ClusterStatus(ClusterHealth.BROKEN if ended else ClusterHealth.UP, state, ended)
 
 
 def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TIMEOUT_S) -> tuple[ClusterState, bool]:
@@ -158,9 +158,9 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
     """
     options = options or ClusterOptions()
     present = status()
-    if present.health is Health.UP and present.state is not None:
+    if present.health is ClusterHealth.UP and present.state is not None:
         return _suitable(present.state, options), False
-    if present.health is Health.BROKEN:
+    if present.health is ClusterHealth.BROKEN:
         raise DevClusterError(f"the cluster is broken ({', '.join(present.ended)} ended): zkconsumer dev down, then up")
     zookeeper_jars(None)
     kafka_jars(options.kafka_version or DEFAULT_KAFKA)
@@ -176,13 +176,13 @@ def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TI
         while True:
             code = supervisor.poll()
             now = status()
-            if now.state is not None and now.health is not Health.DOWN:
+            if now.state is not None and now.health is not ClusterHealth.DOWN:
                 if now.state.pid != supervisor.pid:
                     _end(supervisor)  # another supervisor came first, and ours must not become the next
                     return _suitable(now.state, options), False
                 supervisor.returncode = 0  # it outlives this process, so Popen must not wait for it
                 return now.state, True
-            if code is not None and not (code == _ALREADY_UP and now.health is Health.STARTING):
+            if code is not None and not (code == _ALREADY_UP and now.health is ClusterHealth.STARTING):
                 raise ServerStartError(f"the cluster did not start:\n{tail(log_file(), _LOG_TAIL_LINES)}")
             if deadline.expired:
                 raise ServerStartError(f"the cluster was not ready in time:\n{tail(log_file(), _LOG_TAIL_LINES)}")

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster.errors import JarResolutionError
+from zkconsumer.devcluster.cluster_errors import JarResolutionError
 from zkconsumer.devcluster.maven_access import mirror, system_bundle
+from zkconsumer.runtime.deadline import Deadline
 
 RECORD = "checksums"
 """The name of the file beside fetched jars with the published digests of those that are not pinned."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
 
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 
 _LOCK_POLL_S = 0.1
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from time import sleep
 from typing import Self
 
-from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster.errors import ServerStartError
+from zkconsumer.devcluster.cluster_errors import ServerStartError
 from zkconsumer.devcluster.ports import LOOPBACK, free_port
 from zkconsumer.devcluster.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S, as_deadline
 from zkconsumer.devcluster.zookeeper_server import DEFAULT_TICK_MS, EmbeddedZooKeeper
+from zkconsumer.runtime.deadline import Deadline
 
 _TRIES = 3
 _TRY_S = 20.0

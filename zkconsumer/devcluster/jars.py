@@ -25,14 +25,14 @@ from pathlib import Path
 from time import monotonic
 from xml.sax.saxutils import quoteattr
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import checksums
 from zkconsumer.devcluster.checksums import Checksum
+from zkconsumer.devcluster.cluster_errors import JarResolutionError
 from zkconsumer.devcluster.download_cache import cache_directory, locked
-from zkconsumer.devcluster.errors import JarResolutionError
 from zkconsumer.devcluster.java_home import is_bundled, java
 from zkconsumer.devcluster.maven_access import proxy_options, repository_settings, trust_options
 from zkconsumer.errors import MissingExtraError
+from zkconsumer.runtime.deadline import Deadline
 
 RESOLVE_TIMEOUT_S = 900.0
 _LAYOUT = "1"  # part of every directory's name: raise it when the content of the directories changes

@@ -17,8 +17,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from zkconsumer.devcluster.cluster_errors import JavaNotFoundError
 from zkconsumer.devcluster.download_cache import cache_directory, write_atomically
-from zkconsumer.devcluster.errors import JavaNotFoundError
 
 MINIMUM_JAVA = 17
 _VERSION_TIMEOUT_S = 20.0

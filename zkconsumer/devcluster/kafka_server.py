@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster.errors import ServerStartError
+from zkconsumer.devcluster.cluster_errors import ServerStartError
 from zkconsumer.devcluster.jars import Progress, resolve
 from zkconsumer.devcluster.java_home import java
 from zkconsumer.devcluster.ports import LOOPBACK, accepts
@@ -23,6 +22,7 @@ from zkconsumer.devcluster.server_process import (
     log4j_options,
     write_properties,
 )
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 DEFAULT_KAFKA = "3.9.1"

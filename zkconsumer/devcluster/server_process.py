@@ -21,10 +21,10 @@ from pathlib import Path
 from time import sleep
 from typing import Literal, Self
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import launcher
-from zkconsumer.devcluster.errors import ServerStartError, ServerStopError
+from zkconsumer.devcluster.cluster_errors import ServerStartError, ServerStopError
 from zkconsumer.devcluster.ports import free_port, is_free
+from zkconsumer.runtime.deadline import Deadline
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0

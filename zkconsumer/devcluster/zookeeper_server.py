@@ -11,11 +11,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.jars import Progress, jars_of_pyspark, resolve
 from zkconsumer.devcluster.java_home import java
 from zkconsumer.devcluster.ports import LOOPBACK
 from zkconsumer.devcluster.server_process import ServerProcess, log4j_options, write_properties
+from zkconsumer.runtime.deadline import Deadline
 
 DEFAULT_TICK_MS = 2000
 _ANSWER_TIMEOUT_S = 2.0

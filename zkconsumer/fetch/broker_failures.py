@@ -13,7 +13,7 @@ from time import monotonic
 
 from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import BrokerAuthenticationError
-from zkconsumer.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.fetch.fetch_session import FULL, FetchRange, FetchSession, SessionRequest
 from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch
@@ -30,8 +29,9 @@ from zkconsumer.kafka import (
 )
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.requests import CAPPED_FETCH
-from zkconsumer.metrics import Backlog, MetricName, Metrics
 from zkconsumer.model import Endpoint, TopicPartition, new_tuple
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.metrics import Backlog, MetricName, Metrics
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from threading import Condition, Thread
 from time import monotonic
 
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
@@ -31,10 +30,11 @@ from zkconsumer.fetch.partition_fetch import (
 )
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.fetch.truncation_check import TruncationCheck
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka import CorruptRecordsError, ListedOffset
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 __all__ = ["EARLIEST", "LATEST", "FetchSettings", "Fetcher", "PartitionFetch", "Sink"]
 

@@ -18,16 +18,16 @@ from time import monotonic
 
 from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, Sink
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka import BrokerChannel, error_codes
-from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from zkconsumer.data_plane.fetch_response import PartitionResponse
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -22,11 +21,12 @@ from zkconsumer.errors import (
 )
 from zkconsumer.fetch.offset_lookup import OffsetLookup, log_spans
 from zkconsumer.fetch.partition_fetch import FetchSettings
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 GONE = "compaction removed it, or its transaction was aborted"
 """The problem of an offset at which the log has no message and never will."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zkconsumer.data_plane.fetch_response import PartitionResponse
-from zkconsumer.deadline import Deadline
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches, error_codes
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 BYTES = 64 * 1024
 """Bytes of one partition to fetch. A broker sends a larger batch only in the first partition of a request."""

@@ -13,7 +13,6 @@ from contextlib import closing, contextmanager
 from threading import Event
 from typing import NamedTuple, TypeVar
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -27,6 +26,7 @@ from zkconsumer.kafka import BrokerChannel, ClusterMetadata
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.cluster_metadata import topics_of
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 T = TypeVar("T")
 _SIMILAR_WITHIN = 1.0

@@ -18,15 +18,15 @@ from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.data_plane.fetch_response import FetchResponse, Receive, ResponseReader, read, receive_bounded
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.kafka import error_codes, fetch_request, requests
+from zkconsumer.kafka.api_schema import ApiRequest, ApiSchema
 from zkconsumer.kafka.broker_schemas import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from zkconsumer.kafka.connection import Connection, PeerClosedError
 from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
-from zkconsumer.kafka.schema import ApiRequest, ApiSchema
 from zkconsumer.model import Endpoint, TopicPartition, new_tuple
-from zkconsumer.port_probe import instead_of_broker
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.port_probe import instead_of_broker
 
 logger = logging.getLogger(__name__)
 

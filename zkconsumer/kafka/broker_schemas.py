@@ -7,7 +7,7 @@ hot path.
 
 from __future__ import annotations
 
-from zkconsumer.kafka.schema import BOOL, BYTES, INT8, INT16, INT32, INT64, STRING, ApiSchema, Field
+from zkconsumer.kafka.api_schema import BOOL, BYTES, INT8, INT16, INT32, INT64, STRING, ApiSchema, Field
 
 _ERROR = Field("error_code", INT16)
 _PARTITION = Field("partition_index", INT32)

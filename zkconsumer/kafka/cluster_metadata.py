@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 from zkconsumer.kafka import error_codes, requests
+from zkconsumer.kafka.api_schema import Values
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.broker_schemas import METADATA
 from zkconsumer.kafka.endpoints import choose_endpoint
-from zkconsumer.kafka.schema import Values
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

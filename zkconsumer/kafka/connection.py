@@ -27,10 +27,10 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka.endpoints import address
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 Wrap = Callable[[socket.socket, str], socket.socket]
 """Puts a layer such as TLS over a connected socket, without any exchange yet: (socket, host name) -> socket."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -19,11 +18,12 @@ from zkconsumer.errors import (
     CoordinatorUnavailableError,
     RegistryError,
 )
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel
 from zkconsumer.model import Endpoint
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 CONNECT_WITHIN = 3.0
 """Seconds for one broker that is only asked for the coordinator: there are others to ask."""

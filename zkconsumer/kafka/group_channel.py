@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, JoinedMember
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, MemberIdRequiredError
 from zkconsumer.kafka import error_codes, requests
+from zkconsumer.kafka.api_schema import ApiRequest, ApiSchema, Values
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.cluster_metadata import TopicsSeen, topics_of
 from zkconsumer.kafka.group_responses import (
@@ -50,8 +50,8 @@ from zkconsumer.kafka.group_schemas import (
     SYNC_GROUP,
     TOOL_MESSAGES,
 )
-from zkconsumer.kafka.schema import ApiRequest, ApiSchema, Values
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 __all__ = ["DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Membership", "StoredOffset"]
 

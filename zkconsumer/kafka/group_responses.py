@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from zkconsumer.core.consumer_protocol import JoinedMember
 from zkconsumer.errors import BrokerError
 from zkconsumer.kafka import error_codes
+from zkconsumer.kafka.api_schema import ApiSchema
 from zkconsumer.kafka.group_schemas import (
     CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
@@ -18,7 +19,6 @@ from zkconsumer.kafka.group_schemas import (
     OFFSET_DELETE,
     OFFSET_FETCH,
 )
-from zkconsumer.kafka.schema import ApiSchema
 from zkconsumer.model import TopicPartition
 
 Versions = Mapping[ApiSchema, int]

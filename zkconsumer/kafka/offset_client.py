@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.kafka.group_responses import StoredOffset
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

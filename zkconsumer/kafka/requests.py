@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from zkconsumer.core.leader_epochs import EpochEnd
 from zkconsumer.errors import BrokerError
 from zkconsumer.kafka import error_codes
+from zkconsumer.kafka.api_schema import ApiRequest, ApiSchema, Values
 from zkconsumer.kafka.broker_schemas import (
     API_VERSIONS,
     DESCRIBE_CONFIGS,
@@ -26,7 +27,6 @@ from zkconsumer.kafka.broker_schemas import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
 )
-from zkconsumer.kafka.schema import ApiRequest, ApiSchema, Values
 from zkconsumer.model import TopicPartition
 
 NEGOTIATED = (FETCH, LIST_OFFSETS, METADATA)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from zkconsumer.core.partition_position import Held, PartitionPosition
-from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import Request
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.session import SessionChanged
 

@@ -22,13 +22,13 @@ from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.member.connector_state import ConnectorState
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged, first_stop
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.subscription_changes import SubscriptionChanges
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ class GroupThread:
                 self.coordinator.step_failed(e)
 
 
-class Engine(GroupThread):
+class PartitionGroupThread(GroupThread):
     """The group thread of a member that owns partitions."""
 
     def __init__(self, name: str, inbox: Inbox, coordinator: Coordinator, owned: OwnedPartitions) -> None:
@@ -252,7 +252,7 @@ class Engine(GroupThread):
         return self._owned.left
 
 
-class Side(NamedTuple):
+class CoordinationHealth(NamedTuple):
     """One coordination of a member, as its health sees it. A bridge has two.
 
     ``coordinator`` names it in words, ``lease`` is the one that this coordination renews, and ``doubt`` is why its

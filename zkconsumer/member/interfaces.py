@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from zkconsumer.core.partition_position import Held, PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 
@@ -20,7 +20,7 @@ class Source(Protocol):
     """Fetches partitions into the queues of their streams."""
 
     def start(self, partitions: Iterable[tuple[PartitionPosition, Any]]) -> None:
-        """Fetch these positions, each into the queue that :meth:`Hold.accept` returned."""
+        """Fetch these positions, each into the queue that :meth:`Delivery.accept` returned."""
 
     def forget(self) -> None:
         """Stop fetching revoked positions."""
@@ -29,7 +29,7 @@ class Source(Protocol):
         """Wake the fetchers, because a start offset has become known."""
 
 
-class Hold(Protocol):
+class Delivery(Protocol):
     """Messages in the user's hands, or about to get there: the streams, or the batch of a Spark query."""
 
     def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
@@ -97,13 +97,13 @@ class Commits(Protocol):
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Let the next commit overwrite another client's offset: ``known``, or with None one outside ZooKeeper."""
 
-    def level(self, positions: Collection[PartitionPosition]) -> None:
+    def write_starts(self, positions: Collection[PartitionPosition]) -> None:
         """Write the starts of these positions to all stores, because only one store has them."""
 
     def hurry(self) -> None:
         """Make the next automatic commit now, if commits are automatic."""
 
-    def surrender(
+    def commit_last(
         self,
         positions: Collection[PartitionPosition],
         *,

@@ -21,9 +21,9 @@ from threading import Thread, get_ident
 from typing import Any
 
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import LISTENERS
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

@@ -28,13 +28,13 @@ from typing import Any
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, ZkConsumerError
-from zkconsumer.interruptible_wait import InterruptibleLock, Request
 from zkconsumer.member.events import LookAgain, StopRequested, SubscriptionChanged
 from zkconsumer.member.migration_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock, Request
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.session import Session
 

@@ -14,11 +14,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from zkconsumer.core.partition_position import Held, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import Event, SeekRequested, StartsFound, StartsStored
-from zkconsumer.member.interfaces import Commits, Hold, Source
+from zkconsumer.member.interfaces import Commits, Delivery, Source
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 log = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ class OwnedPartitions:
     Arguments: ``tell`` puts an event on the member's queue; any thread may call it.
     """
 
-    def __init__(self, source: Source, hold: Hold, commits: Commits, tell: Callable[[Event], None]) -> None:
+    def __init__(self, source: Source, delivery: Delivery, commits: Commits, tell: Callable[[Event], None]) -> None:
         self._source = source
-        self._hold = hold
+        self._delivery = delivery
         self._commits = commits
         self._tell = tell
         self._unstarted: set[PartitionPosition] = set()  # until start() is called
@@ -84,7 +84,7 @@ class OwnedPartitions:
 
     def _flow(self, positions: Sequence[PartitionPosition]) -> None:
         if positions:
-            self._source.start(self._hold.accept(positions))
+            self._source.start(self._delivery.accept(positions))
 
     def starts_found(self, starts: Mapping[PartitionPosition, int | None]) -> None:
         """Start partitions at the offsets read from the store. A partition with None has no stored offset."""
@@ -202,7 +202,7 @@ class OwnedPartitions:
         followed = [new for new in news.values() if new.committed is not None]
         if followed:
             # to all stores; the node's new version tells the other process that this member goes on from its offset
-            self._commits.level(followed)
+            self._commits.write_starts(followed)
         self.start([new.tp for new in news.values()])
 
     def adopt_elsewhere(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -210,7 +210,7 @@ class OwnedPartitions:
         for tp, offset in offsets.items():
             self.seek(tp, offset)
         if self._commits.reads_nodes:
-            self._commits.level([self.positions[tp] for tp in offsets])
+            self._commits.write_starts([self.positions[tp] for tp in offsets])
 
     def insist(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Continue unchanged. The next commit overwrites ``known``, which another client wrote."""
@@ -233,7 +233,7 @@ class OwnedPartitions:
             _take_pointers(new, known)
             self._commits.forget([old])
             self._commits.track([(new, known)])
-        self._hold.fail(new, error)
+        self._delivery.fail(new, error)
         return new
 
     def begin_other_log(self, old: PartitionPosition, known: KnownOffset, offset: int) -> PartitionPosition:
@@ -247,7 +247,7 @@ class OwnedPartitions:
         self._replace(old, new)
         self._commits.begin_other_log(old, new, known)
         new.from_start = True
-        self._commits.level([new])
+        self._commits.write_starts([new])
         self._flow_or_wait(new, waits)
         return new
 
@@ -255,16 +255,16 @@ class OwnedPartitions:
 
     def revoke(self, positions: Sequence[PartitionPosition]) -> None:
         """Stop the hand-out of these positions; return at once."""
-        self._hold.revoke(positions)
+        self._delivery.revoke(positions)
         self._source.forget()
 
     def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
         """Wait until no message of these revoked positions is in the user's hands, or until the limit."""
-        self._hold.wait(positions, limit)
+        self._delivery.wait(positions, limit)
 
     def end_streams(self) -> None:
         """End all streams, and stop the hand-out of all partitions."""
-        self._hold.end()
+        self._delivery.end()
         self.revoke(list(self.positions.values()))
 
     def commit_soon(self) -> None:
@@ -285,11 +285,11 @@ class OwnedPartitions:
         meanwhile: Callable[[], None],
         release: bool,
     ) -> Mapping[TopicPartition, KnownOffset | None]:
-        """Make the last commit of removed partitions; see :meth:`Commits.surrender`.
+        """Make the last commit of removed partitions; see :meth:`Commits.commit_last`.
 
         Raises: RegistryError, OffsetCommitError.
         """
-        return self._commits.surrender(
+        return self._commits.commit_last(
             positions, commit=commit, held=held, deadline=deadline, meanwhile=meanwhile, release=release
         )
 
@@ -306,7 +306,7 @@ class OwnedPartitions:
 
     def _replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """Replace a position. Another thread that looks one up meanwhile finds the old one or the new one."""
-        self._hold.replace(old, new)
+        self._delivery.replace(old, new)
         self._source.forget()
         self.positions[new.tp] = new
         self._drop(old)

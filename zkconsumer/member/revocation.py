@@ -19,13 +19,13 @@ from typing import Any
 
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Revocation:
         """Make the last commit of given-up positions, if commits are automatic and ``commit`` is true.
 
         Arguments: ``count_requester``: messages that callers held as they unsubscribed count as finished.
-        Returns and raises as :meth:`Commits.surrender`.
+        Returns and raises as :meth:`Commits.commit_last`.
         """
         return self._owned.last_commit(
             positions,

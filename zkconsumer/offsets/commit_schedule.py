@@ -12,8 +12,8 @@ from typing import Final
 
 from zkconsumer.core.message_ledger import CommitPoint
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError
+from zkconsumer.runtime.deadline import Deadline
 
 NEVER: Final = float("inf")
 NEGATIVE: Final = float("-inf")
@@ -137,7 +137,7 @@ class TrackedPartition:
     written: float
     ahead: bool = False
     """A commit of this position counted a message that is still in the user's hands."""
-    unlevel: bool = False
+    stores_differ: bool = False
     """Its stores do not agree: the next commit writes it, changed or not."""
     undecided: int | None = None
     """The offset that another client wrote outside ZooKeeper, kept until the group thread decides about it."""
@@ -158,8 +158,8 @@ class TrackedPartition:
         if self.undecided is not None or position.committed is None:
             return False
         if ledger is not None:
-            return ledger.dirty or self.unlevel or ledger.base != position.committed
-        return self.unlevel or due_offset(position, counting_held=counting_held, ahead=self.ahead) is not None
+            return ledger.dirty or self.stores_differ or ledger.base != position.committed
+        return self.stores_differ or due_offset(position, counting_held=counting_held, ahead=self.ahead) is not None
 
     @property
     def cost(self) -> int:
@@ -174,7 +174,7 @@ class TrackedPartition:
         """
         ledger = self.position.ledger
         assert ledger is not None
-        if not (always or ledger.dirty or self.unlevel or ledger.base != self.position.committed):
+        if not (always or ledger.dirty or self.stores_differ or ledger.base != self.position.committed):
             return None
         point = ledger.point(pointers=pointers)
         return replace(point, note=replace(point.note, by_key=by_key))

@@ -11,14 +11,14 @@ from time import monotonic, time
 
 from zkconsumer.core.message_ledger import CommitPoint
 from zkconsumer.core.partition_position import Held, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.ack_store import NO_POINTS, Points
 from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset, Slices, TrackedPartition, due_offset
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.note_store import NO_POINTS, Points
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
 from zkconsumer.offsets.store import NO_FAILURES, CommitRefusedError, Failures
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease
 
@@ -65,7 +65,7 @@ class CommitTracker:
             retry=settings.retry,
             barred=barred,
             settle=self._settle_starts,
-            unlevel=self._note_unlevel,
+            stores_differ=self._note_stores_differ,
             by_key=settings.by_key,
         )
 
@@ -180,7 +180,7 @@ class CommitTracker:
         if differences.forgotten:
             forgotten = ", ".join(map(str, sorted(differences.forgotten)))
             log.warning("nothing is stored of %s any more; it is written again", forgotten)
-            self.level([known[tp].position for tp in differences.forgotten])
+            self.write_starts([known[tp].position for tp in differences.forgotten])
         if differences.theirs:
             self._moved({known[tp].position: offset for tp, offset in differences.theirs.items()})
         return differences.untold
@@ -197,7 +197,7 @@ class CommitTracker:
                     position.ledger.touch()  # its note is void
             found.ahead, found.undecided = False, None
 
-    def level(self, positions: Collection[PartitionPosition]) -> None:
+    def write_starts(self, positions: Collection[PartitionPosition]) -> None:
         """Write the start offsets of these to all stores.
 
         One store has them already. The next owner would start at the larger offset of the two stores. A start is
@@ -205,13 +205,13 @@ class CommitTracker:
         """
         ours = self._ours(positions)
         for found in ours:
-            found.unlevel = True
+            found.stores_differ = True
         committed = {found.position.tp: found.position.committed for found in ours}
         self._write_again({tp: offset for tp, offset in committed.items() if offset is not None})
 
-    def _note_unlevel(self, tp: TopicPartition) -> None:
+    def _note_stores_differ(self, tp: TopicPartition) -> None:
         if tp in self._tracked:
-            self._tracked[tp].unlevel = True
+            self._tracked[tp].stores_differ = True
 
     # ---- commits ----
 
@@ -299,9 +299,9 @@ class CommitTracker:
         for found in ours:
             found.seeks.append(deadline)
             # not what is noted as committed may have landed: the place of the seek is written, whatever it is
-            found.unlevel = found.unlevel or found.position.tp in doubtful
+            found.stores_differ = found.stores_differ or found.position.tp in doubtful
 
-    def surrender(
+    def commit_last(
         self,
         positions: Collection[PartitionPosition],
         *,
@@ -371,7 +371,7 @@ class CommitTracker:
             elif committed is not None:
                 if counting or consumed in caller_held:  # nothing to write, but what is in hand counts from now on
                     found.note_ahead(committed)
-                if found.unlevel:
+                if found.stores_differ:
                     changed[position.tp] = committed
         return changed, points
 
@@ -448,7 +448,7 @@ class CommitTracker:
             halfway = tp in failures and self._store.only_in_zookeeper(tp, offset, failures[tp])
             if found is not None and (tp not in failures or halfway):
                 self._mark(found, offset, points.get(tp))
-                found.unlevel = halfway
+                found.stores_differ = halfway
                 if tp in changed and tp not in points:
                     found.note_ahead(offset)
         if not failures:
@@ -464,7 +464,7 @@ class CommitTracker:
             # the reader jumped to another offset meanwhile: the new ledger does not know what was stored
             position.ledger.pointers_read(self._store.pointers(position.tp))
         position.committed = offset
-        found.unlevel = False
+        found.stores_differ = False
         found.written = monotonic()
         self.last_commit = time()
 

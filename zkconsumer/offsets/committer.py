@@ -28,9 +28,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
-from zkconsumer.interruptible_wait import Request
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import (
     ACK_LOOK,
@@ -43,6 +41,8 @@ from zkconsumer.offsets.commit_schedule import (
 from zkconsumer.offsets.commit_tracker import CommitTracker, Moved, Refused
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import Barred, Found, Stored
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.lease import Lease
 
@@ -247,9 +247,9 @@ class Committer:
         """
         self.submit(lambda: self.tracker.overwrite(position, known))
 
-    def level(self, positions: Collection[PartitionPosition]) -> None:
+    def write_starts(self, positions: Collection[PartitionPosition]) -> None:
         """Write the start offsets of these to every store, now or with the next commit. Returns at once."""
-        self.submit(lambda: self.tracker.level(positions))
+        self.submit(lambda: self.tracker.write_starts(positions))
 
     def check(self) -> None:
         """Check whether another client wrote our offsets; call ``refused`` or ``moved`` if so. Returns at once."""
@@ -260,7 +260,7 @@ class Committer:
         if self.schedule.interval < NEVER:
             self.submit(self._auto_commit)
 
-    def surrender(
+    def commit_last(
         self,
         positions: Collection[PartitionPosition],
         *,
@@ -278,7 +278,7 @@ class Committer:
         are left out. A failed commit is logged: the next owner starts at the one before.
         """
         asked = self.submit(
-            lambda: self.tracker.surrender(positions, commit=commit, held=held, deadline=deadline, release=release)
+            lambda: self.tracker.commit_last(positions, commit=commit, held=held, deadline=deadline, release=release)
         )
         while not asked.done() and not deadline.expired:
             meanwhile()

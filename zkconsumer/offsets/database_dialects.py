@@ -12,7 +12,7 @@ from inspect import iscoroutinefunction
 from typing import Any, ClassVar, Protocol
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """A connection by DB-API 2.0 (PEP 249)."""
 
     def cursor(self) -> Any:

@@ -35,10 +35,10 @@ from zkconsumer.errors import (
     RepeatedRecordError,
     SkippedRecordError,
 )
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.database_dialects import Connection, Dialect, dialect_of
+from zkconsumer.offsets.database_dialects import DatabaseConnection, Dialect, dialect_of
 from zkconsumer.offsets.store import CommitRefusedError, FencedStore, StoreMember
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
 log = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class DatabaseOffsets(FencedStore):
     Raises: ValueError for a name that is no plain SQL name.
     """
 
-    def __init__(self, connect: Callable[[], Connection], *, table: str = TABLE) -> None:
+    def __init__(self, connect: Callable[[], DatabaseConnection], *, table: str = TABLE) -> None:
         if not _NAME.fullmatch(table):
             raise ValueError(f"the table's name must be letters, digits and _, maybe after a schema, not {table!r}")
         self._connect = connect
@@ -163,12 +163,12 @@ class DatabaseOffsets(FencedStore):
         self._member: StoreMember | None = None
         self._epochs: dict[TopicPartition, int] = {}
         self._unset: set[TopicPartition] = set()
-        self._working: Connection | None = None
+        self._working: DatabaseConnection | None = None
         self._suspended: OffsetStoreConflictError | None = None
 
     # ---- in the user's transaction
 
-    def record(self, connection: Connection, *messages: Recordable) -> None:
+    def record(self, connection: DatabaseConnection, *messages: Recordable) -> None:
         """Record messages as consumed, in the open transaction of ``connection``. Commit it afterwards.
 
         Of each partition these must be the next messages, in order and none left out. For several messages this is one
@@ -187,7 +187,9 @@ class DatabaseOffsets(FencedStore):
         for tp, of_partition in offsets.items():
             self.record_offsets(connection, tp.topic, tp.partition, of_partition)
 
-    def record_offsets(self, connection: Connection, topic: str, partition: int, offsets: Iterable[int]) -> None:
+    def record_offsets(
+        self, connection: DatabaseConnection, topic: str, partition: int, offsets: Iterable[int]
+    ) -> None:
         """Record the messages at these offsets of one partition, for example those of rows in columns.
 
         Raises as :meth:`record`; ValueError for offsets that do not ascend.
@@ -239,7 +241,7 @@ class DatabaseOffsets(FencedStore):
 
     # ---- what an operator may do
 
-    def create_table(self, connection: Connection) -> None:
+    def create_table(self, connection: DatabaseConnection) -> None:
         """Make the table if it is missing, in the open transaction of ``connection``.
 
         For databases in which members may not make tables, and for :meth:`set_offset` before the first start.
@@ -248,7 +250,7 @@ class DatabaseOffsets(FencedStore):
         with closing(dialect.cursor(connection)) as cursor:
             _Rows(cursor, dialect, self._table, "").make()
 
-    def set_offset(self, connection: Connection, group: str, topic: str, partition: int, offset: int) -> None:
+    def set_offset(self, connection: DatabaseConnection, group: str, topic: str, partition: int, offset: int) -> None:
         """Set the next offset of a partition, in the open transaction of ``connection``.
 
         Use it to take over a group's offsets, or to consume messages again after you deleted their rows. A member that
@@ -261,7 +263,7 @@ class DatabaseOffsets(FencedStore):
         with closing(dialect.cursor(connection)) as cursor:
             _Rows(cursor, dialect, self._table, group).set_offset(TopicPartition(topic, partition), offset)
 
-    def forget_epochs(self, connection: Connection, group: str) -> int:
+    def forget_epochs(self, connection: DatabaseConnection, group: str) -> int:
         """Forget the epochs of a group, in the open transaction of ``connection``. Return the number of partitions.
 
         Needed once after ZooKeeper was set up anew, because its transactions count from the beginning then. Stop all

@@ -25,7 +25,6 @@ from typing import NamedTuple, Protocol
 from zkconsumer.core.dual_store_start import MergedStart, merged_start
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.message_pointers import Pointer
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerResponseError,
@@ -35,9 +34,10 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.ack_store import NO_POINTS, Points, ReadPointers
+from zkconsumer.offsets.note_store import NO_POINTS, Points, ReadPointers
 from zkconsumer.offsets.store import CommitRefusedError, Failures, FencedStore, NotingStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 log = logging.getLogger(__name__)

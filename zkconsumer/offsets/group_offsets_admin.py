@@ -15,8 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from time import sleep
 from typing import Protocol, TypeVar
 
-from zkconsumer.core.migration.planning import Step, Store, StoreEntry, Verdict
-from zkconsumer.deadline import Deadline
+from zkconsumer.core.migration.planning import MoveVerdict, Step, Store, StoreEntry
 from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
@@ -30,6 +29,7 @@ from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership, StoredOffset
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import Change, Outcome
 from zkconsumer.zookeeper.session import Session
@@ -47,7 +47,7 @@ BATCH = 200
 REASONS = {Outcome.OWNED: "somebody owns it", Outcome.OFFSET_MOVED: "somebody wrote it meanwhile"}
 
 
-class Side(Protocol):
+class OffsetsPlace(Protocol):
     """One of the two stores that a migration moves offsets between."""
 
     @property
@@ -109,7 +109,7 @@ class ZooKeeperSide:
 
 def node_content(step: Step) -> bytes | None:
     """Return the content of the offset node after a step; None to delete it."""
-    if step.verdict is Verdict.REMOVE:
+    if step.verdict is MoveVerdict.REMOVE:
         return None
     assert step.after is not None
     text, offset = step.after.text, step.after.offset
@@ -163,9 +163,9 @@ class KafkaSide:
         wanted = {
             step.partition: StoredOffset(step.after.offset, 0, step.after.metadata, step.after.leader_epoch)
             for step in steps
-            if step.verdict is Verdict.WRITE and step.after is not None and step.after.offset is not None
+            if step.verdict is MoveVerdict.WRITE and step.after is not None and step.after.offset is not None
         }
-        removed = [step.partition for step in steps if step.verdict is Verdict.REMOVE]
+        removed = [step.partition for step in steps if step.verdict is MoveVerdict.REMOVE]
         refused: dict[TopicPartition, str] = {}
         if wanted:
             nobody = Membership(self._group)

@@ -23,16 +23,16 @@ from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, FencedInstanceIdError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership, StoredOffset
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.ack_store import Points, ReadPointers
 from zkconsumer.offsets.metadata_notes import MetadataNotes, note_in
+from zkconsumer.offsets.note_store import Points, ReadPointers
 from zkconsumer.offsets.store import NO_NOTES, Failures, Notes, NotingStore
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset
 
 LOOK_AGAIN = 0.05

@@ -13,12 +13,12 @@ from time import monotonic
 
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_schedule import NEVER
 from zkconsumer.offsets.dual_store import DualStore, may_pass
 from zkconsumer.offsets.store import CommitRefusedError, Failures
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class StartOffsets:
     """The partitions that wait for their start.
 
     Arguments: ``retry`` in seconds between two tries, ``timeout`` in seconds for one; ``barred`` as for the committer;
-    ``settle`` is told of stored starts; ``unlevel`` of partitions whose stores do not agree; ``by_key`` says whether
-    slots follow from keys.
+    ``settle`` is told of stored starts; ``stores_differ`` of partitions whose stores do not agree; ``by_key`` says
+    whether slots follow from keys.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class StartOffsets:
         retry: float,
         barred: Barred,
         settle: Settle,
-        unlevel: Callable[[TopicPartition], None],
+        stores_differ: Callable[[TopicPartition], None],
         by_key: Callable[[], bool] = lambda: True,
     ) -> None:
         self._by_key = by_key
@@ -64,7 +64,7 @@ class StartOffsets:
         self._timeout = timeout
         self.retry = retry
         self._barred = barred
-        self._unlevel = unlevel
+        self._differ = stores_differ
         self._finding: dict[PartitionPosition, Found] = {}
         self._writer = StartWriter(store, timeout, settle)
         self._denied = False
@@ -141,7 +141,7 @@ class StartOffsets:
             note = self._store.start_note(position.tp, start.offset)
             position.known_note = None if note is None else note.for_slots(by_key=self._by_key())
             if not start.stores_agree:
-                self._unlevel(position.tp)  # the next commit writes it to all stores
+                self._differ(position.tp)  # the next commit writes it to all stores
             told.setdefault(found, {})[position] = start.offset
         for found, offsets in told.items():
             found(offsets)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.message_pointers import Pointer
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.ack_store import NO_POINTS, AckStore, Points, ReadPointers
+from zkconsumer.offsets.note_store import NO_POINTS, NoteStore, Points, ReadPointers
 from zkconsumer.offsets.store import Failures, refusals
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
@@ -40,7 +40,7 @@ class ZooKeeperOffsets:
         self._known: dict[TopicPartition, KnownOffset] = {}
         self._unanswered: dict[TopicPartition, set[bytes]] = {}
         self._claims = ClaimSessions(session)
-        self.acks = AckStore(session, group)
+        self.acks = NoteStore(session, group)
         """What is stored beyond the offsets, for partitions whose messages are finished in any order."""
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:

@@ -22,6 +22,7 @@ from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
 from zkconsumer.model import ConsumerId, TopicPartition, utf16_key
+from zkconsumer.operations.anonymous_topic_names import TEXTS, named_in_hash_order
 from zkconsumer.operations.group_snapshot import (
     BrokerNode,
     BrokersGroup,
@@ -35,7 +36,6 @@ from zkconsumer.operations.group_snapshot import (
     Problem,
     ZooKeeperServer,
 )
-from zkconsumer.operations.hash_order import TEXTS, named_in_hash_order
 
 HIDDEN = "(hidden)"
 """Stands for a text that may hold names."""

@@ -20,11 +20,11 @@ from zkconsumer.operations.forecast_values import (
     Change,
     Forecast,
     ForecastError,
+    ForecastMove,
     Join,
     Kill,
     Leave,
     MorePartitions,
-    Move,
     Pause,
     StrategyOutcome,
     UseStrategy,
@@ -50,11 +50,11 @@ __all__ = [
     "Change",
     "Forecast",
     "ForecastError",
+    "ForecastMove",
     "Join",
     "Kill",
     "Leave",
     "MorePartitions",
-    "Move",
     "Pause",
     "StrategyOutcome",
     "UseStrategy",
@@ -274,7 +274,7 @@ def _outcome(
     )
 
 
-def _pauses(analysis: GroupAnalysis, scene: _Scene, moves: Sequence[Move]) -> tuple[Pause, ...]:
+def _pauses(analysis: GroupAnalysis, scene: _Scene, moves: Sequence[ForecastMove]) -> tuple[Pause, ...]:
     """Return which partitions pause, and how long."""
     before = analysis.owners if analysis.problem else analysis.expected
     holder = {tp: ConsumerId(thread.rpartition("-")[0]) for tp, thread in before.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.balance_nodes import ack_node, loan_node, pointers_node
 from zkconsumer.operations.group_snapshot import (
@@ -18,8 +17,9 @@ from zkconsumer.operations.group_snapshot import (
     PointersNode,
 )
 from zkconsumer.operations.snapshot_draft import SnapshotDraft, node_stat
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.node_values import Node, Part, Reading, Wanted
+from zkconsumer.zookeeper.node_values import Node, NodePart, Reading, Wanted
 
 BALANCE_PARTS = frozenset({"acks", "parked", "loans"})
 """Names of the parents below a group's node."""
@@ -61,8 +61,8 @@ class BalanceReader:
         partitions = [path for path in self._below(topics) if self._is_partition(path)]
         lent = self._below(path for path in partitions if path.startswith(f"{top}/loans/"))
         acked, pointed = f"{top}/acks/", f"{top}/parked/"
-        contents = [Wanted(Part.CONTENT, path) for path in partitions if path.startswith((acked, pointed))]
-        contents += [Wanted(Part.CONTENT, path) for loan in lent for path in (loan, f"{loan}/report")]
+        contents = [Wanted(NodePart.CONTENT, path) for path in partitions if path.startswith((acked, pointed))]
+        contents += [Wanted(NodePart.CONTENT, path) for loan in lent for path in (loan, f"{loan}/report")]
         loan: Reading | None = None
         for one in self._each(contents):
             path = one.wanted.path
@@ -79,7 +79,7 @@ class BalanceReader:
     def _below(self, parents: Iterable[str]) -> list[str]:
         """Return the paths of these nodes' children."""
         found: list[str] = []
-        for one in self._each([Wanted(Part.CHILDREN, path) for path in parents]):
+        for one in self._each([Wanted(NodePart.CHILDREN, path) for path in parents]):
             found += [f"{one.wanted.path}/{name}" for name in self._names(one)]
         if len(found) > self._room:
             self._draft.problem(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.sticky import MemberPartitions, SubscribedMember, SubscribedMembers, sticky
+from zkconsumer.assignors.java_sticky import MemberPartitions, SubscribedMember, SubscribedMembers, sticky
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.forecast_values import (
     Change,
@@ -44,7 +44,7 @@ MOST_JOINED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _BrokersScene:
     """The group after some changes."""
 
     members: Mapping[str, SubscribedMember]
@@ -82,17 +82,17 @@ def brokers_forecast(analysis: GroupAnalysis, group: BrokersGroup, changes: Sequ
     )
 
 
-def _present(analysis: GroupAnalysis, group: BrokersGroup) -> _Scene:
+def _present(analysis: GroupAnalysis, group: BrokersGroup) -> _BrokersScene:
     members = {
         one.member_id: SubscribedMember(one.topics, one.assignment or (), 1, one.instance_id) for one in group.members
     }
     topics = {topic for one in group.members for topic in one.topics}
     known = analysis.snapshot.topics
     partitions = {topic: tuple(sorted(known[topic].partitions)) for topic in sorted(topics) if topic in known}
-    return _Scene(members, partitions, group.strategy)
+    return _BrokersScene(members, partitions, group.strategy)
 
 
-def _changed(scene: _Scene, change: Change) -> _Scene:
+def _changed(scene: _BrokersScene, change: Change) -> _BrokersScene:
     if isinstance(change, Join):
         return _with_members(scene, change)
     if isinstance(change, Leave | Kill):
@@ -105,7 +105,7 @@ def _changed(scene: _Scene, change: Change) -> _Scene:
     return replace(scene, strategy=change.name)
 
 
-def _with_members(scene: _Scene, change: Join) -> _Scene:
+def _with_members(scene: _BrokersScene, change: Join) -> _BrokersScene:
     """Add a member for each stream: the Java consumer is one member, and has no streams."""
     count = 1 if change.streams is None else change.streams
     if not scene.members:
@@ -118,13 +118,13 @@ def _with_members(scene: _Scene, change: Join) -> _Scene:
     return replace(scene, members={**scene.members, **new}, joined=(*scene.joined, *map(ConsumerId, new)))
 
 
-def _assigned(name: str, scene: _Scene) -> Assignment:
+def _assigned(name: str, scene: _BrokersScene) -> Assignment:
     sizes = {topic: len(numbers) for topic, numbers in scene.partitions.items()}
     given = _STRATEGIES[name](scene.members, sizes)
     return {tp: ThreadId(member) for member, partitions in given.items() for tp in partitions}
 
 
-def _outcome(name: str, start: _Scene, scene: _Scene, current: Assignment) -> StrategyOutcome:
+def _outcome(name: str, start: _BrokersScene, scene: _BrokersScene, current: Assignment) -> StrategyOutcome:
     old = _assigned(name, start)
     had = {member: [tp for tp, owner in old.items() if owner == member] for member in scene.members}
     members = {member: replace(one, owned=had[member], generation=1) for member, one in scene.members.items()}
@@ -142,7 +142,7 @@ def _outcome(name: str, start: _Scene, scene: _Scene, current: Assignment) -> St
     )
 
 
-def _pauses(scene: _Scene, before: Assignment, moving: set[TopicPartition]) -> tuple[Pause, ...]:
+def _pauses(scene: _BrokersScene, before: Assignment, moving: set[TopicPartition]) -> tuple[Pause, ...]:
     found = []
     for member in scene.killed:
         count = sum(owner == ThreadId(member) for owner in before.values())
@@ -159,7 +159,7 @@ def _pauses(scene: _Scene, before: Assignment, moving: set[TopicPartition]) -> t
     return tuple(pause for pause in found if pause.partitions)
 
 
-def _notes(analysis: GroupAnalysis, scene: _Scene) -> tuple[str, ...]:
+def _notes(analysis: GroupAnalysis, scene: _BrokersScene) -> tuple[str, ...]:
     notes = []
     known = analysis.by_brokers
     if known is not None and known.state != "Stable":

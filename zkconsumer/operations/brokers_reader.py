@@ -18,7 +18,6 @@ from time import sleep
 from typing import TypeVar
 
 from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
@@ -43,10 +42,11 @@ from zkconsumer.operations.group_snapshot import (
     BrokersGroup,
     BrokersMember,
     KafkaOffset,
-    PartitionLog,
+    LogState,
     TopicNode,
 )
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
+from zkconsumer.runtime.deadline import Deadline
 
 AT_ONCE = 8
 """Brokers that are asked at the same time."""
@@ -190,16 +190,14 @@ class BrokersReader:
         for topic, node in draft.topics.items():
             for number in node.partitions:
                 if (tp := TopicPartition(topic, number)) not in seen.partitions:
-                    draft.logs[tp] = PartitionLog(problem="the brokers do not know it (yet)")
+                    draft.logs[tp] = LogState(problem="the brokers do not know it (yet)")
         for tp, one in seen.partitions.items():
             if tp.topic not in draft.topics:
                 continue
             problem = (
                 "" if not one.error or one.error == error_codes.REPLICA_NOT_AVAILABLE else error_codes.name(one.error)
             )
-            draft.logs[tp] = PartitionLog(
-                leader=one.leader, replicas=one.replicas, in_sync=one.in_sync, problem=problem
-            )
+            draft.logs[tp] = LogState(leader=one.leader, replicas=one.replicas, in_sync=one.in_sync, problem=problem)
             if one.leader is not None and one.leader in self._endpoints:
                 by_leader.setdefault(self._endpoints[one.leader], []).append(tp)
         committed = draft.committed() if times else {}

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from zkconsumer.config.addresses import format_connect
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.deadline import Deadline
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_lookup import Root, candidate_roots, chroot_text
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.node_values import Part, Wanted
+from zkconsumer.zookeeper.node_values import NodePart, Wanted
 from zkconsumer.zookeeper.session import Session
 
 MOST_ROOTS = 200
@@ -54,10 +54,10 @@ def roots_beside(session: Session, chroot: str, group: str, deadline: Deadline) 
     candidates = [chroot, *candidate_roots(chroot, [*top, *below])][:MOST_ROOTS]
     wanted = []
     for path in candidates:
-        wanted += [Wanted(Part.CHILDREN, path + paths.BROKER_IDS), Wanted(Part.STAT, path + paths.CONSUMERS)]
+        wanted += [Wanted(NodePart.CHILDREN, path + paths.BROKER_IDS), Wanted(NodePart.STAT, path + paths.CONSUMERS)]
         if group and name_problem(group) is None:
-            wanted.append(Wanted(Part.STAT, path + paths.consumers_group(group)))
-        wanted.append(Wanted(Part.STAT, path or "/"))
+            wanted.append(Wanted(NodePart.STAT, path + paths.consumers_group(group)))
+        wanted.append(Wanted(NodePart.STAT, path or "/"))
     found = {one.wanted.path: one for one in session.read_each(wanted, deadline)}
     present = {path for path, one in found.items() if one.node is not None}
     return {
@@ -75,7 +75,7 @@ def roots_beside(session: Session, chroot: str, group: str, deadline: Deadline) 
 def _children(session: Session, roots: Collection[str], deadline: Deadline) -> list[str]:
     """Return the paths of the children of these paths that may be chroots, at most :data:`MOST_ROOTS`."""
     found: list[str] = []
-    for one in session.read_each([Wanted(Part.CHILDREN, path or "/") for path in roots], deadline):
+    for one in session.read_each([Wanted(NodePart.CHILDREN, path or "/") for path in roots], deadline):
         path = one.wanted.path.rstrip("/")
         found += [f"{path}/{name}" for name in sorted(one.names) if name not in _OWN and name_problem(name) is None]
     return found[:MOST_ROOTS]

@@ -15,14 +15,14 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.property_keys import closest_name, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, ConfigException, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
 from zkconsumer.model import Endpoint
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.wiring.member_parts import reachable, registered_endpoints
-from zkconsumer.zookeeper.node_codecs import BrokerNode
-from zkconsumer.zookeeper.security import registry_security
+from zkconsumer.zookeeper.node_codecs import BrokerRegistration
+from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session
 
 _CLOSE_WITHIN = 2.0
@@ -166,7 +166,7 @@ class ClusterConnection:
         self._last_brokers = found
         return found
 
-    def reachable(self, brokers: Sequence[BrokerNode]) -> list[Endpoint]:
+    def reachable(self, brokers: Sequence[BrokerRegistration]) -> list[Endpoint]:
         """Return the addresses of registered brokers. Raises NoReachableEndpointError if no broker has one."""
         self._last_brokers = reachable(brokers, self.config)
         return self._last_brokers

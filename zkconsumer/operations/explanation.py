@@ -11,14 +11,14 @@ from itertools import islice
 
 from zkconsumer.core.key_slots import SLOTS
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.operations.brokers_words import brokers_arithmetic
+from zkconsumer.operations.brokers_reasons import brokers_arithmetic
 from zkconsumer.operations.doctor.findings import Level
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, gone_words
 from zkconsumer.operations.group_view import GroupAnalysis
-from zkconsumer.operations.judgement import FINE, Verdict
+from zkconsumer.operations.judgement import FINE, PartitionVerdict
 from zkconsumer.operations.moments import ago, duration, moment
 from zkconsumer.operations.ownership_causes import Cause, OwnershipCauses
-from zkconsumer.operations.strategy_words import number_runs
+from zkconsumer.operations.strategy_reasons import number_runs
 
 LISTED = 20
 """The threads, and the loans, that a text lists."""
@@ -73,7 +73,7 @@ class Explanation:
     partitions: tuple[int, ...] = ()
     owner_unknown: bool = False
     loans: tuple[str, ...] = ()
-    verdict: Verdict = FINE
+    verdict: PartitionVerdict = FINE
 
     def lines(self) -> tuple[str, ...]:
         """Return the explanation as text, line by line."""
@@ -126,7 +126,9 @@ class Explanation:
         }
 
 
-def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition, verdict: Verdict = FINE) -> Explanation:
+def explain(
+    snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition, verdict: PartitionVerdict = FINE
+) -> Explanation:
     """Return why this partition is where it is.
 
     Arguments: ``verdict`` of the group's judgement on the partition. It is a cause where no other is known.
@@ -159,7 +161,7 @@ def explain(snapshot: GroupSnapshot | GroupAnalysis, partition: TopicPartition, 
     )
 
 
-def _judged(verdict: Verdict, now: int) -> Cause:
+def _judged(verdict: PartitionVerdict, now: int) -> Cause:
     """Return the verdict on a partition that is where it should be, as a cause of what is wrong with it."""
     if verdict.check == STANDING_STILL and verdict.since is not None:
         return Cause(

@@ -59,7 +59,7 @@ Change = Join | Leave | Kill | MorePartitions | UseStrategy
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ForecastMove:
     """A partition that changes its thread; None is nobody."""
 
     partition: TopicPartition
@@ -107,7 +107,7 @@ class Forecast:
     before: Assignment
     after: Assignment
     strategy: Strategy
-    moves: tuple[Move, ...]
+    moves: tuple[ForecastMove, ...]
     stays: int
     idle: tuple[ThreadId, ...]
     pauses: tuple[Pause, ...]
@@ -116,14 +116,16 @@ class Forecast:
     notes: tuple[str, ...] = ()
 
 
-def moves_between(before: Assignment, after: Assignment) -> tuple[Move, ...]:
+def moves_between(before: Assignment, after: Assignment) -> tuple[ForecastMove, ...]:
     """Return, in order, the partitions whose threads differ."""
     return tuple(
-        Move(tp, before.get(tp), after.get(tp)) for tp in sorted({*before, *after}) if before.get(tp) != after.get(tp)
+        ForecastMove(tp, before.get(tp), after.get(tp))
+        for tp in sorted({*before, *after})
+        if before.get(tp) != after.get(tp)
     )
 
 
-def moved_partitions(before: Assignment, after: Assignment) -> tuple[Move, ...]:
+def moved_partitions(before: Assignment, after: Assignment) -> tuple[ForecastMove, ...]:
     """Return the moves of partitions that had an owner: new ones do not count."""
     return tuple(move for move in moves_between(before, after) if move.before is not None)
 

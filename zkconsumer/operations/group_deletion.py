@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 
 from zkconsumer.core.name_lists import first_of
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.group_offsets_admin import BATCH, KafkaSide
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_snapshot import GroupSnapshot
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, group_nodes, paths
 from zkconsumer.zookeeper.fenced_writes import Change, Outcome
 from zkconsumer.zookeeper.group_nodes import Removal

@@ -177,7 +177,7 @@ class TopicNode:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLog:
+class LogState:
     """A partition's log: its offsets ``[start, end)``, and its leader.
 
     ``message_time`` is the timestamp of the message at the committed offset, in milliseconds since 1970. It is None if
@@ -200,7 +200,7 @@ class PartitionLog:
         return None if self.message_time is None or self.message_time < 0 else self.message_time
 
 
-def gone_before(offset: int | None, log: PartitionLog | None) -> int:
+def gone_before(offset: int | None, log: LogState | None) -> int:
     """Return the messages from a committed offset on that were deleted before they were read, 0 if none is known."""
     return 0 if offset is None or offset < 0 or log is None else max(0, (log.start or 0) - offset)
 
@@ -210,7 +210,7 @@ def gone_words(gone: int, lag: int | None) -> str:
     return f"{gone} gone, {'unknown' if lag is None else lag} to read"
 
 
-def lag_between(offset: int | None, log: PartitionLog | None, note: NoteSummary | None = None) -> int | None:
+def lag_between(offset: int | None, log: LogState | None, note: NoteSummary | None = None) -> int | None:
     """Return the messages between a committed offset and the log's end, None if either is unknown.
 
     None too for an offset beyond the end: what the group has consumed of this log is unknown, so 0 would be a guess.
@@ -221,7 +221,7 @@ def lag_between(offset: int | None, log: PartitionLog | None, note: NoteSummary 
     return max(0, log.end - max(offset, log.start or 0) - finished_beyond(offset, log, note))
 
 
-def finished_beyond(offset: int, log: PartitionLog | None, note: NoteSummary | None) -> int:
+def finished_beyond(offset: int, log: LogState | None, note: NoteSummary | None) -> int:
     """Return how many messages from a committed offset on are finished, of those that are left in the log."""
     if note is None or offset > note.base:
         return 0
@@ -340,7 +340,7 @@ class GroupSnapshot:
     kafka_offsets: Mapping[TopicPartition, KafkaOffset] | None = None
     brokers_group: BrokersGroup | None = None
     topics: Mapping[str, TopicNode] = field(default_factory=dict)
-    logs: Mapping[TopicPartition, PartitionLog] = field(default_factory=dict)
+    logs: Mapping[TopicPartition, LogState] = field(default_factory=dict)
     brokers: Mapping[int, BrokerNode] = field(default_factory=dict)
     servers: tuple[ZooKeeperServer, ...] = ()
     other_nodes: Mapping[str, NodeStat | None] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from zkconsumer.member.zookeeper.planner import GroupView, Threads, threads_of, 
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, BrokersGroup, GroupSnapshot, MemberNode, NodeStat
 from zkconsumer.operations.strategy_inference import CANDIDATES, Strategy, assignment_by, infer_strategy
-from zkconsumer.operations.strategy_words import StrategyWords
+from zkconsumer.operations.strategy_reasons import StrategyWords
 from zkconsumer.zookeeper import paths
 
 __all__ = [

@@ -24,7 +24,7 @@ _FAILED = "the latest reading of the group failed, so all that is shown is old"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PartitionVerdict:
     """How a partition is: the worst finding about it. A partition without a finding is ``ok``.
 
     ``reason`` is a sentence, ``check`` the name of the doctor's check. ``since`` is when it began at the latest, in
@@ -43,7 +43,7 @@ class Verdict:
         return UNKNOWN if self.unknown and self.level is Level.NOTE else STATUSES[self.level]
 
 
-FINE = Verdict()
+FINE = PartitionVerdict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Judgement:
     state: str = "Unknown"
     reason: str = ""
     findings: tuple[Finding, ...] = ()
-    verdicts: Mapping[TopicPartition, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[TopicPartition, PartitionVerdict] = field(default_factory=dict)
     coordination: str = ""
     strategy: str = ""
     strategy_why: str = ""
@@ -76,7 +76,7 @@ class Judgement:
         """Return whether the group has members, and none of them subscribes to this topic."""
         return self.subscribed is not None and bool(self.kinds) and topic not in self.subscribed
 
-    def verdict(self, partition: TopicPartition) -> Verdict:
+    def verdict(self, partition: TopicPartition) -> PartitionVerdict:
         """Return how a partition is."""
         return self.verdicts.get(partition, FINE)
 
@@ -156,11 +156,11 @@ def judgement_of(seen: Observations) -> Judgement:
     )
 
 
-def _verdicts(findings: Iterable[Finding]) -> dict[TopicPartition, Verdict]:
+def _verdicts(findings: Iterable[Finding]) -> dict[TopicPartition, PartitionVerdict]:
     """Return the worst finding about each partition. The findings come worst first, and known before unknown."""
-    found: dict[TopicPartition, Verdict] = {}
+    found: dict[TopicPartition, PartitionVerdict] = {}
     for one in findings:
-        verdict = Verdict(one.level, one.text, one.check, one.since, one.unknown)
+        verdict = PartitionVerdict(one.level, one.text, one.check, one.since, one.unknown)
         for tp in one.partitions:
             found.setdefault(tp, verdict)
     return found

@@ -19,9 +19,9 @@ from zkconsumer.core.registration import ADOPTS, CONFLICT_KEY
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import (
     GroupSnapshot,
+    LogState,
     MemberNode,
     OwnerNode,
-    PartitionLog,
     gone_before,
     lag_between,
 )
@@ -107,7 +107,7 @@ class PartitionReset:
     @property
     def lag_after(self) -> int | None:
         """The messages from the new offset on that are left in the log, None if its end is unknown."""
-        return lag_between(self.new, PartitionLog(self.start, self.end))
+        return lag_between(self.new, LogState(self.start, self.end))
 
     @property
     def effect(self) -> str:
@@ -115,7 +115,7 @@ class PartitionReset:
         words = "first offset" if self.current is None else "no change"
         if self.current is not None and self.new != self.current:
             # deleted messages are neither skipped nor repeated: nobody can read them
-            gone = gone_before(self.current, PartitionLog(self.start))
+            gone = gone_before(self.current, LogState(self.start))
             moved = abs(max(self.new, self.start or 0) - (self.current + gone))
             words = f"{'skips' if self.new > self.current else 'repeats'} {moved}" if moved else ""
             words += (", " if moved and gone else "") + (f"{gone} gone" if gone else "")
@@ -258,8 +258,8 @@ def _unknown_topic(snapshot: GroupSnapshot, topic: str) -> bool:
 # ---- the new offsets ----
 
 
-def _log(snapshot: GroupSnapshot, tp: TopicPartition) -> PartitionLog:
-    return snapshot.logs.get(tp) or PartitionLog()
+def _log(snapshot: GroupSnapshot, tp: TopicPartition) -> LogState:
+    return snapshot.logs.get(tp) or LogState()
 
 
 def _new_offset(
@@ -313,17 +313,17 @@ def _refuse_unreadable(snapshot: GroupSnapshot, tp: TopicPartition) -> None:
             raise ResetRefusedError(f"The current offset of {tp} is unknown: {held.problem or 'it cannot be read'}")
 
 
-def _known(offset: int | None, text: str, log: PartitionLog) -> int:
+def _known(offset: int | None, text: str, log: LogState) -> int:
     if offset is None:
         raise ResetRefusedError(text + (f" ({log.problem})" if log.problem else ""))
     return offset
 
 
-def _end(log: PartitionLog, tp: TopicPartition) -> int:
+def _end(log: LogState, tp: TopicPartition) -> int:
     return _known(log.end, f"Error getting ending offset of topic partition: {tp}", log)
 
 
-def _clamped(offset: int, log: PartitionLog, tp: TopicPartition, warnings: list[str]) -> int:
+def _clamped(offset: int, log: LogState, tp: TopicPartition, warnings: list[str]) -> int:
     """Return the offset, or the end of the log that it is beyond."""
     end = _end(log, tp)
     start = _known(log.start, f"Error getting starting offset of topic partition: {tp}", log)

@@ -24,15 +24,15 @@ from time import monotonic, sleep
 from typing import NamedTuple
 
 from zkconsumer.core.migration.files import Backup, format_backup
-from zkconsumer.core.migration.planning import SavedEntry, Step, Store, StoreEntry, Verdict
-from zkconsumer.deadline import Deadline
+from zkconsumer.core.migration.planning import MoveVerdict, SavedEntry, Step, Store, StoreEntry
 from zkconsumer.errors import BrokerError, ConfigException, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.offsets.group_offsets_admin import REASONS, Side, ZooKeeperSide, batches, node_content
+from zkconsumer.offsets.group_offsets_admin import REASONS, OffsetsPlace, ZooKeeperSide, batches, node_content
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode
 from zkconsumer.operations.new_file import write_new
 from zkconsumer.operations.offset_reset import adopting_owners
 from zkconsumer.operations.snapshot_draft import node_stat
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import Outcome, OwnedChange
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
@@ -280,7 +280,7 @@ class OwnerCheckedKafkaSide:
     ``adopting`` has the owners of written partitions.
     """
 
-    def __init__(self, side: Side, owners: GroupOwners | None) -> None:
+    def __init__(self, side: OffsetsPlace, owners: GroupOwners | None) -> None:
         self._side = side
         self._owners = owners
         self.adopting: dict[TopicPartition, AdoptingOwner] = {}
@@ -288,11 +288,11 @@ class OwnerCheckedKafkaSide:
         self.read, self.members = side.read, side.members
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
-        """Write the partitions that nobody owns or whose owners adopt offsets. Raises as :class:`Side`."""
+        """Write the partitions that nobody owns or whose owners adopt offsets. Raises as :class:`OffsetsPlace`."""
         refused: dict[TopicPartition, str] = {}
         if self._owners is not None:
             adopting, refused = self._owners.look([step.partition for step in steps], deadline)
-            removed = [step.partition for step in steps if step.verdict is Verdict.REMOVE]
+            removed = [step.partition for step in steps if step.verdict is MoveVerdict.REMOVE]
             refused |= {tp: _made_again(adopting.pop(tp)) for tp in removed if tp in adopting}
             self.adopting.update(adopting)
         allowed = [step for step in steps if step.partition not in refused]
@@ -319,7 +319,7 @@ class OffsetRun:
 
     group: str
     cluster: str
-    side: Side
+    side: OffsetsPlace
     timeout: float
     stopped: Callable[[], bool] = lambda: False
     results: dict[TopicPartition, WriteResult] = field(default_factory=dict)
@@ -360,7 +360,7 @@ class OffsetRun:
                     )
                     self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, why)
                     continue
-            verdict = Verdict.REMOVE if after is None else Verdict.WRITE
+            verdict = MoveVerdict.REMOVE if after is None else MoveVerdict.WRITE
             self._todo.append(Step(tp, verdict, before=before, after=after))
             self.results[tp] = WriteResult(WriteState.NOT_WRITTEN, "the run ended before it")
         return len(self._todo)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError, RegistryError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.fetch.message_times import message_times
@@ -15,7 +14,8 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.cluster_metadata import ClusterSeen, cluster_of
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection
-from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog, TopicNode
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, TopicNode
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.wiring import fetch_settings
 
 _NO_CREATION = 4  # the version of Metadata that creates no topic
@@ -40,7 +40,7 @@ def with_topics(connection: ClusterConnection, snapshot: GroupSnapshot, topics: 
     wanted = [TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers]
     ends = offsets_by_time(connection, dict.fromkeys(wanted, LATEST))
     starts = offsets_by_time(connection, dict.fromkeys(wanted, EARLIEST))
-    logs = {tp: PartitionLog(starts[tp], ends[tp], seen.partitions[tp].leader) for tp in wanted}
+    logs = {tp: LogState(starts[tp], ends[tp], seen.partitions[tp].leader) for tp in wanted}
     return replace(snapshot, topics={**snapshot.topics, **known}, logs={**snapshot.logs, **logs})
 
 

@@ -16,16 +16,16 @@ from typing import Any
 from zkconsumer.core.message_ledger import applied
 from zkconsumer.core.message_pointers import (
     MOST_POINTERS,
-    Fate,
     Pointer,
+    PointerKind,
     decode_pointers,
     encode_pointers,
 )
 from zkconsumer.core.migration.planning import PartitionSelection
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.ack_nodes import KnownAcks, after_recreation, is_of_earlier_topic
 from zkconsumer.zookeeper.node_values import FORBIDDEN
@@ -155,7 +155,7 @@ class PointerFilter:
 
     offsets: Collection[int] | None = None
     reason: str = ""
-    fates: tuple[Fate, ...] = (Fate.DEAD,)
+    fates: tuple[PointerKind, ...] = (PointerKind.DEAD,)
 
     def of(self, pointers: Iterable[Pointer]) -> list[Pointer]:
         """Return the selected pointers in the order of offsets."""
@@ -182,9 +182,13 @@ def replayed(
 
     def change(pointers: Mapping[int, Pointer]) -> Mapping[int, Pointer | None]:
         some = [one for one in chosen.of(pointers.values()) if one.place in present]
-        dead = [replace(one, fate=Fate.PARKED, attempts=0, first_ms=0) for one in some if one.fate is Fate.DEAD]
-        parked = [one for one in some if one.fate is Fate.PARKED]
-        room = MOST_POINTERS - sum(one.fate is Fate.PARKED for one in pointers.values())
+        dead = [
+            replace(one, fate=PointerKind.PARKED, attempts=0, first_ms=0)
+            for one in some
+            if one.fate is PointerKind.DEAD
+        ]
+        parked = [one for one in some if one.fate is PointerKind.PARKED]
+        room = MOST_POINTERS - sum(one.fate is PointerKind.PARKED for one in pointers.values())
         if len(dead) > room:
             raise ValueError(
                 f"{len(dead)} dead letters were chosen, and only {max(0, room)} more messages can be parked:"
@@ -210,7 +214,7 @@ def put_back(saved: Iterable[Pointer]) -> Callable[[Mapping[int, Pointer]], Mapp
 
     def change(pointers: Mapping[int, Pointer]) -> Mapping[int, Pointer | None]:
         missing = [one for one in saved if one.place not in pointers]
-        for fate in Fate:
+        for fate in PointerKind:
             have = sum(one.fate is fate for one in [*pointers.values(), *missing])
             if have > MOST_POINTERS:
                 raise ValueError(f"there would be {have} {fate.value} messages, {MOST_POINTERS} are the most")
@@ -280,4 +284,4 @@ def _parsed(one: Any) -> tuple[TopicPartition, Pointer]:
     if not all(isinstance(value, str) for value in texts.values()) or name_problem(str(texts["topic"])):
         raise ValueError(f"{one!r:.80} has no text where one belongs")
     tp = TopicPartition(str(texts.pop("topic")), int(numbers.pop("partition") or 0))
-    return tp, Pointer(fate=Fate(one.get("fate")), **numbers, **texts)  # type: ignore[arg-type]
+    return tp, Pointer(fate=PointerKind(one.get("fate")), **numbers, **texts)  # type: ignore[arg-type]

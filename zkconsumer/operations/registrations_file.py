@@ -22,7 +22,7 @@ from typing import Any
 from zkconsumer.core.registration import BLACK_LIST, STATIC, WHITE_LIST, Registration
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, PartitionLog, TopicNode
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, MemberNode, TopicNode
 
 MOST_BYTES = 16 * 1024 * 1024
 MOST_MEMBERS = 10_000
@@ -87,7 +87,7 @@ class _Reader:
             zookeeper=self._path,
             members=members,
             topics={name: TopicNode(numbers) for name, numbers in topics.items()},
-            logs={TopicPartition(name, n): PartitionLog() for name, numbers in topics.items() for n in numbers},
+            logs={TopicPartition(name, n): LogState() for name, numbers in topics.items() for n in numbers},
         )
 
     def _members(

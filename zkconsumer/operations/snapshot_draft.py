@@ -12,11 +12,11 @@ from zkconsumer.operations.group_snapshot import (
     GroupSnapshot,
     KafkaOffset,
     LoanNode,
+    LogState,
     MemberNode,
     NodeStat,
     OffsetNode,
     OwnerNode,
-    PartitionLog,
     PlanNode,
     PointersNode,
     Problem,
@@ -54,7 +54,7 @@ class SnapshotDraft:
     kafka_offsets: dict[TopicPartition, KafkaOffset] | None = None
     brokers_group: BrokersGroup | None = None
     topics: dict[str, TopicNode] = field(default_factory=dict)
-    logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
+    logs: dict[TopicPartition, LogState] = field(default_factory=dict)
     brokers: dict[int, BrokerNode] = field(default_factory=dict)
     servers: tuple[ZooKeeperServer, ...] = ()
     other_nodes: dict[str, NodeStat | None] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from zkconsumer.operations.timeline_events import (
     vanished,
 )
 
-__all__ = ["CAUSES", "EventKind", "Move", "Rebalance", "TimelineEvent", "cause_text", "events", "rebalances"]
+__all__ = ["CAUSES", "EventKind", "OwnerMove", "Rebalance", "TimelineEvent", "cause_text", "events", "rebalances"]
 
 QUIET = 60.0
 """Seconds. A claim so long after the events before it belongs to no change that the timeline knows."""
@@ -34,7 +34,7 @@ _OF_A_REBALANCE = CAUSES | {EventKind.RELEASED, EventKind.CLAIMED}
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class OwnerMove:
     """A partition that a rebalance moved. ``before`` is the thread that owned it; None: unknown, empty: nobody."""
 
     partition: TopicPartition
@@ -49,7 +49,7 @@ class Rebalance:
     causes: tuple[TimelineEvent, ...] = ()
     releases: tuple[TimelineEvent, ...] = ()
     claims: tuple[TimelineEvent, ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[OwnerMove, ...] = ()
 
     @property
     def events(self) -> tuple[TimelineEvent, ...]:
@@ -73,7 +73,7 @@ class Rebalance:
         return self.claims[-1].member if self.claims else ""
 
     @property
-    def moved(self) -> tuple[Move, ...]:
+    def moved(self) -> tuple[OwnerMove, ...]:
         """The partitions that are known to have changed their owner."""
         return tuple(move for move in self.moves if move.before is not None and move.before != move.after)
 
@@ -243,11 +243,11 @@ class _Open:
         for release in self.releases:
             if release.partition is not None:
                 owners[release.partition] = release.member
-        moves: dict[TopicPartition, Move] = {}
+        moves: dict[TopicPartition, OwnerMove] = {}
         for claim in self.claims:
             if claim.partition is not None:
                 known = moves.get(claim.partition)
                 before = known.before if known is not None else owners.get(claim.partition)
-                moves[claim.partition] = Move(claim.partition, before, claim.member)
+                moves[claim.partition] = OwnerMove(claim.partition, before, claim.member)
         owners.update((move.partition, move.after) for move in moves.values())
         return Rebalance(tuple(self.causes), tuple(self.releases), tuple(self.claims), tuple(moves.values()))

@@ -16,15 +16,15 @@ from typing import Self
 
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.core.topic_filter import InvalidTopicFilterError
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, MemberNode, OwnerNode, Problem, TopicNode
 from zkconsumer.operations.snapshot_draft import node_stat
 from zkconsumer.operations.timeline import EventKind, Rebalance, TimelineEvent, events, rebalances
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache
-from zkconsumer.zookeeper.node_values import Look, Node, Part, Wanted
+from zkconsumer.zookeeper.node_values import Look, Node, NodePart, Wanted
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
 
 TICK = 0.25
@@ -143,7 +143,7 @@ class GroupWatch:
         whole, ids, owners = paths.consumers_group(group), paths.ids(group), paths.owners(group)
         top = cache.look(Look(children=[ids, owners], stats=[whole]), deadline)
         # once more, for names and stat that belong together: else a join between two requests looks like a leave
-        (registered,) = self._session.read_each([Wanted(Part.CHILDREN, ids)], deadline)
+        (registered,) = self._session.read_each([Wanted(NodePart.CHILDREN, ids)], deadline)
         names = self._names(registered.names, ids, problems)
         topics = self._names(top.children[owners], owners, problems)
         owned_topics = {paths.owner_topic(group, topic): topic for topic in topics}

@@ -17,24 +17,24 @@ from zkconsumer.core.node_names import name_problem
 from zkconsumer.core.placement_plan import InvalidPlanError, decode_plan
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.balance_reader import BALANCE_PARTS, BalanceReader
 from zkconsumer.operations.group_snapshot import (
     FORBIDDEN_NODE,
     BrokerNode,
+    LogState,
     MemberNode,
     OffsetNode,
     OwnerNode,
-    PartitionLog,
     PlanNode,
     TopicNode,
 )
 from zkconsumer.operations.snapshot_draft import SnapshotDraft, node_stat
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import broker_ids
-from zkconsumer.zookeeper.node_values import Part, Reading, Wanted
+from zkconsumer.zookeeper.node_values import NodePart, Reading, Wanted
 from zkconsumer.zookeeper.session import Session
 
 MOST_NODES = 100_000
@@ -69,7 +69,7 @@ class ZooKeeperReader:
         self._owned: list[TopicPartition] = []
         self._committed: list[TopicPartition] = []
         self._others: list[str] = []
-        self.broker_nodes: list[node_codecs.BrokerNode] = []
+        self.broker_nodes: list[node_codecs.BrokerRegistration] = []
         self.offsets_topic: bool | None = None
         """Whether the topic of Kafka's offsets exists; None if it is unknown."""
 
@@ -96,7 +96,7 @@ class ZooKeeperReader:
         """Read leaders and in-sync replicas from ZooKeeper, for when no broker answers."""
         self._deadline = deadline
         wanted = [
-            Wanted(Part.CONTENT, paths.partition_state(TopicPartition(topic, number)))
+            Wanted(NodePart.CONTENT, paths.partition_state(TopicPartition(topic, number)))
             for topic, node in self._draft.topics.items()
             for number in node.partitions
         ]
@@ -123,20 +123,20 @@ class ZooKeeperReader:
             one.wanted: one
             for one in self._each(
                 [
-                    *(Wanted(Part.CHILDREN, path) for path in (*top, paths.BROKER_IDS)),
-                    *(Wanted(Part.RIGHTS, path) for path in top),
-                    Wanted(Part.STAT, paths.topic("__consumer_offsets")),
+                    *(Wanted(NodePart.CHILDREN, path) for path in (*top, paths.BROKER_IDS)),
+                    *(Wanted(NodePart.RIGHTS, path) for path in top),
+                    Wanted(NodePart.STAT, paths.topic("__consumer_offsets")),
                 ]
             )
         }
         group_node, ids, owners, offsets, brokers = (
-            found[Wanted(Part.CHILDREN, path)] for path in (*top, paths.BROKER_IDS)
+            found[Wanted(NodePart.CHILDREN, path)] for path in (*top, paths.BROKER_IDS)
         )
         draft.group_node = None if group_node.node is None else node_stat(group_node.node)
         draft.ids_node = None if ids.node is None else node_stat(ids.node)
         for path in top:
-            self._take_rights(found[Wanted(Part.RIGHTS, path)])
-        known = found[Wanted(Part.STAT, paths.topic("__consumer_offsets"))]
+            self._take_rights(found[Wanted(NodePart.RIGHTS, path)])
+        known = found[Wanted(NodePart.STAT, paths.topic("__consumer_offsets"))]
         self.offsets_topic = None if known.forbidden else known.node is not None
         names = self._names(group_node)
         others = [f"{top[0]}/{name}" for name in names if name not in _KNOWN]
@@ -148,7 +148,7 @@ class ZooKeeperReader:
         # after the offsets: a note that is newer than its offset is then one of a commit in between
         BalanceReader(self._each, self._names, draft, self._deadline).read(BALANCE_PARTS.intersection(names))
         if "placement" in names:
-            for one in self._each([Wanted(Part.CONTENT, paths.placement(group))]):
+            for one in self._each([Wanted(NodePart.CONTENT, paths.placement(group))]):
                 self._take_plan(one)
         self._topics()
 
@@ -156,16 +156,16 @@ class ZooKeeperReader:
         group = self._group
         members = [paths.member(group, name) for name in self._names(ids)]
         topics = [f"{one.wanted.path}/{name}" for one in (owners, offsets) for name in self._names(one)]
-        levels: list[Wanted] = [Wanted(Part.CONTENT, path) for path in members]
-        levels += [Wanted(Part.CHILDREN, path) for path in topics]
-        levels += [Wanted(Part.RIGHTS, path) for path in topics[:MOST_RIGHTS]]
-        levels += [Wanted(Part.CONTENT, paths.broker(number)) for number in broker_ids(self._names(brokers))]
-        levels += [Wanted(Part.CHILDREN, path) for path in self._others]
+        levels: list[Wanted] = [Wanted(NodePart.CONTENT, path) for path in members]
+        levels += [Wanted(NodePart.CHILDREN, path) for path in topics]
+        levels += [Wanted(NodePart.RIGHTS, path) for path in topics[:MOST_RIGHTS]]
+        levels += [Wanted(NodePart.CONTENT, paths.broker(number)) for number in broker_ids(self._names(brokers))]
+        levels += [Wanted(NodePart.CHILDREN, path) for path in self._others]
         registered, owned = ids.wanted.path + "/", owners.wanted.path + "/"
         committed = offsets.wanted.path + "/"
         for one in self._each(levels):
             path = one.wanted.path
-            if one.wanted.part is Part.RIGHTS:
+            if one.wanted.part is NodePart.RIGHTS:
                 self._take_rights(one)
             elif path.startswith(registered):
                 self._take_member(one)
@@ -181,9 +181,9 @@ class ZooKeeperReader:
     def _third_level(self) -> None:
         group = self._group
         owned, committed = paths.owners(group) + "/", paths.offsets(group) + "/"
-        levels = [Wanted(Part.CONTENT, paths.owner(group, tp)) for tp in self._owned]
-        levels += [Wanted(Part.CONTENT, paths.offset(group, tp)) for tp in self._committed]
-        levels += [Wanted(Part.STAT, path) for path in self._others]
+        levels = [Wanted(NodePart.CONTENT, paths.owner(group, tp)) for tp in self._owned]
+        levels += [Wanted(NodePart.CONTENT, paths.offset(group, tp)) for tp in self._committed]
+        levels += [Wanted(NodePart.STAT, path) for path in self._others]
         for one in self._each(levels):
             path = one.wanted.path
             if path.startswith(owned):
@@ -203,7 +203,7 @@ class ZooKeeperReader:
         }
         if not wildcards:
             return
-        (listed,) = self._each([Wanted(Part.CHILDREN, paths.TOPICS)])
+        (listed,) = self._each([Wanted(NodePart.CHILDREN, paths.TOPICS)])
         names, matched = self._names(listed), set[str]()
         for member, registration in wildcards.values():
             try:
@@ -216,7 +216,7 @@ class ZooKeeperReader:
         """Read these topics. Raises RegistryError."""
         good = sorted(name for name in names if name_problem(name) is None)
         self._bounded(good, paths.TOPICS)
-        for one in self._each(Wanted(Part.CONTENT, paths.topic(name)) for name in good):
+        for one in self._each(Wanted(NodePart.CONTENT, paths.topic(name)) for name in good):
             if one.node is None:
                 self._refused(one)
                 continue
@@ -230,8 +230,8 @@ class ZooKeeperReader:
 
     def _read_cluster(self) -> None:
         """Read the brokers alone: no group in ZooKeeper can have this name."""
-        (listed,) = self._each([Wanted(Part.CHILDREN, paths.BROKER_IDS)])
-        for one in self._each(Wanted(Part.CONTENT, paths.broker(n)) for n in broker_ids(self._names(listed))):
+        (listed,) = self._each([Wanted(NodePart.CHILDREN, paths.BROKER_IDS)])
+        for one in self._each(Wanted(NodePart.CONTENT, paths.broker(n)) for n in broker_ids(self._names(listed))):
             self._take_broker(one)
 
     # ---- one answer
@@ -381,10 +381,10 @@ class ZooKeeperReader:
         try:
             state = node_codecs.decode_partition_state(one.node.data, one.wanted.path)
         except MalformedNodeError as error:
-            self._draft.logs[tp] = PartitionLog(problem=error.reason)
+            self._draft.logs[tp] = LogState(problem=error.reason)
             return
         leader = state.leader if state.leader >= 0 else None
-        self._draft.logs[tp] = PartitionLog(leader=leader, in_sync=state.isr, problem="its log was not asked for")
+        self._draft.logs[tp] = LogState(leader=leader, in_sync=state.isr, problem="its log was not asked for")
 
 
 def _partition(path: str) -> TopicPartition:

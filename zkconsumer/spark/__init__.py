@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from zkconsumer.spark.group_snapshot import Snapshot
+    from zkconsumer.spark.batch_snapshot import Snapshot
     from zkconsumer.spark.progress_reports import SourceReport
 
 __all__ = ["ZkConsumerDataSource", "register", "snapshot", "source_reports"]
@@ -71,7 +71,7 @@ def snapshot(options: Mapping[str, object]) -> Snapshot:
     Raises: ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError; MissingExtraError.
     """
     _data_source()
-    made: Snapshot = importlib.import_module("zkconsumer.spark.group_snapshot").make(options)
+    made: Snapshot = importlib.import_module("zkconsumer.spark.batch_snapshot").make(options)
     return made
 
 

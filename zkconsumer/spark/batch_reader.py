@@ -138,7 +138,7 @@ def _up_to(spans: Mapping[TopicPartition, LogSpan], offsets: Mapping[TopicPartit
     return {tp: min(offset, spans[tp].end) for tp, offset in offsets.items()}
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """The ranges of a batch.
 
     Contents: ``ranges``, also empty ones; ``beyond`` are the group's offsets that lie beyond the ends of their logs,
@@ -149,7 +149,7 @@ class Plan(NamedTuple):
     beyond: Mapping[TopicPartition, int]
 
 
-def plan(cluster: QueryCluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> Plan:
+def plan(cluster: QueryCluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> BatchPlan:
     """Return the ranges that the options name, as the logs are now.
 
     Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
@@ -179,7 +179,7 @@ def plan(cluster: QueryCluster, options: ReadOptions, partitions: tuple[TopicPar
         if end < start and ending.given is not None:
             raise ConfigException("endingOffsets", f"{end!r} of {tp} is before its start {start}")
         ranges.append(existing(OffsetRange(*tp, start, max(start, end)), span, fail=options.fail_on_data_loss))
-    return Plan(ranges, lost)
+    return BatchPlan(ranges, lost)
 
 
 def _beyond_their_logs(

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TypeVar
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -27,6 +26,7 @@ from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.zookeeper_cluster import LiveMembersError, QueryCluster, describe
 from zkconsumer.wiring.member_parts import registered_endpoints
@@ -34,7 +34,7 @@ from zkconsumer.wiring.member_parts import registered_endpoints
 T = TypeVar("T")
 
 
-class BrokersCluster(QueryCluster):
+class BrokersQueryCluster(QueryCluster):
     """Channels to the brokers, which tell partitions, leaders and offsets; a context manager."""
 
     def __init__(self, config: ConsumerConfig, isolation_level: int = 0) -> None:
@@ -201,5 +201,5 @@ def _commit(offsets: Mapping[TopicPartition, int], also_back: bool, client: Offs
 
 def cluster_of(options: ReadOptions) -> QueryCluster:
     """Return the cluster of these options, not open yet."""
-    kind = BrokersCluster if options.config.coordinated_by_brokers else QueryCluster
+    kind = BrokersQueryCluster if options.config.coordinated_by_brokers else QueryCluster
     return kind(options.config, options.isolation_level)

@@ -21,7 +21,7 @@ from threading import Event
 from time import time
 from typing import Any, Final
 
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

@@ -19,14 +19,14 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Final, Protocol
 
-from zkconsumer.connector import consumer_id
+from zkconsumer.connector.zookeeper_connector import consumer_id
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException, CoordinatorUnavailableError, OffsetCommitError, RegistryError
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.member.events import StartsResolved
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.offset_ranges import Progress, encode_progress
 from zkconsumer.spark.options import ReadOptions, Selection
@@ -244,7 +244,7 @@ class LiveMembership:
         """Mark the progress of finished batches, and return the owned positions. The lock is held."""
         member = self.member
         ours = member.positions()
-        self._finished, self._settled_for = (done, ours if all(map(member.hold.started, ours.values())) else {})
+        self._finished, self._settled_for = (done, ours if all(map(member.delivery.started, ours.values())) else {})
         for tp, span in done.items():
             position = ours.get(tp)
             if position is not None and position.consumed is not None and position.consumed < span.end:
@@ -275,8 +275,8 @@ class LiveMembership:
         the user alone can cure. (If ZooKeeper is away, the query notices when it asks for partitions.)
         """
         member = self.member
-        if member.hold.refusal is not None:
-            raise member.hold.refusal
+        if member.delivery.refusal is not None:
+            raise member.delivery.refusal
         if patient or not self._all_started():
             member.retention.end(member.retention.batch)  # Spark plans the next one: others may have its partitions
         if patient and not self._tired and not self._await(lambda: member.settled, SETTLE_WITHIN):
@@ -291,7 +291,7 @@ class LiveMembership:
         self._await(self._all_started, member.group.request_timeout)
         if member.positions() != self._settled_for:
             self.settle(self._finished)  # for partitions that came only since then
-        started = member.hold.started
+        started = member.delivery.started
         kept = member.retention.keep(tp for tp, p in member.positions().items() if not p.revoked and started(p))
         # looked at again: the group thread may have released partitions just before they were kept
         ours = {tp: position for tp, position in member.positions().items() if tp in kept and not position.revoked}
@@ -379,8 +379,8 @@ class LiveMembership:
     # ---- inside ----
 
     def _all_started(self) -> bool:
-        hold = self.member.hold
-        return all(position.revoked or hold.started(position) for position in self.member.positions().values())
+        delivery = self.member.delivery
+        return all(position.revoked or delivery.started(position) for position in self.member.positions().values())
 
     def _await(self, ready: Callable[[], bool], seconds: float) -> bool:
         deadline, pause = Deadline(seconds), _SHORTEST_POLL

@@ -10,9 +10,9 @@ the heartbeats go on, on their own thread. The wait ends early when ``releaseAft
 partition before the member joins again, this holds up the whole group. With ``cooperative-sticky`` only the partitions
 that move wait.
 
-Threads: the group thread calls a :class:`BatchHold`; only ``started`` is the query's main thread's. No batch begins to
-read a partition that leaves: the main thread keeps it *before* it looks whether the position is revoked, and the group
-thread revokes *before* it looks at what is kept.
+Threads: the group thread calls a :class:`BatchDelivery`; only ``started`` is the query's main thread's. No batch begins
+to read a partition that leaves: the main thread keeps it *before* it looks whether the position is revoked, and the
+group thread revokes *before* it looks at what is kept.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import Any, Final
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.core.registration import CONFLICT_KEY, KEEPS_CHECKPOINT, READER_KEY, SPARK_QUERY, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.running_batch_partitions import BatchRetention, RetainingStrategy
-from zkconsumer.wiring import Outside, build_member
+from zkconsumer.wiring import MemberEnvironment, build_member
 from zkconsumer.wiring.member_parts import stamped
 from zkconsumer.zookeeper.session import Session
 
@@ -44,8 +44,8 @@ _IN_TIME: Final = 0.9
 """The part of the rebalance timeout after which the member joins again, even if a batch still reads."""
 
 
-class BatchHold:
-    """The partitions that batches may read: the :class:`~zkconsumer.member.interfaces.Hold` of a query.
+class BatchDelivery:
+    """The partitions that batches may read: the :class:`~zkconsumer.member.interfaces.Delivery` of a query.
 
     Arguments: with ``retention`` a revocation waits for the running batch, as for a reader with messages in hand.
     Without, the strategy leaves the partitions of a running batch where they are, and nobody waits.
@@ -136,16 +136,18 @@ class QueryMember:
     def __init__(self, config: ConsumerConfig, consumer: ConsumerId, release_after: float | None) -> None:
         if config.coordinated_by_brokers:
             self.retention = BatchRetention(release_after, lambda _: None)  # the group thread looks by itself
-            self.hold = BatchHold(self.retention)
+            self.delivery = BatchDelivery(self.retention)
             config = config.replace({"rebalance.drain.timeout.ms": str(longest_drain_ms(config))})
-            outside = Outside(delivery=self.hold, joins_patiently=True)
+            environment = MemberEnvironment(delivery=self.delivery, joins_patiently=True)
         else:
             events: SimpleQueue[Any] = SimpleQueue()
             self.retention = BatchRetention(release_after, lambda reason: events.put(LookAgain(reason)))
-            self.hold = BatchHold()
+            self.delivery = BatchDelivery()
             strategy = RetainingStrategy(config, self.retention, self.positions)
-            outside = Outside(events=lambda: events, delivery=self.hold, strategy=strategy, stamp=stamped_query)
-        self.group = build_member(config, consumer, outside=outside)
+            environment = MemberEnvironment(
+                events=lambda: events, delivery=self.delivery, strategy=strategy, stamp=stamped_query
+            )
+        self.group = build_member(config, consumer, environment=environment)
         self._seen, self._seen_at = 0, monotonic()
 
     def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
@@ -169,7 +171,7 @@ class QueryMember:
         more_until = self._seen_at + _HEARTBEATS * self.group.config.heartbeat_interval_ms / 1000
         if self.group.coordination.incremental and (now < more_until or not ours):
             return False
-        return all(self.hold.started(position) for position in ours.values())
+        return all(self.delivery.started(position) for position in ours.values())
 
 
 def longest_drain_ms(config: ConsumerConfig) -> int:

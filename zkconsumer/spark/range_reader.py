@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -36,6 +35,7 @@ from zkconsumer.kafka.arrow_columns import ColumnBuilder
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.offset_ranges import LogSpan, in_words, out_of_log, within
 from zkconsumer.spark.options import ReadOptions

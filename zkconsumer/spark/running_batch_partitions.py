@@ -17,8 +17,8 @@ from time import monotonic
 from zkconsumer.assignors.strategy_agreement import GroupStrategy, StrategyView, Threads
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.model import Assignment, TopicPartition
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 NEVER = float("inf")
 

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.frame_lock import LEAVES_WITHIN, FrameLock
 from zkconsumer.spark.options import ReadOptions

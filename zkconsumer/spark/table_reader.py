@@ -99,7 +99,7 @@ def _report(snapshot: GroupSnapshot) -> None:
         log.warning("group %r: %s: %s", snapshot.group, problem.what, problem.why)
 
 
-def _batch(rows: list[tables.Row], table: tables.Table, schema: StructType) -> Any:
+def _batch(rows: list[tables.Row], table: tables.GroupTable, schema: StructType) -> Any:
     import pyarrow as pa
 
     types = {

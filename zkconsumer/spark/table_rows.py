@@ -29,7 +29,7 @@ _LARGEST: Final = {INT: (1 << 31) - 1, LONG: (1 << 63) - 1, TIME: 253_402_300_79
 """The largest value of a type; that of times is the last millisecond of the year 9999, as Spark has it."""
 
 
-class Table(NamedTuple):
+class GroupTable(NamedTuple):
     """A table: the type of each column by name, the columns that only a schema asks for, and the rows of a group."""
 
     columns: Mapping[str, str]
@@ -37,7 +37,7 @@ class Table(NamedTuple):
     rows: Callable[[GroupSnapshot], Iterator[Row]]
 
 
-def table_rows(table: Table, snapshot: GroupSnapshot) -> list[Row]:
+def table_rows(table: GroupTable, snapshot: GroupSnapshot) -> list[Row]:
     """Return the rows of one group, each with all columns of the table and values that fit their types."""
     common = {"group": snapshot.group, "taken": snapshot.taken}
     return [
@@ -189,8 +189,8 @@ _GROUP: Final = {"group": STRING}
 _PARTITION: Final = {"topic": STRING, "partition": INT}
 _LAST: Final = {"problem": STRING, "taken": TIME}
 
-TABLES: Final[Mapping[str, Table]] = {
-    "members": Table(
+TABLES: Final[Mapping[str, GroupTable]] = {
+    "members": GroupTable(
         {
             **_GROUP,
             "coordination": STRING,
@@ -209,7 +209,7 @@ TABLES: Final[Mapping[str, Table]] = {
         frozenset(),
         _members,
     ),
-    "owners": Table(
+    "owners": GroupTable(
         {
             **_GROUP,
             **_PARTITION,
@@ -223,7 +223,7 @@ TABLES: Final[Mapping[str, Table]] = {
         frozenset(),
         _owners,
     ),
-    "offsets": Table(
+    "offsets": GroupTable(
         {
             **_GROUP,
             **_PARTITION,
@@ -238,7 +238,7 @@ TABLES: Final[Mapping[str, Table]] = {
         frozenset(),
         _offsets,
     ),
-    "lag": Table(
+    "lag": GroupTable(
         {
             **_GROUP,
             **_PARTITION,

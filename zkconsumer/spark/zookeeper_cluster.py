@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Final, Self, TypeVar
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
@@ -30,6 +29,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import BrokerChannel, channel_security
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.offset_ranges import LogSpan
 from zkconsumer.spark.options import Selection
 from zkconsumer.wiring.member_parts import reachable, zookeeper_session

@@ -14,7 +14,6 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from zkconsumer.data_plane.hand_out import SwitchToColumns
-from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.streams.chunk_batches import (
     ANY,
@@ -34,9 +33,10 @@ from zkconsumer.streams.chunk_batches import (
 )
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline
 from zkconsumer.streams.column_reader import ColumnReader
+from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.message_iterator import MessageIterator, end_text
-from zkconsumer.streams.progress import ProgressReport, Report
+from zkconsumer.streams.progress_bar import ProgressReport, Report
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +75,7 @@ class _Batches(Iterator[Any]):
             return rows
         except BaseException:
             self._progress.close()
-            columns.take_back_unless(before)
+            columns.return_rows_unless(before)
             raise
 
 
@@ -183,7 +183,7 @@ class ColumnStream(MessageIterator[K, V]):
             return table
         except BaseException:
             report.close()
-            columns.take_back_unless(before)
+            columns.return_rows_unless(before)
             raise
 
     def to_dataframe(
@@ -212,7 +212,7 @@ class ColumnStream(MessageIterator[K, V]):
             columns.handed_out = True
             return frame
         except BaseException:
-            columns.take_back_unless(before)
+            columns.return_rows_unless(before)
             raise
 
     def take(self, max_messages: int, timeout: float | None = None) -> list[MessageAndMetadata[K, V]]:
@@ -238,7 +238,7 @@ class ColumnStream(MessageIterator[K, V]):
             columns.handed_out = True
             return taken
         except BaseException:
-            columns.take_back_unless(before)
+            columns.return_rows_unless(before)
             raise
 
     @property
@@ -348,7 +348,7 @@ class ColumnStream(MessageIterator[K, V]):
             self._finish_in_hand()
             made.append(read())
         except BaseException:
-            self._columns.take_back()
+            self._columns.return_last()
             raise
         return
         yield
@@ -356,7 +356,7 @@ class ColumnStream(MessageIterator[K, V]):
     def _finish_in_hand(self) -> None:
         """Finish the message, or the rows, in the user's hands."""
         if not self.returned:
-            self._take_back()
+            self._return_last()
         if self._yielded:
             self._messages.throw(SwitchToColumns())
         self._columns.settle()

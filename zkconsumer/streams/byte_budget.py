@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from zkconsumer.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 STREAM_SHARE = 4
 """One stream may hold at most ``STREAM_SHARE`` times the free bytes. One request may ask for at most 1/``STREAM_SHARE``

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException, UnreadableMessageError
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk, StreamQueue
 
@@ -206,7 +206,7 @@ class ChunkReader:
         else:
             self.queue.put_back(chunk)
         if position.halted and position.revoked:
-            self.queue.let_go()
+            self.queue.wake_revocation()
 
     def passed(self, chunk: Chunk, first: int, end: int, *, closing: bool) -> None:
         """Count the finished part of a chunk; ``closing`` says that nothing of the chunk is left."""
@@ -247,7 +247,7 @@ class ChunkReader:
         chunk = self.queue.taken
         if chunk is not None:
             chunk.position.held_until = NOTHING_HELD
-            self.queue.let_go()
+            self.queue.wake_revocation()
 
     def handle_error(self, error: Exception, *, in_hand: bool = True) -> Exception | None:
         """Handle an error of a read. Returns the error to raise, or None if the read goes on.

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.chunk_batches import ANY, BatchLimits, ChunkDecoder, ChunkPart, RowForm
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline
 from zkconsumer.streams.stream_queue import Chunk
@@ -52,7 +52,7 @@ class ColumnReader:
     def settle(self) -> None:
         """Finish the rows in the user's hands, if there are any; rows that have not reached the user come again."""
         if not self.handed_out:
-            self.take_back()
+            self.return_last()
             return
         for part in self.in_hand:
             position, chunk = part.position, part.chunk
@@ -63,10 +63,10 @@ class ColumnReader:
             if taken and (part.whole or position.halted):
                 self._reader.finish(chunk)
             elif position.revoked:
-                self._queue.let_go()
+                self._queue.wake_revocation()
         self._clear()
 
-    def take_back(self) -> None:
+    def return_last(self) -> None:
         """Have the rows that were read for the user come again: they did not reach the user."""
         self.handed_out = False
         parts = self.in_hand
@@ -79,14 +79,14 @@ class ColumnReader:
                 self._put_back(parts)
         self._clear()
 
-    def take_back_unless(self, before: Sequence[ChunkPart]) -> None:
+    def return_rows_unless(self, before: Sequence[ChunkPart]) -> None:
         """Have the rows of a failed read come again.
 
         ``before`` are the rows that were in hand when the read began. They stay in hand if the read was refused before
         it began (a wrong argument, a stream that another thread is reading).
         """
         if self.in_hand is not before or not self.handed_out:
-            self.take_back()
+            self.return_last()
 
     def _clear(self) -> None:
         self.in_hand = ()
@@ -150,7 +150,7 @@ class ColumnReader:
                 self._clear()
                 return []
         except ConsumerTimeoutException:  # at the gate
-            self.take_back()
+            self.return_last()
             return []
         finally:
             self._queue.ahead = {}
@@ -275,7 +275,7 @@ class ColumnReader:
             # in this order, otherwise the rows would count as a message in hand for a moment
             part.position.held_until = NOTHING_HELD
             part.position.batch_until = NOTHING_HELD
-        self._queue.let_go()
+        self._queue.wake_revocation()
 
     def _put_back(self, parts: Sequence[ChunkPart]) -> None:
         """Queue the chunks of these rows again: they are not handed out. Chunks that are no longer ours are dropped."""

@@ -18,11 +18,11 @@ from threading import get_native_id
 from typing import Any
 
 from zkconsumer.data_plane.hand_out import HandOut, stream_messages
-from zkconsumer.deadline import Deadline
-from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.arrow_api import ColumnStream
 from zkconsumer.streams.chunk_reader import ChunkReader, WaitForToken
+from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.message_iterator import (
     INTERNAL_NAMES,
@@ -43,7 +43,7 @@ _FOR_MEMBERS = (
     "note_reader",
     "settle_columns",
     "take_as",
-    "take_back",
+    "return_last",
     "total",
     "log_message_in_hand",
     "message_class",
@@ -94,7 +94,7 @@ class KafkaStream(ColumnStream[K, V]):
         if self._being_read:
             raise RuntimeError(busy_text(self.name, self._holder))
         if not self.returned:
-            self._take_back()
+            self._return_last()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
         self._holder = get_native_id()
         if self._messages.ended and not self.queue.closed:
@@ -118,11 +118,11 @@ class KafkaStream(ColumnStream[K, V]):
         """Finish the last message although this stream is not asked for another: the next comes from another stream."""
         self._finish_in_hand()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
-        self.queue.let_go()
+        self.queue.wake_revocation()
 
-    def take_back(self) -> None:
+    def return_last(self) -> None:
         """Hand the last message out again: it did not reach the caller of :class:`MergedStreams`."""
-        self._take_back()
+        self._return_last()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
 
     def wait_at_gate(self, deadline: Deadline) -> None:

@@ -17,10 +17,10 @@ from time import monotonic
 from typing import Any
 
 from zkconsumer.data_plane.hand_out import HandOut, NotReturned, merged_messages
-from zkconsumer.deadline import Deadline
-from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
-from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import WakeFlag
+from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.kafka_stream import KafkaStream
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.message_iterator import INTERNAL_NAMES, MessageIterator, busy_text, end_text, public_names
@@ -42,7 +42,7 @@ _FOR_MEMBERS = (
     "others_wait",
     "ready",
     "stopped",
-    "take_back_last",
+    "return_last",
     "turn_end",
     "waited",
     "withholds",
@@ -92,7 +92,7 @@ class MergedStreams(MessageIterator[K, V]):
         if self._messages.running:
             raise RuntimeError(busy_text("messages()", self._holder))
         if not self.returned or self._messages.owes:
-            self._take_back()
+            self._return_last()
         self._patience, self._ends = self._timeout, self._ends_on_timeout
         self._holder = get_native_id()
         if self._messages.ended and not self._stopped:
@@ -160,11 +160,11 @@ class MergedStreams(MessageIterator[K, V]):
         last = None if self._last is None else self._last.queue
         return ConnectorClosedException(f"all streams have ended: {end_text(last)}")
 
-    def _take_back(self) -> None:
+    def _return_last(self) -> None:
         if self._yielded:
             self._messages.throw(NotReturned())
         elif self._messages.owes:  # an interrupt ended the generator before it could
-            self.take_back_last()
+            self.return_last()
             self._messages.owes = False
         self.returned = True
 
@@ -189,10 +189,10 @@ class MergedStreams(MessageIterator[K, V]):
         """Return the time until which a turn that begins now may last (monotonic seconds)."""
         return monotonic() + TURN
 
-    def take_back_last(self) -> None:
+    def return_last(self) -> None:
         """Have the last stream hand its last message out again."""
         if self._last is not None:
-            self._last.take_back()
+            self._last.return_last()
 
     def waited(self, seconds: float, deadline: Deadline) -> bool:
         """Wait for a token of the rate limit inside a turn; returns whether there is time left. All streams share the

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from zkconsumer.data_plane import hand_out
 from zkconsumer.data_plane.hand_out import FIELDS
-from zkconsumer.decoders import K, V
 from zkconsumer.errors import DecodeError
 from zkconsumer.model import TopicPartition
+from zkconsumer.streams.decoders import K, V
 
 __all__ = ["FIELDS", "MessageAndMetadata", "message_class"]
 

@@ -21,9 +21,9 @@ from typing import Generic
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.data_plane.hand_out import HandOut, NotReturned
-from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams.chunk_reader import ReadDeadline
+from zkconsumer.streams.decoders import K, V
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.stream_queue import StreamQueue
 
@@ -78,7 +78,7 @@ class MessageIterator(Generic[K, V]):
             return message
         except BaseException:
             if message is not None or not self.returned:
-                self._take_back()
+                self._return_last()
             raise
 
     def get(self, timeout: float | None = None) -> MessageAndMetadata[K, V]:
@@ -98,7 +98,7 @@ class MessageIterator(Generic[K, V]):
             return message
         except BaseException as e:
             if message is not None or not self.returned:
-                self._take_back()
+                self._return_last()
             self._patience, self._ends = self._timeout, self._ends_on_timeout
             if isinstance(e, StopIteration):
                 raise self._closed_error() from None
@@ -148,7 +148,7 @@ class MessageIterator(Generic[K, V]):
 
     def hand_out_again(self) -> None:
         """Have the last message handed out again: it did not reach its caller."""
-        self._take_back()
+        self._return_last()
 
     @property
     def _yielded(self) -> bool:
@@ -172,7 +172,7 @@ class MessageIterator(Generic[K, V]):
         """Return whether that thread is in a read whose message, or rows, have not reached its caller yet."""
         return self._holder == thread and self._withheld
 
-    def _take_back(self) -> None:
+    def _return_last(self) -> None:
         """Have the last message handed out again: it has not reached its caller."""
         if self._yielded:
             self._messages.throw(NotReturned())

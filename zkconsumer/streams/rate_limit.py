@@ -18,8 +18,8 @@ from time import monotonic
 from typing import Protocol
 
 from zkconsumer.data_plane.hand_out import LeaseEnd
-from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 BURST_S = 0.1
 """Seconds whose messages may come at once."""

@@ -3,7 +3,7 @@
 Threads: fetchers put chunks and never wait; the group's thread revokes partitions; the application's thread takes
 chunks. The queue's lock guards its chunks and the flags of their positions. No thread waits, and no callback runs,
 while the lock is held. Code enters the lock itself and never the condition over it, and the reader waits for a flag;
-see ``zkconsumer.interruptible_wait``.
+see ``zkconsumer.runtime.interruptible_wait``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from threading import Condition
 
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, LogTruncatedError, OffsetConflictError, UnreadableMessageError
-from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.kafka.batch_headers import is_compressed
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.record_batch import DECODED_BYTES, DECODED_RECORDS
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.streams.byte_budget import QueueBudget
 from zkconsumer.streams.read_end import ReadEnd
 
@@ -125,7 +125,7 @@ class StreamQueue:
         self._why = why
         self._chunks: deque[Chunk] = deque()
         self._lock = InterruptibleLock()
-        self._let_go = Condition(self._lock)
+        self._not_held = Condition(self._lock)
         self._arrived = WakeFlag()  # wakes the reader
         self.closed = False  # the stream has ended
         self._failure: Exception | None = None
@@ -449,15 +449,15 @@ class StreamQueue:
                 self.taken = None
         self._freed()
 
-    def let_go(self) -> None:
+    def wake_revocation(self) -> None:
         """Wake a revocation that waits for a message: it is no longer in the user's hands."""
         with self._lock:
-            self._let_go.notify_all()
+            self._not_held.notify_all()
 
-    def wait_let_go(self, positions: Collection[PartitionPosition], deadline: Deadline) -> bool:
+    def wait_not_held(self, positions: Collection[PartitionPosition], deadline: Deadline) -> bool:
         """Wait until no message of these revoked positions is in the user's hands; returns whether that is so."""
         with self._lock:
-            return self._let_go.wait_for(lambda: not any(p.held for p in positions), deadline.remaining())
+            return self._not_held.wait_for(lambda: not any(p.held for p in positions), deadline.remaining())
 
     def fail_readers(self, error: Exception | None) -> None:
         """Make every reader raise ``error`` from its next read on; None takes it back."""
@@ -472,7 +472,7 @@ class StreamQueue:
         that the queue shares with its fetchers.
         """
         self._lock = InterruptibleLock()
-        self._let_go = Condition(self._lock)
+        self._not_held = Condition(self._lock)
         self._arrived = WakeFlag()
         self._budget, self._watcher, self._on_room = None, None, lambda: None
         self._chunks, self._aside = deque(), {}

@@ -1,13 +1,13 @@
 """The test kit: Kafka and ZooKeeper in memory. The test controls time, faults and the order of events."""
 
-from zkconsumer.testing.clock import ManualClock
 from zkconsumer.testing.fake_broker import FakeBroker
+from zkconsumer.testing.fake_clock import ManualClock
 from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
+from zkconsumer.testing.fake_zookeeper_server import FakeZooKeeperServer
 from zkconsumer.testing.faults import Parked, Recorded
-from zkconsumer.testing.group_members import GroupView, MemberView
+from zkconsumer.testing.group_members import GroupDescription, MemberView
 from zkconsumer.testing.thread_sequencer import Sequencer
-from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
 
 __all__ = [
     "FakeBroker",
@@ -15,7 +15,7 @@ __all__ = [
     "FakeSession",
     "FakeZooKeeper",
     "FakeZooKeeperServer",
-    "GroupView",
+    "GroupDescription",
     "ManualClock",
     "MemberView",
     "Parked",

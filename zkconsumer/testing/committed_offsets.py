@@ -15,8 +15,8 @@ from threading import Lock
 from typing import NamedTuple
 
 from zkconsumer.testing.fake_group import FakeGroup
-from zkconsumer.testing.group_members import GroupMember, GroupView
-from zkconsumer.testing.group_states import CoordinatorRules, GroupState
+from zkconsumer.testing.group_members import GroupDescription, JoinedMember
+from zkconsumer.testing.group_states import CoordinatorGroupState, CoordinatorRules
 
 PartitionId = tuple[str, int]
 """A topic and a partition's number."""
@@ -40,7 +40,7 @@ class ExpiryBasis(NamedTuple):
     cannot be decoded.
     """
 
-    state: GroupState
+    state: CoordinatorGroupState
     since: float
     protocol_type: str | None = None
     subscribed: frozenset[str] | None = None
@@ -51,9 +51,11 @@ def end_of(rules: CoordinatorRules, group: ExpiryBasis, topic: str, committed: C
     by_age = committed.at + rules.retention if committed.expires is None else committed.expires
     if not rules.modern or group.protocol_type is None:
         return by_age
-    if group.state is GroupState.EMPTY:  # all offsets expire together, even one that was committed a moment ago
+    if (
+        group.state is CoordinatorGroupState.EMPTY
+    ):  # all offsets expire together, even one that was committed a moment ago
         return group.since + rules.retention if committed.expires is None else committed.expires
-    if group.state is GroupState.STABLE and group.subscribed is not None and topic not in group.subscribed:
+    if group.state is CoordinatorGroupState.STABLE and group.subscribed is not None and topic not in group.subscribed:
         return by_age
     return None
 
@@ -99,8 +101,8 @@ class CommittedOffsets:
 class StoredGroup(NamedTuple):
     """A group as the offsets topic holds it. ``since`` is the time at which the group entered its state."""
 
-    view: GroupView
-    members: tuple[GroupMember, ...]
+    view: GroupDescription
+    members: tuple[JoinedMember, ...]
     since: float
 
 

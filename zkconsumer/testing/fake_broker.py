@@ -11,9 +11,9 @@ from collections.abc import Callable
 from threading import Event
 
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
-from zkconsumer.testing.faults import Fate, Forged, Recorded
+from zkconsumer.testing.faults import AnswerFate, Forged, Recorded
 from zkconsumer.testing.group_request_handlers import GROUP_HANDLERS
-from zkconsumer.testing.loopback_server import Connection, LoopbackServer, framed
+from zkconsumer.testing.loopback_server import LoopbackServer, ServedConnection, framed
 from zkconsumer.testing.pending_requests import BrokerStopped, Cluster, PendingRequest
 from zkconsumer.testing.request_schemas import APIS, supported
 from zkconsumer.testing.topic_request_handlers import LOG_HANDLERS
@@ -29,7 +29,7 @@ _HANDLERS = {**GROUP_HANDLERS, **LOG_HANDLERS}
 _LOOK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 
-class FakeBroker(LoopbackServer["_Connection"]):
+class FakeBroker(LoopbackServer["_BrokerConnection"]):
     """One broker of a :class:`FakeCluster`, which makes and starts it. ``groups`` is its group coordinator."""
 
     def __init__(self, broker_id: int, cluster: Cluster, groups: GroupCoordinator) -> None:
@@ -54,11 +54,11 @@ class FakeBroker(LoopbackServer["_Connection"]):
         """Close the connections of a client id, or all. Return their number."""
         return self._cut(lambda connection: client_id in (None, connection.client_id))
 
-    def _connection(self, sock: socket.socket) -> _Connection:
-        return _Connection(sock, self, self._cluster, self._stop)
+    def _connection(self, sock: socket.socket) -> _BrokerConnection:
+        return _BrokerConnection(sock, self, self._cluster, self._stop)
 
 
-class _Connection(Connection):
+class _BrokerConnection(ServedConnection):
     """One connection, served by one thread. ``cut`` may come from any."""
 
     def __init__(self, sock: socket.socket, broker: FakeBroker, cluster: Cluster, stop: Event) -> None:
@@ -143,7 +143,7 @@ class _Connection(Connection):
     def _pass(self, request: Recorded, at: str) -> bool:
         """Wait if a test has parked this request. Return whether the connection stays open."""
         place = self._cluster.place_for(request, at)
-        return place is None or place.hold(request, self._stop) is Fate.RELEASED
+        return place is None or place.hold(request, self._stop) is AnswerFate.RELEASED
 
     def _send(self, api: Api, version: int, correlation: int, answer: Body, forged: Forged | None = None) -> None:
         # the answer to ApiVersions has the old header, because the client does not know our versions yet

@@ -17,20 +17,20 @@ from types import TracebackType
 from typing import Self
 from zlib import crc32
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.broker_registration import BrokerRegistration
-from zkconsumer.testing.clock import Clock, ManualClock, SystemClock
 from zkconsumer.testing.committed_offsets import JournalRecord, OffsetsTopic
 from zkconsumer.testing.fake_broker import FakeBroker
+from zkconsumer.testing.fake_clock import Clock, ManualClock, SystemClock
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.testing.fake_zookeeper_server import FakeZooKeeperServer
 from zkconsumer.testing.faults import Faults
-from zkconsumer.testing.group_members import GroupView
+from zkconsumer.testing.group_members import GroupDescription
 from zkconsumer.testing.group_states import CoordinatorRules
 from zkconsumer.testing.partition_log import PartitionLog, encode_batch
-from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
 
 VERSIONS = ("3.9", "1.1")
 _LONGEST_SLEEP = 60.0
@@ -272,7 +272,7 @@ class FakeCluster(Faults):
 
     # ---- looking ----
 
-    def group(self, group_id: str) -> GroupView:
+    def group(self, group_id: str) -> GroupDescription:
         """Return the present state of a group. An unknown group is Dead."""
         coordinator = self.coordinator(group_id)
         return self.brokers[coordinator if coordinator is not None else 0].groups.view(group_id)

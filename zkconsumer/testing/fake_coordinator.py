@@ -15,7 +15,6 @@ from typing import Any
 from uuid import uuid4
 
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.clock import Clock
 from zkconsumer.testing.committed_offsets import (
     CommittedOffset,
     CommittedOffsets,
@@ -23,9 +22,17 @@ from zkconsumer.testing.committed_offsets import (
     OffsetsTopic,
     PartitionId,
 )
+from zkconsumer.testing.fake_clock import Clock
 from zkconsumer.testing.fake_group import FakeGroup
-from zkconsumer.testing.group_members import DueAnswer, GroupView, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
-from zkconsumer.testing.group_states import CoordinatorRules, GroupState
+from zkconsumer.testing.group_members import (
+    DueAnswer,
+    GroupDescription,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
+from zkconsumer.testing.group_states import CoordinatorGroupState, CoordinatorRules
 
 Ticket = Callable[[Any], None]
 
@@ -48,7 +55,7 @@ class _Kept:
     @property
     def idle(self) -> bool:
         """Whether the group has neither members nor offsets."""
-        return self.group.state is GroupState.EMPTY and not self.offsets.places()
+        return self.group.state is CoordinatorGroupState.EMPTY and not self.offsets.places()
 
     def due(self) -> float | None:
         """Return the time of the next timeout, or None."""
@@ -185,15 +192,15 @@ class GroupCoordinator:
 
     # ---- looking ----
 
-    def view(self, group_id: str, *, everything: bool = True) -> GroupView:
+    def view(self, group_id: str, *, everything: bool = True) -> GroupDescription:
         """Return the present state of a group. An unknown group is Dead, as in DescribeGroups."""
         kept = self._get(group_id)
         if kept is None:
-            return GroupView(group_id, GroupState.DEAD.value, 0, "", "", "", {})
+            return GroupDescription(group_id, CoordinatorGroupState.DEAD.value, 0, "", "", "", {})
         with self._using(kept):
             return kept.group.view(everything=everything)
 
-    def views(self) -> list[GroupView]:
+    def views(self) -> list[GroupDescription]:
         """Return the present state of all groups."""
         return [self.view(kept.group.group_id) for kept in self._all()]
 
@@ -282,7 +289,7 @@ class GroupCoordinator:
         Timeouts run in the order of time, because the expiry of an offset depends on the group's state at that moment.
         """
         now, group = self._clock.now(), kept.group
-        while group.state is not GroupState.DEAD and (at := kept.due()) is not None and at <= now:
+        while group.state is not CoordinatorGroupState.DEAD and (at := kept.due()) is not None and at <= now:
             out += group.tick(at)
             gone = kept.offsets.expire(at, kept.standing)
             for place in gone:
@@ -291,7 +298,7 @@ class GroupCoordinator:
                 group.delete()
                 self._bury(kept)
         out += group.tick(now)  # also returns the answers that the request itself left
-        if group.state is not GroupState.DEAD and kept.stored != group.stored:
+        if group.state is not CoordinatorGroupState.DEAD and kept.stored != group.stored:
             kept.stored = group.stored
             self._journal.write_group(group)
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.group_members import (
     DueAnswer,
-    GroupMember,
-    GroupView,
+    GroupDescription,
     JoinAnswer,
+    JoinedMember,
     JoinRequest,
     MemberView,
     SyncAnswer,
     SyncRequest,
 )
 from zkconsumer.testing.group_rebalance import GroupRebalance
-from zkconsumer.testing.group_states import GroupAction, GroupRequest, GroupState, TableEntry
+from zkconsumer.testing.group_states import CoordinatorGroupState, GroupAction, GroupRequest, TableEntry
 
 
 class FakeGroup(GroupRebalance):
@@ -36,7 +36,7 @@ class FakeGroup(GroupRebalance):
         if not self._has_room(request.member_id):
             self._forget(request.member_id)
             self._refuse(ticket, errors.GROUP_FULL, "")
-        elif self.state is GroupState.DEAD:
+        elif self.state is CoordinatorGroupState.DEAD:
             self._refuse(ticket, step.error, request.member_id)
         elif not self._supports(request):
             self._refuse(ticket, errors.INCONSISTENT_PROTOCOL, request.member_id)
@@ -117,7 +117,7 @@ class FakeGroup(GroupRebalance):
         """Delete the group if it is empty. Return the error code."""
         step = self.rules.step(self.state, GroupRequest.DELETE)
         if step.action is GroupAction.DELETE:
-            self._move(GroupState.DEAD, self.since)
+            self._move(CoordinatorGroupState.DEAD, self.since)
         return step.error
 
     # ---- time ----
@@ -138,16 +138,16 @@ class FakeGroup(GroupRebalance):
         for member in self.members.values():
             self._answer_join(member, JoinAnswer(errors.NOT_COORDINATOR, member.member_id, self._no_generation))
             self._answer_sync(member, SyncAnswer(errors.NOT_COORDINATOR))
-        if self.state is not GroupState.DEAD:
-            self._move(GroupState.DEAD, self.since)
+        if self.state is not CoordinatorGroupState.DEAD:
+            self._move(CoordinatorGroupState.DEAD, self.since)
         return self._delivered()
 
-    def load(self, now: float, view: GroupView, members: list[GroupMember], since: float) -> None:
+    def load(self, now: float, view: GroupDescription, members: list[JoinedMember], since: float) -> None:
         """Load a group's stored state: Stable with these members, or Empty. The members' sessions begin again.
 
         ``since`` is the time at which the group entered that state.
         """
-        self.state, self.since = (GroupState.STABLE if members else GroupState.EMPTY), since
+        self.state, self.since = (CoordinatorGroupState.STABLE if members else CoordinatorGroupState.EMPTY), since
         self.generation, self.leader = view.generation, view.leader or None
         self.protocol_type, self.protocol = view.protocol_type or None, view.protocol or None
         for member in members:
@@ -157,9 +157,9 @@ class FakeGroup(GroupRebalance):
 
     # ---- looking ----
 
-    def view(self, *, everything: bool = True) -> GroupView:
+    def view(self, *, everything: bool = True) -> GroupDescription:
         """Return the present state. Without ``everything`` it holds only the fields that DescribeGroups shows."""
-        stable = self.state is GroupState.STABLE
+        stable = self.state is CoordinatorGroupState.STABLE
         told = self.protocol if self.protocol is not None and (stable or everything) else None
         members = {
             member.member_id: MemberView(
@@ -174,7 +174,7 @@ class FakeGroup(GroupRebalance):
             )
             for member in self.members.values()
         }
-        return GroupView(
+        return GroupDescription(
             self.group_id,
             self.state.value,
             self.generation,
@@ -202,7 +202,7 @@ class FakeGroup(GroupRebalance):
     def _checked(self, request: GroupRequest, member_id: str, instance_id: str | None, generation: int) -> TableEntry:
         """Return the table's entry, after checking the member and its generation."""
         step = self.rules.step(self.state, request)
-        if self.state is GroupState.DEAD:
+        if self.state is CoordinatorGroupState.DEAD:
             return step
         error = self._stranger(member_id, instance_id)
         # before 3.9 a heartbeat in this state gets the table's error, whatever its generation
@@ -211,34 +211,38 @@ class FakeGroup(GroupRebalance):
         return TableEntry(GroupAction.REFUSE, error) if error else step
 
     def _forgiving(self, request: GroupRequest) -> bool:
-        return not self.rules.modern and self.state is GroupState.AWAITING and request is GroupRequest.HEARTBEAT
+        return (
+            not self.rules.modern and self.state is CoordinatorGroupState.AWAITING and request is GroupRequest.HEARTBEAT
+        )
 
     def _may_commit(self, member_id: str, instance_id: str | None, generation: int) -> TableEntry:
         """Check a commit. Only an empty group accepts one without a generation, which a simple consumer sends."""
         step = self.rules.step(self.state, GroupRequest.COMMIT)
         if not self.rules.modern:
-            if (generation < 0 and self.state is GroupState.EMPTY) or self.state is GroupState.AWAITING:
+            if (
+                generation < 0 and self.state is CoordinatorGroupState.EMPTY
+            ) or self.state is CoordinatorGroupState.AWAITING:
                 return step
             return self._checked(GroupRequest.COMMIT, member_id, None, generation)
-        if generation < 0 and self.state is GroupState.EMPTY:
+        if generation < 0 and self.state is CoordinatorGroupState.EMPTY:
             return step
         if generation >= 0 or member_id or instance_id is not None:
             return self._checked(GroupRequest.COMMIT, member_id, instance_id, generation)
-        if self.state not in (GroupState.EMPTY, GroupState.DEAD):
+        if self.state not in (CoordinatorGroupState.EMPTY, CoordinatorGroupState.DEAD):
             return TableEntry(GroupAction.REFUSE, errors.UNKNOWN_MEMBER)
         return step
 
     def _has_room(self, member_id: str) -> bool:
-        if self.state in (GroupState.EMPTY, GroupState.DEAD):
+        if self.state in (CoordinatorGroupState.EMPTY, CoordinatorGroupState.DEAD):
             return True
         known = self.members.get(member_id)
-        if self.state is GroupState.PREPARING:
+        if self.state is CoordinatorGroupState.PREPARING:
             waiting = sum(member.join_ticket is not None for member in self.members.values())
             return (known is not None and known.join_ticket is not None) or waiting < self.rules.max_members
         return known is not None or len(self.members) < self.rules.max_members
 
     def _supports(self, request: JoinRequest) -> bool:
-        if self.state is GroupState.EMPTY:
+        if self.state is CoordinatorGroupState.EMPTY:
             return bool(request.protocol_type and request.protocols)
         common = self._common()
         return self.protocol_type == request.protocol_type and (
@@ -252,7 +256,7 @@ class FakeGroup(GroupRebalance):
     # ---- joining ----
 
     def _add(self, now: float, request: JoinRequest, ticket: object) -> None:
-        member = GroupMember(
+        member = JoinedMember(
             request.member_id,
             request.instance_id if self.rules.modern else None,
             request.client_id,
@@ -270,7 +274,7 @@ class FakeGroup(GroupRebalance):
         self.members[member.member_id] = member
         if self.leader is None:
             self.leader = member.member_id
-        if self.state is GroupState.PREPARING:
+        if self.state is CoordinatorGroupState.PREPARING:
             self._came_late = self.generation == 0
         else:
             self._prepare(now)
@@ -285,7 +289,7 @@ class FakeGroup(GroupRebalance):
             member.protocols, member.join_ticket = request.protocols, ticket
             if self.rules.modern:
                 member.session_timeout, member.rebalance_timeout = request.session_timeout, request.rebalance_timeout
-            if self.state is not GroupState.PREPARING:
+            if self.state is not CoordinatorGroupState.PREPARING:
                 self._prepare(now)
         else:
             self._out.append(DueAnswer(ticket, self._joined(member)))
@@ -306,7 +310,7 @@ class FakeGroup(GroupRebalance):
         member.protocols, member.join_ticket = request.protocols, ticket
         member.session_timeout, member.rebalance_timeout = request.session_timeout, request.rebalance_timeout
         self._renew(now, member)
-        if self.state is GroupState.STABLE and self._elected() == self.protocol:
+        if self.state is CoordinatorGroupState.STABLE and self._elected() == self.protocol:
             self.stored += 1
             answer = self._joined(member)
             if request.skips_assignment:
@@ -314,7 +318,7 @@ class FakeGroup(GroupRebalance):
             else:  # it must not believe that it leads, because the group would not use its assignment
                 answer = answer._replace(leader=leader_before or "", members=())
             self._answer_join(member, answer)
-        elif self.state is not GroupState.PREPARING:
+        elif self.state is not CoordinatorGroupState.PREPARING:
             self._prepare(now)
 
     def _refuse(self, ticket: object, error: int, member_id: str) -> None:

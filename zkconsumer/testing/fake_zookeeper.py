@@ -14,21 +14,21 @@ from threading import RLock
 from time import monotonic, time_ns
 from typing import Any
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError, RegistryUnavailableError, SessionLostError
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.node_values import (
     FORBIDDEN,
     Look,
     Node,
     NodeEvent,
     NodeEventKind,
-    Part,
+    NodePart,
     Reading,
     Seen,
     Wanted,
     Watch,
 )
-from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
 
 _CHILD, _DATA = "child", "data"
@@ -375,10 +375,10 @@ class FakeSession(Session):
             (node,) = self.read([one.path], deadline)
             if node is None or node is FORBIDDEN:
                 yield Reading(one, forbidden=node is FORBIDDEN)
-            elif one.part is Part.CHILDREN:
+            elif one.part is NodePart.CHILDREN:
                 yield Reading(one, replace(node, data=b""), names=self.children(one.path, deadline) or ())
             else:
-                yield Reading(one, node if one.part is Part.CONTENT else replace(node, data=b""))
+                yield Reading(one, node if one.part is NodePart.CONTENT else replace(node, data=b""))
 
     def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
         """Return the nodes without their contents."""

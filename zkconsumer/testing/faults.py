@@ -27,7 +27,7 @@ class Recorded(NamedTuple):
     body: Body
 
 
-class Fate(Enum):
+class AnswerFate(Enum):
     """The end of a parked request."""
 
     RELEASED = "released"
@@ -62,7 +62,7 @@ class Parked:
         self._wanted: _Wanted = wanted
         self._arrived = Event()
         self._decided = Event()
-        self._fate = Fate.RELEASED
+        self._fate = AnswerFate.RELEASED
 
     @property
     def arrived(self) -> bool:
@@ -82,16 +82,16 @@ class Parked:
 
     def drop(self) -> None:
         """Close the connection. The client never learns the result of its request."""
-        self._fate = Fate.DROPPED
+        self._fate = AnswerFate.DROPPED
         self._decided.set()
 
-    def hold(self, request: Recorded, stop: Event) -> Fate:
+    def hold(self, request: Recorded, stop: Event) -> AnswerFate:
         """Park a request, on the broker's thread, until the test has decided or the broker stops."""
         self.request = request
         self._arrived.set()
         while not self._decided.wait(_SLICE):
             if stop.is_set():
-                return Fate.DROPPED
+                return AnswerFate.DROPPED
         return self._fate
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class Parked:
 
 
 @dataclass
-class _Failure:
+class _FailingAnswers:
     wanted: _Wanted
     code: int
     left: int
@@ -130,7 +130,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._faults_lock = Lock()
-        self._failures: list[_Failure] = []
+        self._failures: list[_FailingAnswers] = []
         self._forged: list[Forged] = []
         self._places: list[Parked] = []
         self._seen: list[Recorded] = []
@@ -156,7 +156,7 @@ class Faults:
         ``client_id`` restrict the requests.
         """
         with self._faults_lock:
-            self._failures.append(_Failure(_Wanted(api, broker, client_id), code, times))
+            self._failures.append(_FailingAnswers(_Wanted(api, broker, client_id), code, times))
 
     def answer(
         self,

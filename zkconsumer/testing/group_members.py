@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zkconsumer.testing.group_states import NONE
-from zkconsumer.testing.wire_types import BYTES, INT16, STRING, Array, Field, MalformedRequestError, Struct, WireReader
+from zkconsumer.testing.wire_types import (
+    BYTES,
+    INT16,
+    STRING,
+    Array,
+    MalformedRequestError,
+    Struct,
+    WireField,
+    WireReader,
+)
 
 Protocols = tuple[tuple[str, bytes], ...]
 """The protocols that a member offers, its favourite first: the name and the member's metadata."""
@@ -17,7 +26,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 CONSUMERS = "consumer"
 """The only protocol type whose metadata the coordinator can read."""
 
-_SUBSCRIPTION = Struct(Field("version", INT16), Field("topics", Array(STRING)), Field("user_data", BYTES))
+_SUBSCRIPTION = Struct(WireField("version", INT16), WireField("topics", Array(STRING)), WireField("user_data", BYTES))
 """Version 0. All later versions begin with its fields."""
 
 
@@ -91,7 +100,7 @@ class DueAnswer(NamedTuple):
 
 
 @dataclass(slots=True)
-class GroupMember:
+class JoinedMember:
     """A member of a group. Its session ends at ``deadline`` unless a heartbeat comes; None: no heartbeat is due.
 
     ``join_ticket`` and ``sync_ticket`` belong to its waiting requests.
@@ -134,7 +143,7 @@ class MemberView(NamedTuple):
     awaiting_sync: bool
 
 
-class GroupView(NamedTuple):
+class GroupDescription(NamedTuple):
     """The present state of a group, for tests and DescribeGroups."""
 
     group_id: str

@@ -14,12 +14,19 @@ from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.group_members import (
     CONSUMERS,
     DueAnswer,
-    GroupMember,
     JoinAnswer,
+    JoinedMember,
     SyncAnswer,
     subscribed_topics,
 )
-from zkconsumer.testing.group_states import MOVES, CoordinatorRules, GroupAction, GroupRequest, GroupState, TableEntry
+from zkconsumer.testing.group_states import (
+    MOVES,
+    CoordinatorGroupState,
+    CoordinatorRules,
+    GroupAction,
+    GroupRequest,
+    TableEntry,
+)
 
 
 class GroupRebalance:
@@ -32,7 +39,7 @@ class GroupRebalance:
     def __init__(self, group_id: str, rules: CoordinatorRules, new_id: Callable[[], str]) -> None:
         self.group_id = group_id
         self.rules = rules
-        self.state = GroupState.EMPTY
+        self.state = CoordinatorGroupState.EMPTY
         self.since = 0.0
         self.generation = 0
         self.protocol_type: str | None = None
@@ -40,7 +47,7 @@ class GroupRebalance:
         self.leader: str | None = None
         self.subscribed: frozenset[str] | None = None
         """The topics of this generation's members, None if unknown."""
-        self.members: dict[str, GroupMember] = {}
+        self.members: dict[str, JoinedMember] = {}
         self.stored = 0
         self._new_id = new_id
         self._pending: dict[str, float] = {}
@@ -78,7 +85,7 @@ class GroupRebalance:
     def _sync_time(self, now: float) -> None:
         """Remove the members that did not ask for their assignment in time."""
         self._sync_due = None
-        if self._unsynced and self.state in (GroupState.AWAITING, GroupState.STABLE):
+        if self._unsynced and self.state in (CoordinatorGroupState.AWAITING, CoordinatorGroupState.STABLE):
             for member_id in self._unsynced.copy():
                 self._forget(member_id)
             self._prepare(now)
@@ -93,7 +100,7 @@ class GroupRebalance:
 
     def _prepare(self, now: float) -> None:
         """Begin a rebalance: all members have to join again."""
-        if self.state is GroupState.AWAITING:
+        if self.state is CoordinatorGroupState.AWAITING:
             for member in self.members.values():
                 member.assignment = b""
                 if self._answer_sync(member, SyncAnswer(errors.REBALANCING)):
@@ -101,18 +108,18 @@ class GroupRebalance:
         self._unsynced.clear()
         self._sync_due = None
         longest = max((member.rebalance_timeout for member in self.members.values()), default=0.0)
-        if self.state is GroupState.EMPTY:
+        if self.state is CoordinatorGroupState.EMPTY:
             self._join_due = now + self.rules.initial_delay
             self._join_extension = max(longest - self.rules.initial_delay, 0.0)
             self._came_late = False
         else:
             self._join_due, self._join_extension = now + longest, None
-        self._move(GroupState.PREPARING, now)
+        self._move(CoordinatorGroupState.PREPARING, now)
         self._look(now)
 
     def _look(self, now: float) -> None:
         """Complete the join if no member is missing. The group's first join always waits for its delay."""
-        if self.state is not GroupState.PREPARING:
+        if self.state is not CoordinatorGroupState.PREPARING:
             return
         if self._join_extension is not None:
             if self._join_due is not None and self._join_due <= now:
@@ -144,14 +151,14 @@ class GroupRebalance:
         self.generation += 1
         if not self.members:
             self.protocol = self.subscribed = None
-            self._move(GroupState.EMPTY, now)
+            self._move(CoordinatorGroupState.EMPTY, now)
             self.stored += 1
             return
         if self.leader not in self.members or self.members[self.leader].join_ticket is None:
             self.leader = joined[0].member_id
         self.protocol = self._elected()
         self.subscribed = self._subscribed()
-        self._move(GroupState.AWAITING, now)
+        self._move(CoordinatorGroupState.AWAITING, now)
         for member in self.members.values():
             self._answer_join(member, self._joined(member))
             self._renew(now, member)
@@ -160,11 +167,11 @@ class GroupRebalance:
             self._unsynced = set(self.members)
             self._sync_due = now + max(member.rebalance_timeout for member in self.members.values())
 
-    def _joined(self, member: GroupMember) -> JoinAnswer:
+    def _joined(self, member: JoinedMember) -> JoinAnswer:
         """Return a member's JoinGroup response. Only the leader's lists all members."""
         protocol = self.protocol or ""
         leads = self.leader == member.member_id
-        tell = leads and (self.state is not GroupState.STABLE or member.join_ticket is not None)
+        tell = leads and (self.state is not CoordinatorGroupState.STABLE or member.join_ticket is not None)
         members = tuple((m.member_id, m.instance_id, m.metadata(protocol)) for m in self.members.values())
         return JoinAnswer(
             errors.NONE,
@@ -184,14 +191,14 @@ class GroupRebalance:
             member.assignment = assignment.get(member.member_id, b"")
             if self._answer_sync(member, self._assigned(member)):
                 self._renew(now, member)
-        self._move(GroupState.STABLE, now)
+        self._move(CoordinatorGroupState.STABLE, now)
 
-    def _assigned(self, member: GroupMember) -> SyncAnswer:
+    def _assigned(self, member: JoinedMember) -> SyncAnswer:
         return SyncAnswer(errors.NONE, self.protocol_type, self.protocol, member.assignment)
 
     # ---- leaving, and sessions that end ----
 
-    def _remove(self, now: float, member: GroupMember, step: TableEntry) -> None:
+    def _remove(self, now: float, member: JoinedMember, step: TableEntry) -> None:
         self._answer_join(member, JoinAnswer(errors.UNKNOWN_MEMBER, "", self._no_generation))
         self._answer_sync(member, SyncAnswer(errors.UNKNOWN_MEMBER))
         self._forget(member.member_id)
@@ -207,7 +214,7 @@ class GroupRebalance:
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
-    def _renew(self, now: float, member: GroupMember) -> None:
+    def _renew(self, now: float, member: JoinedMember) -> None:
         member.deadline = now + member.session_timeout
 
     # ---- votes ----
@@ -241,7 +248,7 @@ class GroupRebalance:
     def _no_generation(self) -> int:
         return -1 if self.rules.modern else 0
 
-    def _answer_join(self, member: GroupMember, answer: JoinAnswer) -> bool:
+    def _answer_join(self, member: JoinedMember, answer: JoinAnswer) -> bool:
         ticket = member.join_ticket
         if ticket is None:
             return False
@@ -249,7 +256,7 @@ class GroupRebalance:
         self._out.append(DueAnswer(ticket, answer))
         return True
 
-    def _answer_sync(self, member: GroupMember, answer: SyncAnswer) -> bool:
+    def _answer_sync(self, member: JoinedMember, answer: SyncAnswer) -> bool:
         ticket = member.sync_ticket
         if ticket is None:
             return False
@@ -261,6 +268,6 @@ class GroupRebalance:
         out, self._out = self._out, []
         return out
 
-    def _move(self, state: GroupState, now: float) -> None:
-        assert state in MOVES[self.state] or state is self.state is GroupState.PREPARING, (self.state, state)
+    def _move(self, state: CoordinatorGroupState, now: float) -> None:
+        assert state in MOVES[self.state] or state is self.state is CoordinatorGroupState.PREPARING, (self.state, state)
         self.state, self.since = state, now

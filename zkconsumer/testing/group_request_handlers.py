@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.group_members import GroupView, JoinAnswer, JoinRequest, MemberView, SyncAnswer, SyncRequest
+from zkconsumer.testing.group_members import (
+    GroupDescription,
+    JoinAnswer,
+    JoinRequest,
+    MemberView,
+    SyncAnswer,
+    SyncRequest,
+)
 from zkconsumer.testing.pending_requests import Handler, PendingAnswer, PendingRequest
 from zkconsumer.testing.wire_types import Body
 
@@ -147,7 +154,7 @@ def describe_groups(call: PendingRequest) -> Body:
     return {"groups": groups}
 
 
-def _described(view: GroupView) -> Body:
+def _described(view: GroupDescription) -> Body:
     return {
         "group_id": view.group_id,
         "group_state": view.state,

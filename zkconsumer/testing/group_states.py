@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class GroupState(Enum):
+class CoordinatorGroupState(Enum):
     """The state of a group. The values are the names in DescribeGroups."""
 
     EMPTY = "Empty"
@@ -27,12 +27,16 @@ class GroupState(Enum):
     """The group is deleted, or moved to another coordinator."""
 
 
-MOVES: Mapping[GroupState, frozenset[GroupState]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING, GroupState.DEAD}),
-    GroupState.PREPARING: frozenset({GroupState.AWAITING, GroupState.EMPTY, GroupState.DEAD}),
-    GroupState.AWAITING: frozenset({GroupState.STABLE, GroupState.PREPARING, GroupState.DEAD}),
-    GroupState.STABLE: frozenset({GroupState.PREPARING, GroupState.DEAD}),
-    GroupState.DEAD: frozenset(),
+MOVES: Mapping[CoordinatorGroupState, frozenset[CoordinatorGroupState]] = {
+    CoordinatorGroupState.EMPTY: frozenset({CoordinatorGroupState.PREPARING, CoordinatorGroupState.DEAD}),
+    CoordinatorGroupState.PREPARING: frozenset(
+        {CoordinatorGroupState.AWAITING, CoordinatorGroupState.EMPTY, CoordinatorGroupState.DEAD}
+    ),
+    CoordinatorGroupState.AWAITING: frozenset(
+        {CoordinatorGroupState.STABLE, CoordinatorGroupState.PREPARING, CoordinatorGroupState.DEAD}
+    ),
+    CoordinatorGroupState.STABLE: frozenset({CoordinatorGroupState.PREPARING, CoordinatorGroupState.DEAD}),
+    CoordinatorGroupState.DEAD: frozenset(),
 }
 """The states that may follow each state."""
 
@@ -91,8 +95,8 @@ class TableEntry(NamedTuple):
     error: int = NONE
 
 
-_S, _R, _A = GroupState, GroupRequest, GroupAction
-Table = Mapping[tuple[GroupState, GroupRequest], TableEntry]
+_S, _R, _A = CoordinatorGroupState, GroupRequest, GroupAction
+Table = Mapping[tuple[CoordinatorGroupState, GroupRequest], TableEntry]
 
 NEW: Table = {
     (_S.EMPTY, _R.JOIN_NEW): TableEntry(_A.ADD),
@@ -156,6 +160,6 @@ class CoordinatorRules(NamedTuple):
     max_metadata: int = 4096
     new_member_timeout: float = 300.0
 
-    def step(self, state: GroupState, request: GroupRequest) -> TableEntry:
+    def step(self, state: CoordinatorGroupState, request: GroupRequest) -> TableEntry:
         """Return the table's entry for a request in a state."""
         return (NEW if self.modern else OLD)[state, request]

@@ -28,7 +28,7 @@ def framed(data: bytes) -> bytes:
     return _SIZE.pack(len(data)) + data
 
 
-class Connection:
+class ServedConnection:
     """One connection. Subclasses provide its threads."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -65,7 +65,7 @@ class Connection:
         return bytes(data)
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=ServedConnection)
 
 
 class LoopbackServer(Generic[C]):

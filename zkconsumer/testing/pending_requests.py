@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any, NamedTuple, Protocol
 
-from zkconsumer.deadline import Deadline
-from zkconsumer.testing.clock import Clock
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.testing.fake_clock import Clock
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.faults import Forged, Parked, Recorded
 from zkconsumer.testing.partition_log import PartitionLog

@@ -20,8 +20,8 @@ from zkconsumer.testing.wire_types import (
     Api,
     Array,
     Body,
-    Field,
     Struct,
+    WireField,
     WireType,
 )
 
@@ -305,7 +305,7 @@ def _struct(lines: deque[str], indent: str) -> Struct:
             assert found is not None, definition
             kind, default = (Array(_struct(lines, indent + "    ")), ()) if found["structures"] else _type(found)
             since, until = int(found["since"] or 0), int(found["until"] or 999)
-            fields.append(Field(found["name"], kind, since, until, None if found["null"] else default))
+            fields.append(WireField(found["name"], kind, since, until, None if found["null"] else default))
     return Struct(*fields)
 
 

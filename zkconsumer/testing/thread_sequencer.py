@@ -9,7 +9,7 @@ from threading import Condition
 from types import TracebackType
 from typing import Self
 
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 
 DEFAULT_TIMEOUT = 10.0
 

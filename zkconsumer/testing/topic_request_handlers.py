@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.partition_log import Appended, PartitionLog
 from zkconsumer.testing.pending_requests import BrokerStopped, Handler, PendingRequest
 from zkconsumer.testing.request_schemas import supported

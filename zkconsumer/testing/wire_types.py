@@ -167,7 +167,7 @@ class Array:
             self.of.write(writer, item)
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """A field. The versions ``since`` to ``until``, both included, carry it; the others have its default."""
 
     name: str
@@ -180,7 +180,7 @@ class Field(NamedTuple):
 class Struct:
     """A sequence of fields."""
 
-    def __init__(self, *fields: Field) -> None:
+    def __init__(self, *fields: WireField) -> None:
         self._fields = fields
 
     def read(self, reader: WireReader) -> Body:

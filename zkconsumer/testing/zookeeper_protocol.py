@@ -20,8 +20,8 @@ from zkconsumer.testing.wire_types import (
     WireReader,
     WireWriter,
 )
+from zkconsumer.zookeeper.node_requests import NodeFailure
 from zkconsumer.zookeeper.node_values import Node, NodeEvent, NodeEventKind
-from zkconsumer.zookeeper.requests import NodeFailure
 
 _OK, _NO_NODE, _BAD_VERSION, _NODE_EXISTS, _NOT_EMPTY, _UNIMPLEMENTED = (0, -101, -103, -110, -111, -6)
 _NO_CHILDREN_OF_EPHEMERALS, _INCONSISTENT, _NO_AUTH = -108, -2, -102

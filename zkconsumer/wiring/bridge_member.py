@@ -16,7 +16,6 @@ from zkconsumer.assignors.assignor import known_assignors
 from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, UnknownMemberIdError
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.coordinator.events import HeartbeatFailed
@@ -24,7 +23,7 @@ from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.group_thread import Engine, GroupThread, Inbox, Side
+from zkconsumer.member.group_thread import CoordinationHealth, GroupThread, Inbox, PartitionGroupThread
 from zkconsumer.member.migration_bridge import Bridge, WishedPartitions
 from zkconsumer.member.migration_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.model import PLACEMENTS, TopicPartition
@@ -33,6 +32,7 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import MemberOffsets
 from zkconsumer.offsets.store import NO_NOTES, Notes
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.wiring.coordinator_member import BrokerGroup, coordinator_search, member_settings
 from zkconsumer.wiring.member_parts import MemberParts
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
@@ -100,10 +100,14 @@ class BridgeCoordination(ZooKeeperCoordination):
         return "; ".join(filter(None, (super().concern, self._bridge.concern)))
 
     @property
-    def sides(self) -> Sequence[Side]:
+    def sides(self) -> Sequence[CoordinationHealth]:
         """ZooKeeper's side and the brokers' side, once the engine is made."""
         doubt = self._wished.trouble
-        return (*super().sides, Side("the brokers", self._kafka, self._lease, doubt)) if super().sides else ()
+        return (
+            (*super().sides, CoordinationHealth("the brokers", self._kafka, self._lease, doubt))
+            if super().sides
+            else ()
+        )
 
     @property
     def threads(self) -> Sequence[Thread]:
@@ -129,7 +133,7 @@ class BridgeCoordination(ZooKeeperCoordination):
 
     # ---- the two ends of the bridge
 
-    def engine(self, registration: Registration, committer: Committer) -> Engine:
+    def engine(self, registration: Registration, committer: Committer) -> PartitionGroupThread:
         """Return ZooKeeper's engine, not started: the bridge is its strategy."""
         count = self.parts.round_timer
 

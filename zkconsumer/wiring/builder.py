@@ -15,7 +15,13 @@ from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.wiring.member_lifecycle import GroupMember
-from zkconsumer.wiring.member_parts import Brokers, CoordinatorChannels, MemberParts, Outside, registered_endpoints
+from zkconsumer.wiring.member_parts import (
+    Brokers,
+    CoordinatorChannels,
+    MemberEnvironment,
+    MemberParts,
+    registered_endpoints,
+)
 from zkconsumer.wiring.zookeeper_member import RegisteredBrokers, ZooKeeperCoordination
 from zkconsumer.zookeeper.lease import Lease
 
@@ -26,21 +32,21 @@ def build_member(
     *,
     offset_store: OffsetStore | None = None,
     listener: ConsumerRebalanceListener | None = None,
-    outside: Outside | None = None,
+    environment: MemberEnvironment | None = None,
 ) -> GroupMember:
     """Return a member that is not open yet.
 
-    Arguments: ``offset_store`` is the user's own; ``outside`` replaces parts of the outside world.
+    Arguments: ``offset_store`` is the user's own; ``environment`` replaces parts of the outside world.
     Raises: UnknownAssignorError; ConfigException for a strategy or a file that cannot be used, or for an
     ``offset_store`` in a group that the brokers coordinate; MissingExtraError for a login that needs a library.
     """
-    outside = outside or Outside()
+    environment = environment or MemberEnvironment()
     if not config.coordinated_by_brokers:
-        return _in_zookeeper(config, consumer, offset_store, listener, outside)
+        return _in_zookeeper(config, consumer, offset_store, listener, environment)
     if offset_store is not None:
         reason = "kafka keeps the group's offsets with its coordinator, so an offset_store has no place"
         raise ConfigException("group.coordination", reason)
-    return (_in_both if config.group_migration else _in_brokers)(config, consumer, listener, outside)
+    return (_in_both if config.group_migration else _in_brokers)(config, consumer, listener, environment)
 
 
 def _in_zookeeper(
@@ -48,17 +54,17 @@ def _in_zookeeper(
     consumer: ConsumerId,
     offset_store: OffsetStore | None,
     listener: ConsumerRebalanceListener | None,
-    outside: Outside,
+    environment: MemberEnvironment,
 ) -> GroupMember:
     if isinstance(offset_store, FencedStore):
         # an offset node never moves a member whose database says where it is, and another log than the one that is
         # recorded is never read as if it were that one
         config = config.replace(offset_conflict="overwrite", log_truncation_policy="raise")
-    events = outside.events()
-    session = outside.session(config, events.put)
+    events = environment.events()
+    session = environment.session(config, events.put)
     brokers = RegisteredBrokers(session, config)
     channels = CoordinatorChannels(config)
-    strategy = outside.strategy or assignment_strategy(config)
+    strategy = environment.strategy or assignment_strategy(config)
     parts = MemberParts(
         config,
         consumer,
@@ -67,18 +73,21 @@ def _in_zookeeper(
         channels=channels,
         events=events,
         listener=listener,
-        outside=outside,
+        environment=environment,
     )
     return GroupMember(parts, ZooKeeperCoordination(parts, session, strategy, offset_store))
 
 
 def _in_brokers(
-    config: ConsumerConfig, consumer: ConsumerId, listener: ConsumerRebalanceListener | None, outside: Outside
+    config: ConsumerConfig,
+    consumer: ConsumerId,
+    listener: ConsumerRebalanceListener | None,
+    environment: MemberEnvironment,
 ) -> GroupMember:
     from zkconsumer.wiring.coordinator_member import BrokerCoordination
 
     channels = CoordinatorChannels(config)
-    session = None if config.bootstrap_servers else outside.session(config, lambda _: None)
+    session = None if config.bootstrap_servers else environment.session(config, lambda _: None)
     brokers: Brokers = (
         BootstrapBrokers(config.bootstrap_addresses, channels, config.security_protocol, config.broker_addresses)
         if session is None
@@ -90,21 +99,24 @@ def _in_brokers(
         lease=Lease(),
         brokers=brokers,
         channels=channels,
-        events=outside.events(),
+        events=environment.events(),
         listener=listener,
-        outside=outside,
+        environment=environment,
     )
     return GroupMember(parts, BrokerCoordination(parts, session))
 
 
 def _in_both(
-    config: ConsumerConfig, consumer: ConsumerId, listener: ConsumerRebalanceListener | None, outside: Outside
+    config: ConsumerConfig,
+    consumer: ConsumerId,
+    listener: ConsumerRebalanceListener | None,
+    environment: MemberEnvironment,
 ) -> GroupMember:
     from zkconsumer.wiring.bridge_member import STRATEGY, BridgeCoordination, zookeepers_strategy
 
     own = config.replace({STRATEGY: zookeepers_strategy(config)})
-    events = outside.events()
-    session = outside.session(own, events.put)
+    events = environment.events()
+    session = environment.session(own, events.put)
     parts = MemberParts(
         own,
         consumer,
@@ -113,6 +125,6 @@ def _in_both(
         channels=CoordinatorChannels(own),
         events=events,
         listener=listener,
-        outside=outside,
+        environment=environment,
     )
     return GroupMember(parts, BridgeCoordination(parts, session, assignment_strategy(own), config))

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Self
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.deadline import Deadline
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.wiring.member_parts import (
     Brokers,
     CoordinatorChannels,

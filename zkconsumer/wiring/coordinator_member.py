@@ -17,7 +17,6 @@ from zkconsumer.assignors.strategy_agreement import advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException, UnknownAssignorError
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
@@ -33,13 +32,14 @@ from zkconsumer.member.coordinator.settings import MemberSettings
 from zkconsumer.member.coordinator.status import CoordinatedStatus
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
-from zkconsumer.member.group_thread import Engine, Side
+from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
 from zkconsumer.member.migration_bridge import members_beside
 from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.version import VERSION
 from zkconsumer.wiring.member_parts import MemberParts
 from zkconsumer.zookeeper.lease import Lease
@@ -126,7 +126,7 @@ class BrokerCoordination:
         self.group = BrokerGroup(
             parts.config, parts, parts.consumer, events=parts.events, lease=parts.lease, timeout=self.request_timeout
         )
-        self._engine: Engine | None = None
+        self._engine: PartitionGroupThread | None = None
 
     @property
     def request_timeout(self) -> float:
@@ -144,10 +144,10 @@ class BrokerCoordination:
         return self.group.generation.incremental
 
     @property
-    def sides(self) -> Sequence[Side]:
+    def sides(self) -> Sequence[CoordinationHealth]:
         """The brokers' side, once its engine is made."""
         made = self._engine
-        return () if made is None else (Side("the brokers", made, self.parts.lease),)
+        return () if made is None else (CoordinationHealth("the brokers", made, self.parts.lease),)
 
     @property
     def threads(self) -> Sequence[Thread]:
@@ -202,7 +202,7 @@ class BrokerCoordination:
     def _positions(self) -> Mapping[TopicPartition, PartitionPosition]:
         return {} if self._engine is None else self._engine.positions()
 
-    def engine(self, registration: Registration, committer: Committer) -> Engine:
+    def engine(self, registration: Registration, committer: Committer) -> PartitionGroupThread:
         """Return the engine, not started."""
         parts, settings = self.parts, member_settings(self.parts.config)
         self.group.interest.join_with(registration)
@@ -214,9 +214,9 @@ class BrokerCoordination:
             assignment=OwnedAssignment(parts.consumer, owned, revocation, calls, settings.request_timeout),
             status=CoordinatedStatus(settings, parts.delivery.refuse, parts.round_timer),
             conflicts=OffsetConflicts(settings.conflict, owned, None, settings.request_timeout),
-            readers=parts.delivery if parts.outside.delivery is None else None,
+            readers=parts.delivery if parts.environment.delivery is None else None,
         )
-        self._engine = made = Engine(parts.consumer, inbox, rebalancer, owned)
+        self._engine = made = PartitionGroupThread(parts.consumer, inbox, rebalancer, owned)
         return made
 
     def joining_limit(self) -> float:
@@ -228,7 +228,7 @@ class BrokerCoordination:
         config = self.parts.config
         attempts = config.rebalance_max_retries * config.rebalance_backoff_ms
         limit = max(attempts, 1.5 * config.session_timeout_ms) / 1000
-        patient = self.parts.outside.joins_patiently and self.group.requests.found
+        patient = self.parts.environment.joins_patiently and self.group.requests.found
         return max(limit, config.max_poll_interval_ms / 1000) if patient else limit
 
     def why_not_joined(self, detail: str) -> None:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from zkconsumer.core.partition_position import NOTHING_HELD, Held, PartitionPosition
 from zkconsumer.core.registration import Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
@@ -25,14 +24,15 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
     ZkConsumerError,
 )
-from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested
-from zkconsumer.member.group_thread import Engine, Side
+from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
 from zkconsumer.member.standstill import StandstillLog, stands_still
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer, LateCommitError
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.streams import KafkaStream, MessageAndMetadata
 from zkconsumer.wiring.member_parts import MemberParts
 
@@ -74,7 +74,7 @@ class Coordination(Protocol):
         """Whether a partition that another member gives up for us comes with a later generation."""
 
     @property
-    def sides(self) -> Sequence[Side]:
+    def sides(self) -> Sequence[CoordinationHealth]:
         """The coordinations of this member, none before its engine is made. Any thread; takes no lock."""
 
     @property
@@ -90,7 +90,7 @@ class Coordination(Protocol):
     def offsets(self) -> DualStore:
         """Return the store of the group's offsets."""
 
-    def engine(self, registration: Registration, committer: Committer) -> Engine:
+    def engine(self, registration: Registration, committer: Committer) -> PartitionGroupThread:
         """Return the engine, not started. The coordinator is connected."""
 
     def joining_limit(self) -> float:
@@ -115,12 +115,12 @@ class GroupMember:
         self.delivery = parts.delivery
         self.lookup = parts.lookup
         self.committer: Committer | None = None
-        self.engine: Engine | None = None
+        self.engine: PartitionGroupThread | None = None
         self._closing = False
         self._standstill = StandstillLog(parts.consumer)
         self._why_nothing_came = "", -WHY_LASTS
-        self.put_down_balanced: Callable[[int, bool], None] | None = None
-        """Does the same as :meth:`put_down` for a run whose messages are finished in any order."""
+        self.settle_balanced: Callable[[int, bool], None] | None = None
+        """Does the same as :meth:`settle_in_hand` for a run whose messages are finished in any order."""
         self.not_committed: Sequence[str] = ()
         """After the end: positions from which messages are consumed again, although a commit was due."""
 
@@ -144,7 +144,7 @@ class GroupMember:
         self._await_first_round(engine)
         self._check_open()
 
-    def prepare(self, registration: Registration) -> tuple[Engine, Committer]:
+    def prepare(self, registration: Registration) -> tuple[PartitionGroupThread, Committer]:
         """Connect, and make the group thread and the committer without starting them. Raises as :meth:`open`."""
         self.coordination.connect()
         committer = self.parts.committer(self.coordination.offsets(), self.coordination.request_timeout)
@@ -177,7 +177,7 @@ class GroupMember:
             last.callback(self.delivery.end)
             if self.engine is not None:
                 last.callback(self._end_group, self.engine, end, scale)
-                self.put_down(get_native_id(), finished=finished)
+                self.settle_in_hand(get_native_id(), finished=finished)
                 # the group thread does so too, but it may be waiting for an answer, and readers must not wait for it
                 self.end_streams()
                 self.fetching.forget()
@@ -191,7 +191,7 @@ class GroupMember:
         self.delivery.end()
         self.delivery.revoke(list(self.positions().values()))
 
-    def _end_group(self, engine: Engine, end: Deadline, scale: float) -> None:
+    def _end_group(self, engine: PartitionGroupThread, end: Deadline, scale: float) -> None:
         """Have the group thread leave.
 
         If it waits for an answer that does not come, close the connection it waits on.
@@ -219,7 +219,7 @@ class GroupMember:
         """Wait no longer for messages in hand, in a close that is under way. Any thread; returns at once."""
         self.events.put(StopRequested(hurried=True))
 
-    def _await_first_round(self, engine: Engine) -> None:
+    def _await_first_round(self, engine: PartitionGroupThread) -> None:
         began, limit = monotonic(), self.coordination.joining_limit()
         try:
             while True:
@@ -254,18 +254,18 @@ class GroupMember:
                     found.append(position)
         return found
 
-    def put_down(self, thread: int, *, finished: bool) -> None:
+    def settle_in_hand(self, thread: int, *, finished: bool) -> None:
         """Take messages out of the hands of the calling thread, which waits for the end and asks for no more.
 
         Arguments: ``thread`` is its native identifier; ``finished``: its message counts as finished. Otherwise the
         message is consumed again, unless the thread has committed it explicitly.
         """
-        if self.put_down_balanced is not None:
-            self.put_down_balanced(thread, finished)
-        self.put_down_positions(self.in_hand(thread), finished=finished)
+        if self.settle_balanced is not None:
+            self.settle_balanced(thread, finished)
+        self.settle_positions(self.in_hand(thread), finished=finished)
 
-    def put_down_positions(self, positions: Iterable[PartitionPosition], *, finished: bool) -> None:
-        """Take the messages of these positions out of the hands of their reader, as :meth:`put_down` does."""
+    def settle_positions(self, positions: Iterable[PartitionPosition], *, finished: bool) -> None:
+        """Take the messages of these positions out of the hands of their reader, as :meth:`settle_in_hand` does."""
         for position in positions:
             end = position.finished(including_held=True)
             committed = self.committer is not None and self.committer.counted_in_hand(position) == end
@@ -275,7 +275,7 @@ class GroupMember:
             else:
                 position.held_until = NOTHING_HELD
             with suppress(KeyError):  # its stream has just been retired, and nothing waits for it any more
-                self.delivery.stream_of(position).queue.let_go()
+                self.delivery.stream_of(position).queue.wake_revocation()
 
     # ---- questions and requests of the application
 

@@ -18,7 +18,6 @@ from zkconsumer.assignors.strategy_agreement import GroupStrategy, advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import CONFLICT_KEY, PROCESS_KEY, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
@@ -33,21 +32,22 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation, RevocationSettings
 from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
-from zkconsumer.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, read_settings
 from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
+from zkconsumer.streams.stream_delivery import ANY_TOPIC, StreamDelivery
 from zkconsumer.version import VERSION
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.lease import Lease
-from zkconsumer.zookeeper.node_codecs import BrokerNode
-from zkconsumer.zookeeper.security import registry_security
+from zkconsumer.zookeeper.node_codecs import BrokerRegistration
+from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged
 
 StreamT = TypeVar("StreamT", bound=KafkaStream[Any, Any])
@@ -75,7 +75,7 @@ def stamped(config: ConsumerConfig, session: Session, registration: Registration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class MemberEnvironment:
     """The outside world of a member, and its replaceable parts. The defaults are production's.
 
     Arguments: ``session`` makes a ZooKeeper session; ``events`` makes the queue that the group thread waits on;
@@ -150,7 +150,7 @@ class MemberParts:
         channels: CoordinatorChannels,
         events: SimpleQueue[Any],
         listener: ConsumerRebalanceListener | None,
-        outside: Outside,
+        environment: MemberEnvironment,
     ) -> None:
         self.config = config
         self.consumer = consumer
@@ -158,12 +158,12 @@ class MemberParts:
         self.brokers = brokers
         self.channels = channels
         self.events = events
-        self.outside = outside
+        self.environment = environment
         self.metrics = Metrics()
         self._consumed: Backlog[tuple[str, int, int]] = Backlog(self.metrics, self._tell_consumed)
         self.budget = QueueBudget(config.queued_max_bytes)
         settings = replace(fetch_settings(config), security=channels.security)
-        self.delivery: Delivery = outside.delivery or Delivery(consumer, lease)
+        self.delivery: StreamDelivery = environment.delivery or StreamDelivery(consumer, lease)
         self.fetching = FetcherManager(
             consumer,
             settings,
@@ -193,7 +193,7 @@ class MemberParts:
     def committer(self, offsets: DualStore, request_timeout: float) -> Committer:
         """Return a committer that is not open yet."""
         config = self.config
-        return self.outside.committer(
+        return self.environment.committer(
             self.consumer,
             offsets,
             self.lease,
@@ -222,7 +222,7 @@ class MemberParts:
         Arguments: ``keep_alive`` is called while the group thread waits for the user.
         """
         config, inbox = self.config, Inbox(self.events)
-        owned = OwnedPartitions(self.outside.source or self.fetching, self.delivery, committer, self.events.put)
+        owned = OwnedPartitions(self.environment.source or self.fetching, self.delivery, committer, self.events.put)
         requests = UserRequests(inbox, owned, keep_alive)
         calls = ListenerCalls(self.consumer, requests.serve, self.listener, config.rebalance_listener_timeout_ms / 1000)
         settings = RevocationSettings(config.rebalance_drain_timeout_ms / 1000, config.auto_commit_enable)
@@ -332,7 +332,7 @@ def registered_endpoints(session: Session, config: ConsumerConfig, deadline: Dea
     return reachable(registered_brokers(session, deadline), config)
 
 
-def reachable(brokers: Iterable[BrokerNode], config: ConsumerConfig) -> list[Endpoint]:
+def reachable(brokers: Iterable[BrokerRegistration], config: ConsumerConfig) -> list[Endpoint]:
     """Return the addresses of these brokers. Raises NoReachableEndpointError if no broker has one that we can use."""
     found: list[Endpoint] = []
     unreachable: NoReachableEndpointError | None = None

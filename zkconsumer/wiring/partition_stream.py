@@ -20,15 +20,15 @@ from weakref import finalize
 from zkconsumer.balance.until import DELETED_AFTER, RunEnd, RunEndRequest, ends_of
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
-from zkconsumer.decoders import K, V
 from zkconsumer.errors import ForkedProcessError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.model import ConsumerId, TopicPartition, is_offset, partition_of, thread_id
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
+from zkconsumer.streams.decoders import K, V
 from zkconsumer.wiring.cluster_access import ClusterAccess
-from zkconsumer.wiring.member_parts import MemberParts, Outside
+from zkconsumer.wiring.member_parts import MemberEnvironment, MemberParts
 from zkconsumer.zookeeper.lease import Lease
 
 CLOSE_WITHIN = 2.0
@@ -153,7 +153,7 @@ class PartitionReading:
             channels=self._access.channels,
             events=SimpleQueue(),
             listener=None,
-            outside=Outside(delivery=refusals),
+            environment=MemberEnvironment(delivery=refusals),
         )
 
     def close(self, within: float = CLOSE_WITHIN) -> None:
@@ -172,7 +172,7 @@ class PartitionReading:
         Thread(target=self.close, name=f"{self._name}-closing", daemon=True).start()
 
     def left_to_parent(self, parent: int) -> None:
-        """Become an empty shell in a forked process; process ``parent`` reads on. See :mod:`zkconsumer.fork_guard`."""
+        """Become an empty shell in a forked process; process ``parent`` reads on. See ``fork_guard``."""
         if self._finalizer is not None:
             self._finalizer.detach()
         if self._queue is not None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, ConfigException, OffsetStoreConflictError
 from zkconsumer.fetch.message_lookup import MessageLookup
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.member.zookeeper.planner import Assign
 from zkconsumer.member.zookeeper.store_agreement import StoreAgreement, refuse_to_join
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import FencedStore, StoreMember
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.wiring.member_parts import MemberParts
 from zkconsumer.zookeeper.session import Session
 

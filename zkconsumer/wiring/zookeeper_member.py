@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING
 from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import PLAN_KEY, STORE_KEY, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
 from zkconsumer.member.events import NodeChanged
-from zkconsumer.member.group_thread import Engine, Side
+from zkconsumer.member.group_thread import CoordinationHealth, PartitionGroupThread
 from zkconsumer.member.offset_conflicts import OffsetConflicts
+from zkconsumer.member.zookeeper.group_registration import OwnRegistration
 from zkconsumer.member.zookeeper.message_model_conflict import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.planner import Assign
 from zkconsumer.member.zookeeper.rebalance_round import AppliedStrategy, RebalanceRounds
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
-from zkconsumer.member.zookeeper.registration import OwnRegistration
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
 from zkconsumer.member.zookeeper.status import Status
@@ -30,6 +29,7 @@ from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import FencedStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.wiring.member_parts import MemberParts, reachable
 from zkconsumer.wiring.recorded_offsets import RecordedOffsets
 from zkconsumer.zookeeper import paths
@@ -66,7 +66,7 @@ class ZooKeeperCoordination:
         self._placement = _placement(parts.config, parts.consumer) if strategy.places else None
         self.cache = NodeCache(session, lambda path: parts.events.put(NodeChanged(path)))
         self.membership: ModelRegistration | None = None
-        self._engine: Engine | None = None
+        self._engine: PartitionGroupThread | None = None
         self.store_expires = False
         """Whether the user's own store forgets offsets after a while."""
 
@@ -86,10 +86,10 @@ class ZooKeeperCoordination:
         return "" if self.membership is None else self.membership.concern
 
     @property
-    def sides(self) -> Sequence[Side]:
+    def sides(self) -> Sequence[CoordinationHealth]:
         """ZooKeeper's side, once its engine is made."""
         made = self._engine
-        return () if made is None else (Side("ZooKeeper", made, self.session.lease, self.concern),)
+        return () if made is None else (CoordinationHealth("ZooKeeper", made, self.session.lease, self.concern),)
 
     @property
     def threads(self) -> Sequence[Thread]:
@@ -145,7 +145,7 @@ class ZooKeeperCoordination:
         search = CoordinatorSearch(self.group, parts.brokers, parts.channels, parts.fetching.load, offsets_only=True)
         return KafkaOffsets(search, parts.meter("KafkaCommitsPerSec").mark)
 
-    def engine(self, registration: Registration, committer: Committer) -> Engine:
+    def engine(self, registration: Registration, committer: Committer) -> PartitionGroupThread:
         """Return the engine, not started."""
         assign: Assign = self._strategy if self._recorded is None else self._recorded.agreed(self._strategy, self.group)
         return self.engine_of(registration, committer, assign, self.parts.round_timer)
@@ -167,14 +167,14 @@ class ZooKeeperCoordination:
         committer: Committer,
         assign: Assign,
         round_ended: Callable[[float], None],
-    ) -> Engine:
+    ) -> PartitionGroupThread:
         """Return the engine, not started.
 
         Arguments: ``assign`` says which member should own which partition; ``round_ended`` gets the seconds of each
         round, at its end.
         """
         parts, membership = self.parts, self._registration(registration)
-        settings = parts.outside.timing(rebalance_settings(parts.config, self.request_timeout))
+        settings = parts.environment.timing(rebalance_settings(parts.config, self.request_timeout))
         self.strategy = self._applied(assign)
         owner_nodes = self._owner_nodes(committer)
         inbox, owned, calls, revocation = parts.ownership(committer, owner_nodes.keep_alive)
@@ -198,7 +198,7 @@ class ZooKeeperCoordination:
             orphaned=OrphanedPartitions(self.session, membership, settings.patience),
             status=Status(self.group, parts.consumer, owned.positions, round_ended),
         )
-        self._engine = made = Engine(parts.consumer, inbox, rebalancer, owned)
+        self._engine = made = PartitionGroupThread(parts.consumer, inbox, rebalancer, owned)
         return made
 
     def _applied(self, assign: Assign) -> AppliedStrategy:
@@ -244,7 +244,7 @@ class ZooKeeperCoordination:
 
     def completed(self, registration: Registration) -> Registration:
         """Return the registration with the time and the keys for strategies. The member calls this as it registers."""
-        complete = self.parts.outside.stamp(self.parts.config, self.session, registration)
+        complete = self.parts.environment.stamp(self.parts.config, self.session, registration)
         if self._recorded is not None:
             complete = replace(complete, extra={**complete.extra, STORE_KEY: self._recorded.name})
         if self._placement is None or not self._placement.withdrawn_until:

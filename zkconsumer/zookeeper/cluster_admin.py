@@ -18,13 +18,13 @@ from typing import Any, Self
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import broker_ids
-from zkconsumer.zookeeper.requests import Requests
-from zkconsumer.zookeeper.security import RegistrySecurity
+from zkconsumer.zookeeper.node_requests import Requests
+from zkconsumer.zookeeper.registry_security import RegistrySecurity
 
 _POLL_S = 0.02
 _SESSION_S = 10.0

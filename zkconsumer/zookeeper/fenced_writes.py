@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.ack_nodes import NO_ACKS, AckWrite, KnownAcks
-from zkconsumer.zookeeper.requests import NodeFailure, Transaction
+from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session
 
 ANY_VERSION = -1

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES
+from zkconsumer.zookeeper.node_requests import Transaction
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node
-from zkconsumer.zookeeper.requests import Transaction
 from zkconsumer.zookeeper.session import Session
 
 _OVERHEAD = 64

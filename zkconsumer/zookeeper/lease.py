@@ -14,8 +14,8 @@ from __future__ import annotations
 from time import monotonic
 
 from zkconsumer.data_plane.hand_out import LeaseEnd
-from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 
 CLOSED = float("-inf")
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.node_values import Look, Node, NodeEvent, NodeEventKind, Seen
 from zkconsumer.zookeeper.session import Session
 

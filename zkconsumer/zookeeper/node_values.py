@@ -58,7 +58,7 @@ No node has its version; -1 would mean any version.
 """
 
 
-class Part(Enum):
+class NodePart(Enum):
     """A part of a node to read."""
 
     CONTENT = "content and stat"
@@ -68,9 +68,9 @@ class Part(Enum):
 
 
 class Wanted(NamedTuple):
-    """One read of :meth:`~zkconsumer.zookeeper.requests.Requests.read_each`."""
+    """One read of :meth:`~zkconsumer.zookeeper.node_requests.Requests.read_each`."""
 
-    part: Part
+    part: NodePart
     path: str
 
 

@@ -23,9 +23,9 @@ from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
 from zkconsumer.core.backoff import backoff
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryAuthenticationError
-from zkconsumer.port_probe import WITHIN, instead_of_zookeeper
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.port_probe import WITHIN, instead_of_zookeeper
 
 log = logging.getLogger(__name__)
 

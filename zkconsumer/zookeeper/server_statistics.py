@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from zkconsumer.deadline import Deadline
-from zkconsumer.zookeeper.requests import signed
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.zookeeper.node_requests import signed
 
 LARGEST_ANSWER = 8 * 1024 * 1024
 """The most bytes of one answer: ``cons`` has some 200 for each session."""

@@ -1,6 +1,6 @@
 """A ZooKeeper session: connecting, the lease, the session's changes as events, and the replacement of a stuck client.
 
-Its requests are in ``zookeeper.requests``. Any thread may call the operations. Kazoo's own threads run our two
+Its requests are in ``zookeeper.node_requests``. Any thread may call the operations. Kazoo's own threads run our two
 callbacks, which only pass an event on or renew the lease: they block on nothing and decide nothing.
 """
 
@@ -20,11 +20,11 @@ from kazoo.exceptions import KazooException
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ChrootMissingError, RegistryError, RegistryUnavailableError, SessionLostError
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.lease import Lease
-from zkconsumer.zookeeper.requests import Requests, signed
-from zkconsumer.zookeeper.security import NoSecrets, RegistrySecurity
+from zkconsumer.zookeeper.node_requests import Requests, signed
+from zkconsumer.zookeeper.registry_security import NoSecrets, RegistrySecurity
 from zkconsumer.zookeeper.server_connection import NamedHandler, Retired, ServerConnection
 
 log = logging.getLogger(__name__)

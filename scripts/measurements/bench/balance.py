@@ -39,9 +39,9 @@ from scripts.measurements.bench.contest import RATE, Column, Measures, in_turns
 from scripts.measurements.bench.peers import OURS
 from scripts.measurements.bench.plan import Plan
 from scripts.measurements.bench.producing import paced
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.server_statistics import server_statistics
 from zkconsumer.zookeeper.session import Session

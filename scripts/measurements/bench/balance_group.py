@@ -25,8 +25,8 @@ from scripts.measurements.bench.balance_handlers import RECORD_FILE, Handled, re
 from scripts.measurements.bench.peers import READY_S
 from scripts.measurements.bench.producing import Failures
 from tests.cluster.member_process import MemberProcess
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
+from zkconsumer.runtime.deadline import Deadline
 
 PARTITIONS = 3
 PROCESSES = 4

@@ -19,12 +19,12 @@ from scripts.measurements.bench.producing import fill
 from tests.streams import new_stream
 from zkconsumer import MessageAndMetadata
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 

@@ -10,13 +10,13 @@ from kazoo.client import KazooClient
 
 from scripts.measurements.bench.plan import Plan
 from tests.timing import eventually, scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.operations.cluster_connection import ClusterConnection, command_config
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
+from zkconsumer.runtime.deadline import Deadline
 
 NAME = "snapshot"
 HELP = "seconds to read a group of 500 partitions and 20 members: ZooKeeper's part, all, all with new connections"

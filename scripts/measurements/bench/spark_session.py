@@ -17,7 +17,7 @@ from time import monotonic, perf_counter, sleep
 from typing import Any
 
 from zkconsumer.devcluster import java_home_for_spark, resolve
-from zkconsumer.devcluster.errors import JarResolutionError
+from zkconsumer.devcluster.cluster_errors import JarResolutionError
 from zkconsumer.spark import register
 
 OURS, KAFKA = "zkconsumer", "kafka"

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from scripts.measurements.scale.owners import range_owners
 from scripts.measurements.scale.wire import LATENESS_S, Costs, CountedServer
 from tests.simulated_clock import Mailbox
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.node_values import NodeEvent
 
 COSTS = Costs()

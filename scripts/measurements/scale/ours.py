@@ -14,12 +14,12 @@ from tests.simulated_clock import Mailbox, Simulation
 from zkconsumer.assignors.strategy_agreement import advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import Event, NodeChanged, StopRequested
 from zkconsumer.model import ConsumerId
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.version import VERSION
-from zkconsumer.wiring import Outside, build_member
+from zkconsumer.wiring import MemberEnvironment, build_member
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 
 REQUEST_TIMEOUT = 6.0
@@ -67,7 +67,7 @@ class OurMember:
         self._member = build_member(
             ConsumerConfig({"zookeeper.connect": "fake:2181", "group.id": group, **properties}),
             ConsumerId(self.consumer),
-            outside=Outside(
+            environment=MemberEnvironment(
                 session=lambda _, told: server.connect(told, COSTS),
                 events=lambda: _Events(server.simulation),
                 stamp=_stamped,

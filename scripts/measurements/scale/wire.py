@@ -23,11 +23,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tests.simulated_clock import Simulation
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
+from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.node_values import Look, Node, NodeEvent, Seen, Watch
-from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import SessionChanged
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from zkconsumer.assignors.even_load import (
     NARROW_GAP,
     PAUSE_LOOKS,
     WIDE_GAP,
-    Judgement,
+    PlanJudgement,
     even_load,
     growing_lags,
     is_uneven,
@@ -121,7 +121,7 @@ def test_moves_end_and_leave_no_thread_with_too_much(rate: list[float], owners: 
 
 
 def test_only_measurements_in_a_row_count() -> None:
-    judgement = Judgement()
+    judgement = PlanJudgement()
     looks = [True, True, False, *[True] * LOOKS, *[True] * PAUSE_LOOKS, *[True] * LOOKS]
     judged = [judgement.looked(uneven) for uneven in looks]
     assert [at for at, moves in enumerate(judged) if moves] == [2 + LOOKS, 2 + 2 * LOOKS + PAUSE_LOOKS]
@@ -136,7 +136,7 @@ def test_a_relieved_lagging_thread_gets_nothing_back_for_long() -> None:
         tp: PartitionLoad(10_000 if thread == slow else 1_000_000 * (tp.partition == 3), 10)
         for tp, thread in before.items()
     }
-    judgement, lasted = Judgement(), []
+    judgement, lasted = PlanJudgement(), []
     for _ in range(4):
         judgement.moved(before, after, behind)
         assert judgement.barred == {slow}, "the other one gave nothing up"

@@ -13,12 +13,12 @@ from zkconsumer.assignors.placement import (
     LOOK_EVERY_S,
     NEVER,
     RETRY_S,
-    Decision,
     Measured,
     Needed,
     Placement,
+    PlacementDecision,
+    PlacementVerdict,
     SeenGroup,
-    Verdict,
 )
 from zkconsumer.core.load_report import PartitionLoad
 from zkconsumer.core.placement_plan import PlacementPlan, PlanInputs, decode_plan, encode_plan
@@ -44,7 +44,9 @@ class Node:
         self.plan: PlacementPlan | None = None
         self.writes = 0
 
-    def lead(self, member: Placement, group: SeenGroup, now: float = 0.0, measured: Measured | None = None) -> Decision:
+    def lead(
+        self, member: Placement, group: SeenGroup, now: float = 0.0, measured: Measured | None = None
+    ) -> PlacementDecision:
         """The planner decides and writes."""
         needed = member.needs(group, self.plan, now)
         if measured is None:
@@ -78,12 +80,12 @@ def moved(before: PlacementPlan | None, after: PlacementPlan | None) -> int:
 
 def test_the_oldest_writes_and_the_others_follow() -> None:
     node, a, b = Node(), member("a"), member("b")
-    assert b.decide(seen("ab"), None, 0.0).verdict is Verdict.WAIT
+    assert b.decide(seen("ab"), None, 0.0).verdict is PlacementVerdict.WAIT
     assert a.needs(seen("ab"), None, 0.0) == Needed(owners=True), "there was no plan: partitions may have owners"
     written = node.lead(a, seen("ab"))
-    assert (written.verdict, written.write) == (Verdict.FOLLOW, True)
+    assert (written.verdict, written.write) == (PlacementVerdict.FOLLOW, True)
     followed = b.decide(seen("ab"), node.plan, 0.1)
-    assert (followed.verdict, followed.write, followed.plan) == (Verdict.FOLLOW, False, node.plan)
+    assert (followed.verdict, followed.write, followed.plan) == (PlacementVerdict.FOLLOW, False, node.plan)
     assert not node.lead(a, seen("ab"), 1.0).write, "a plan that fits is not written again"
 
 
@@ -99,26 +101,28 @@ def test_members_wait_for_a_plan_that_fits() -> None:
     node.lead(a, seen("ab"))
     b.decide(seen("ab"), node.plan, 0.0)
     decision = b.decide(seen("abc"), node.plan, 5.0)
-    assert decision.verdict is Verdict.WAIT
+    assert decision.verdict is PlacementVerdict.WAIT
     assert decision.again_at == 15.0
     assert decision.why == "the plan does not know c; a should write another"
-    assert b.decide(seen("abc"), node.plan, 14.9).verdict is Verdict.WAIT
+    assert b.decide(seen("abc"), node.plan, 14.9).verdict is PlacementVerdict.WAIT
     again = b.decide(seen("abc"), node.plan, 15.0)
-    assert (again.verdict, again.reread, again.again_at) == (Verdict.WAIT, True, 15.0), "its own view may be old"
-    assert b.decide(seen("abc"), node.plan, 15.1).verdict is Verdict.WITHDRAW
+    assert (again.verdict, again.reread, again.again_at) == (PlacementVerdict.WAIT, True, 15.0), (
+        "its own view may be old"
+    )
+    assert b.decide(seen("abc"), node.plan, 15.1).verdict is PlacementVerdict.WITHDRAW
     b.withdraw(15.1)
     assert b.withdrawn_until == 15.1 + RETRY_S
     assert [b.returns(now) for now in (15.1 + RETRY_S - 1, 15.1 + RETRY_S, 15.1 + RETRY_S + 1)] == [False, True, False]
-    assert b.decide(seen("abc"), node.plan, 700.0).verdict is Verdict.WAIT, "and waits as long the next time"
+    assert b.decide(seen("abc"), node.plan, 700.0).verdict is PlacementVerdict.WAIT, "and waits as long the next time"
     node.lead(a, seen("abc"), 701.0)
-    assert b.decide(seen("abc"), node.plan, 701.0).verdict is Verdict.FOLLOW
+    assert b.decide(seen("abc"), node.plan, 701.0).verdict is PlacementVerdict.FOLLOW
 
 
 def test_time_away_is_no_waiting_time() -> None:
     b = member("b")
     b.decide(seen("ab"), None, 0.0)
     b.restart_wait()
-    assert b.decide(seen("ab"), None, 100.0).verdict is Verdict.WAIT
+    assert b.decide(seen("ab"), None, 100.0).verdict is PlacementVerdict.WAIT
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_each_input_must_fit(group: SeenGroup, why: str) -> None:
     node.lead(member("a"), seen("ab"))
     x = member("x")
     decision = x.decide(group, node.plan, 0.0)
-    assert decision.verdict is Verdict.WAIT
+    assert decision.verdict is PlacementVerdict.WAIT
     assert why in decision.why
 
 
@@ -314,9 +318,9 @@ def test_every_chain_of_changes_keeps_the_plan_whole(data: st.DataObject) -> Non
         now += data.draw(st.sampled_from([0.1, 30.0, 100.0]))
         group = seen("".join(alive), lasting=lasting, strategy=strategy)
         decision = node.lead(planners[alive[0]], group, now)
-        assert decision.verdict is Verdict.FOLLOW
+        assert decision.verdict is PlacementVerdict.FOLLOW
         for other in alive[1:]:
-            assert planners[other].decide(group, node.plan, now).verdict is Verdict.FOLLOW
+            assert planners[other].decide(group, node.plan, now).verdict is PlacementVerdict.FOLLOW
         assert node.plan is not None
         counts = shares(node.plan)
         assert set(counts) <= set(alive) | lasting

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.sticky import SubscribedMember, cooperative_sticky, in_java_order, sticky
+from zkconsumer.assignors.java_sticky import SubscribedMember, cooperative_sticky, in_java_order, sticky
 from zkconsumer.model import TopicPartition
 
 

@@ -17,8 +17,8 @@ from tests.unit.balance.work_list import WorkList, new_works
 from zkconsumer.balance.asyncio_executor import AsyncioExecutor
 from zkconsumer.balance.loop_bridge import LoopBridge
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import HandlerFailedError, HandlerTimeoutError
+from zkconsumer.runtime.deadline import Deadline
 
 TRACE: ContextVar[str] = ContextVar("TRACE", default="none")
 

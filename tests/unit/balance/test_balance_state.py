@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.balance.balance_state import BalanceState, HeldMessage, PartitionBalance
-from zkconsumer.metrics import BOUNDS, Buckets
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.metrics import BOUNDS, Buckets
 
 T3 = TopicPartition("events", 3)
 

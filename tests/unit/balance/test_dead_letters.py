@@ -11,13 +11,13 @@ import pytest
 from tests.timing import eventually
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.dead_letters import FIRST_BACKOFF, DeadLetters, checked_target
-from zkconsumer.balance.read_work import Part, ReadWork
-from zkconsumer.balance.retry import Decision, Kind
+from zkconsumer.balance.read_work import ChunkPart, ReadWork
+from zkconsumer.balance.retry import Kind, RetryDecision
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer
+from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 WHERE = TopicPartition("t", 0)
 
@@ -31,7 +31,7 @@ class Fixture:
         self.fatal: list[BaseException] = []
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 10)
         self.position.may_park = True
-        stored = {offset: Pointer(offset, Fate.DEAD) for offset in range(1000, 1000 + pointers)}
+        stored = {offset: Pointer(offset, PointerKind.DEAD) for offset in range(1000, 1000 + pointers)}
         self.ledger = MessageLedger(self.position, 10, pointers=stored)
         self.ledger.read(range(10, 14), 14)
         self.home: Any = SimpleNamespace(
@@ -43,8 +43,8 @@ class Fixture:
 
     def bury(self, offset: int) -> bool:
         record = SimpleNamespace(offset=offset, value=b"")
-        work = ReadWork(record, offset, b"k", Part(self.home, None, 0))
-        decision = Decision(Kind.DEAD, 0.0, 0, 16, 5, "ValueError: bad", ValueError("bad"))
+        work = ReadWork(record, offset, b"k", ChunkPart(self.home, None, 0))
+        decision = RetryDecision(Kind.DEAD, 0.0, 0, 16, 5, "ValueError: bad", ValueError("bad"))
         return self.letters.bury(work, decision, "mark")
 
     def stored_base(self) -> int:
@@ -57,7 +57,7 @@ class Fixture:
 def test_pointer_is_the_place_without_a_target() -> None:
     this = Fixture()
     assert this.bury(10)
-    assert this.ledger.pointers == {10: Pointer(10, Fate.DEAD, 16, 0, 5, "mark", "ValueError: bad")}
+    assert this.ledger.pointers == {10: Pointer(10, PointerKind.DEAD, 16, 0, 5, "mark", "ValueError: bad")}
     assert this.stored_base() == 11
     assert this.letters.stopped(WHERE) == ""
 
@@ -75,7 +75,7 @@ def test_full_node_stops_the_partition_until_there_is_room() -> None:
     this.letters.look()
     assert (this.letters.stopped(WHERE), this.home.stopped) == ("", "")
     assert this.ended == [10]
-    assert this.ledger.pointers[10].fate is Fate.DEAD
+    assert this.ledger.pointers[10].fate is PointerKind.DEAD
 
 
 def test_group_without_pointers_stops_and_says_what_to_do() -> None:

@@ -19,14 +19,14 @@ from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
-from zkconsumer.balance.read_work import Part, ReadWork
+from zkconsumer.balance.read_work import ChunkPart, ReadWork
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.rate_limit import RateLimitedLease
 from zkconsumer.streams.stream_queue import Chunk
 
@@ -45,16 +45,16 @@ class World:
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
         self.position.may_park = True
         self.ledger = self.position.ledger = MessageLedger(self.position, 0, lock=Lock())
-        self.let_go: list[bool] = []
+        self.wake_revocation: list[bool] = []
         self.passed: list[int] = []
-        queue: Any = SimpleNamespace(let_go=lambda: self.let_go.append(True))
+        queue: Any = SimpleNamespace(wake_revocation=lambda: self.wake_revocation.append(True))
         reader: Any = SimpleNamespace(passed=lambda chunk, first, end, closing: self.passed.append(end))
         self.home = OpenPartition(self.position, self.ledger, queue, reader, BalancedMessage)
         self.home.answers = self.engine
         self.engine.open(self.home)
         self.chunk = Chunk(self.position, b"", 0, messages)
         self.chunk.unfinished = 1
-        part = Part(self.home, self.chunk, 1)
+        part = ChunkPart(self.home, self.chunk, 1)
         records = [SimpleNamespace(offset=n, value=b"", key=b"ab"[n % 2 :][:1]) for n in range(messages)]
         works = [ReadWork(record, record.offset, record.key, part) for record in records]
         self.ledger.read(range(messages), messages)
@@ -75,7 +75,7 @@ def one_without_key_in_hand(order: Order) -> tuple[World, Any, Any]:
     world.home.shared = True
     record: Any = SimpleNamespace(offset=1, value=b"", key=None)
     world.ledger.read([1], 2)
-    world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
+    world.engine.push(world.home, [ReadWork(record, 1, None, ChunkPart(world.home, None, 1))])
     (first,) = world.take()
     return world, record, first
 
@@ -104,7 +104,7 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
     world.engine.open(home)
     ledger.read([1, 2], 3)
     later: Any = SimpleNamespace(offset=2, value=b"", key=None)
-    part = Part(home, None, 2)
+    part = ChunkPart(home, None, 2)
     world.engine.push(home, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
     (other,) = world.take()
     assert other.offset == 2
@@ -124,7 +124,7 @@ def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome
     world, record, first = one_without_key_in_hand(order)
     world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
     world.engine.reopen(world.home, ALL_SLOTS)
-    world.engine.push(world.home, [ReadWork(record, 1, None, Part(world.home, None, 1))])
+    world.engine.push(world.home, [ReadWork(record, 1, None, ChunkPart(world.home, None, 1))])
     assert world.take() == []
     world.settle([first], outcome)
     if outcome is not DONE:
@@ -207,7 +207,7 @@ def test_a_late_outcome_touches_nothing_of_the_next_stay() -> None:
     later.ledger.read(range(2), 2)
     world.engine.drop(world.home)
     world.settle(works, FAILED)
-    assert (later.consumed, world.engine.fates.late, world.let_go) == (0, 2, [True])
+    assert (later.consumed, world.engine.fates.late, world.wake_revocation) == (0, 2, [True])
     assert world.take() == []
 
 

@@ -10,9 +10,9 @@ from zkconsumer.balance.sharing.lender import DeleteLoan, WriteLoan
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport
 from zkconsumer.balance.sharing.loan_store import LoanStore
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper import paths
 

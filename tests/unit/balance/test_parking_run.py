@@ -15,7 +15,7 @@ from zkconsumer.balance import parking
 from zkconsumer.balance.outcomes import Reject
 from zkconsumer.balance.retry import Retry
 from zkconsumer.core import message_ledger
-from zkconsumer.core.message_pointers import Fate, Pointer, decode_pointers
+from zkconsumer.core.message_pointers import Pointer, PointerKind, decode_pointers
 from zkconsumer.testing import FakeCluster
 
 MESSAGES = 30
@@ -72,7 +72,7 @@ class World:
         node = self.cluster.zookeeper.node(f"/consumers/{self.group}/parked/t/0")
         return decode_pointers(node.data) if node is not None else {}
 
-    def fates(self) -> dict[int, Fate]:
+    def fates(self) -> dict[int, PointerKind]:
         return {one.offset: one.fate for one in self.pointers().values()}
 
     def dead(self, verb: str, *arguments: str) -> int:
@@ -123,7 +123,7 @@ def test_rejected_message_is_kept_and_can_be_replayed(world: World) -> None:
     world.fails = lambda message: Reject("no such account") if message.offset == 5 else None
     with world.running(SOON):
         eventually(lambda: world.committed() == MESSAGES and bool(world.fates()), 10, "the dead letter")
-        assert world.fates() == {5: Fate.DEAD}
+        assert world.fates() == {5: PointerKind.DEAD}
         assert world.pointers()[5].reason == "no such account"
         world.fails = lambda _: None
         assert world.dead("replay", "--all", "--execute") == 0

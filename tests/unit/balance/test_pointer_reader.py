@@ -16,12 +16,12 @@ from zkconsumer.balance.due_pointers import due_pointers
 from zkconsumer.balance.pointer_reader import BELIEVED_AFTER, PointerReader
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Fate, Pointer, key_mark
+from zkconsumer.core.message_pointers import LOST, MOST_POINTERS, Pointer, PointerKind, key_mark
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 WHERE = TopicPartition("t", 0)
 NOW = 1_000_000
@@ -95,7 +95,7 @@ class Fixture:
         self.reader.look()
         return [work.offset for work in self.works]
 
-    def fates(self) -> dict[int, Fate]:
+    def fates(self) -> dict[int, PointerKind]:
         return {offset: pointer.fate for offset, pointer in self.ledger.pointers.items()}
 
 
@@ -190,7 +190,9 @@ def test_lost_message_stays_as_a_dead_pointer() -> None:
     this.log.found[3] = MessageAt(3, problem="the log begins at offset 90", gone=True)
     assert this.looked() == []
     (pointer,) = this.ledger.pointers.values()
-    assert pointer == Pointer(3, Fate.DEAD, 4, 0, 0, KEY, f"{LOST}: the log begins at offset 90", pointer.lost_ms)
+    assert pointer == Pointer(
+        3, PointerKind.DEAD, 4, 0, 0, KEY, f"{LOST}: the log begins at offset 90", pointer.lost_ms
+    )
     assert this.reader.lost == 1
 
 
@@ -209,19 +211,19 @@ def test_shorter_log_is_believed_after_a_while() -> None:
     this.log.found[3] = MessageAt(3, problem="the log ends at offset 2", certain=False)
     assert this.looked() == []
     assert this.reader.trouble == {WHERE: "offset 3: the log ends at offset 2"}
-    assert this.fates() == {3: Fate.PARKED}
+    assert this.fates() == {3: PointerKind.PARKED}
     this.clock += BELIEVED_AFTER
     assert this.looked() == []
-    assert this.fates() == {3: Fate.DEAD}
+    assert this.fates() == {3: PointerKind.DEAD}
     assert not this.reader.trouble
 
 
 def test_lost_message_waits_while_dead_letters_are_full() -> None:
-    dead = [Pointer(offset, Fate.DEAD) for offset in range(1000, 1000 + MOST_POINTERS)]
+    dead = [Pointer(offset, PointerKind.DEAD) for offset in range(1000, 1000 + MOST_POINTERS)]
     this = Fixture(Pointer(3), *dead)
     this.log.found[3] = MessageAt(3, problem="the log begins at offset 90")
     assert this.looked() == []
-    assert this.ledger.pointers[3].fate is Fate.PARKED
+    assert this.ledger.pointers[3].fate is PointerKind.PARKED
     assert "no room for more dead letters" in this.reader.trouble[WHERE]
 
 
@@ -263,7 +265,7 @@ def test_thread_hands_out_and_ends() -> None:
 pointers = st.builds(
     Pointer,
     offset=st.integers(0, 30),
-    fate=st.sampled_from(Fate),
+    fate=st.sampled_from(PointerKind),
     due_ms=st.integers(0, 9),
     key=st.sampled_from(["", "a", "b"]),
 )
@@ -273,7 +275,7 @@ pointers = st.builds(
 def test_laws_of_due_pointers(some: list[Pointer], in_hand: frozenset[int]) -> None:
     """What is due is parked, is the first of its key, is in no hand; and nothing that is due stays out."""
     due, next_ms = due_pointers(some, in_hand, 5)
-    parked = [p for p in some if p.fate is Fate.PARKED]
+    parked = [p for p in some if p.fate is PointerKind.PARKED]
     first = [p for p in parked if not p.key or p.offset == min(q.offset for q in parked if q.key == p.key)]
     free = [p for p in first if p.offset not in in_hand]
     assert due == sorted((p for p in free if p.due_ms <= 5), key=lambda p: p.offset)

@@ -17,8 +17,8 @@ from tests.unit.balance.work_list import WorkList, new_works
 from tests.values import present
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Failed
 from zkconsumer.balance.process_executor import ProcessExecutor
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import HandlerTimeoutError, WorkerDiedError
+from zkconsumer.runtime.deadline import Deadline
 
 HANDLER_TIMEOUT = scaled(0.3)
 """Seconds in which a handler with nothing to do returns, also on a slow machine."""

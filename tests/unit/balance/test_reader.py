@@ -21,13 +21,13 @@ from zkconsumer.balance.run_state import RunParts, run_problems
 from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import Attempts, FinishedNote
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate, Pointer
+from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MessageSizeTooLargeException
 from zkconsumer.kafka.record_batch import CorruptRecordsError
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
 from zkconsumer.testing.partition_log import encode_batch
@@ -156,7 +156,10 @@ def test_a_jump_back_loses_no_message_to_an_old_pointer(world: World) -> None:
     world.deliver(2, 3)
     assert world.offsets() == [2, 3, 4]
     assert world.position.ledger is not None
-    assert {one.offset: one.fate for one in world.position.ledger.pointers.values()} == {1: Fate.PARKED, 3: Fate.DEAD}
+    assert {one.offset: one.fate for one in world.position.ledger.pointers.values()} == {
+        1: PointerKind.PARKED,
+        3: PointerKind.DEAD,
+    }
 
 
 def test_an_old_pointer_hides_no_message_where_slots_are_lent(world: World) -> None:
@@ -178,7 +181,7 @@ def test_an_old_pointer_hides_no_message_where_slots_are_lent(world: World) -> N
         world.finish(world.take())
         known = False
     ledger = present(world.position.ledger)
-    assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: Fate.PARKED, 3: Fate.DEAD}
+    assert {one.offset: one.fate for one in ledger.pointers.values()} == {1: PointerKind.PARKED, 3: PointerKind.DEAD}
 
 
 def test_messages_of_the_other_log_do_not_begin_after_a_jump(world: World) -> None:

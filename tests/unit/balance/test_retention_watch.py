@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from zkconsumer.balance.retention_watch import LOOK_AFTER_MS, WARN_MS, LogStart, RetentionWatch, deletion_ms
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate, Pointer
+from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.message_lookup import MessageAt, Retention
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 DAY = 24 * 3600 * 1000
 NOW = 1_700_000_000_000
@@ -81,7 +81,7 @@ class Fixture:
 
 
 def test_old_pointer_is_told_once_before_it_expires(caplog: pytest.LogCaptureFixture) -> None:
-    this = Fixture(Pointer(7, Fate.DEAD), Pointer(9))
+    this = Fixture(Pointer(7, PointerKind.DEAD), Pointer(9))
     assert this.looked() == []
     with caplog.at_level(logging.WARNING):
         assert this.looked(6 * DAY) == [(7, NOW + 7 * DAY)]
@@ -106,7 +106,7 @@ def test_moving_log_start_is_told() -> None:
 
 
 def test_deleted_message_is_told_as_such() -> None:
-    this = Fixture(Pointer(7, Fate.DEAD))
+    this = Fixture(Pointer(7, PointerKind.DEAD))
     this.start = 8
     assert this.looked() == [(7, 0)]
     assert "is no longer in the log, which begins at offset 8" in this.watch.at_risk[0].text

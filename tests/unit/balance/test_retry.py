@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome, Reject
-from zkconsumer.balance.retry import DELAYS, MOST_SECONDS, Decision, Kind, Retry, decide, reason_of
+from zkconsumer.balance.retry import DELAYS, MOST_SECONDS, Kind, Retry, RetryDecision, decide, reason_of
 from zkconsumer.core.message_pointers import MOST_REASON
 from zkconsumer.errors import DecodeError
 from zkconsumer.model import TopicPartition
@@ -20,7 +20,9 @@ BOOM = Failed(TimeoutError("the server is away"))
 STEADY = Retry(jitter=0.0)
 
 
-def decided(outcome: Outcome, attempts: int = 0, first_ms: int = 0, retry: Retry = STEADY, **more: Any) -> Decision:
+def decided(
+    outcome: Outcome, attempts: int = 0, first_ms: int = 0, retry: Retry = STEADY, **more: Any
+) -> RetryDecision:
     options = {"may_park": True, "random": 0.5} | more
     return decide(retry, outcome, attempts, first_ms, NOW, **options)
 
@@ -48,7 +50,7 @@ def test_failed_message_comes_again_parks_and_ends(
     first = 0 if waited_s is None else NOW - waited_s * 1000
     got = decided(BOOM, attempts, first)
     due = NOW + seconds * 1000 if kind is not Kind.DEAD else 0
-    assert got == Decision(kind, seconds, due, attempts + 1, first or NOW, "TimeoutError: the server is away")
+    assert got == RetryDecision(kind, seconds, due, attempts + 1, first or NOW, "TimeoutError: the server is away")
 
 
 @pytest.mark.parametrize(
@@ -84,22 +86,22 @@ def test_last_attempt_is_not_lost_beside_another_message() -> None:
 
 
 def test_message_that_did_not_begin_comes_at_once() -> None:
-    assert decided(NOT_STARTED, 2, 5) == Decision(Kind.AGAIN, 0.0, NOW, 2, 5)
+    assert decided(NOT_STARTED, 2, 5) == RetryDecision(Kind.AGAIN, 0.0, NOW, 2, 5)
 
 
 def test_later_counts_no_attempt_and_parks_a_long_wait() -> None:
-    assert decided(Later(5)) == Decision(Kind.AGAIN, 5, NOW + 5000, 0, NOW)
-    assert decided(Later(61)) == Decision(Kind.PARK, 61, NOW + 61_000, 0, NOW)
+    assert decided(Later(5)) == RetryDecision(Kind.AGAIN, 5, NOW + 5000, 0, NOW)
+    assert decided(Later(61)) == RetryDecision(Kind.PARK, 61, NOW + 61_000, 0, NOW)
     assert decided(Later(5), first_ms=NOW - 58_000).kind is Kind.PARK
     endless = decided(Later(math.inf))
     assert (endless.kind, endless.seconds) == (Kind.PARK, MOST_SECONDS)
 
 
 def test_later_with_a_failure_is_an_attempt_with_its_own_delay() -> None:
-    assert decided(Later(5, "busy")) == Decision(Kind.AGAIN, 5, NOW + 5000, 1, NOW, "busy")
+    assert decided(Later(5, "busy")) == RetryDecision(Kind.AGAIN, 5, NOW + 5000, 1, NOW, "busy")
     assert decided(Later(5, "busy"), attempts=2, first_ms=NOW).kind is Kind.PARK
     last = decided(Later(5, "busy"), attempts=Retry().attempts - 1, first_ms=NOW - 1)
-    assert last == Decision(Kind.DEAD, 0, 0, Retry().attempts, NOW - 1, "busy")
+    assert last == RetryDecision(Kind.DEAD, 0, 0, Retry().attempts, NOW - 1, "busy")
 
 
 def test_order_by_partition_never_parks() -> None:

@@ -29,10 +29,10 @@ from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.fetch.partition_fetch import Sink
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
 from zkconsumer.testing.partition_log import encode_batch

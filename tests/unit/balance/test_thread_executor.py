@@ -10,7 +10,7 @@ from tests.unit.balance.work_list import WorkList, new_works
 from zkconsumer.balance.batch_size import BatchSize
 from zkconsumer.balance.outcomes import DONE
 from zkconsumer.balance.thread_executor import ThreadExecutor
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 
 
 def test_a_handler_that_hangs_holds_back_no_outcome() -> None:

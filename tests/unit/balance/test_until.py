@@ -12,12 +12,12 @@ from tests.timing import scaled
 from zkconsumer.balance.until import RunEnd, find_ends, requested_end
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import UnknownTopicError
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
-from zkconsumer.testing.clock import ManualClock
+from zkconsumer.testing.fake_clock import ManualClock
 from zkconsumer.wiring.member_parts import fetch_settings
 
 NOW = 1_700_000_000_000

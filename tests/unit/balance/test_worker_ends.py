@@ -17,7 +17,7 @@ from tests.unit.balance import handlers
 from tests.unit.balance.work_list import WorkList, new_works
 from zkconsumer.balance.outcomes import DONE, Failed
 from zkconsumer.balance.process_executor import ProcessExecutor
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 
 pytestmark = pytest.mark.tier("standard")
 

@@ -23,7 +23,7 @@ class Link:
         self.sent.append(value)
         self.tokens += steps
 
-    def take_back(self) -> int:
+    def withdraw_steps(self) -> int:
         taken, self.tokens = self.tokens, 0
         return taken
 

@@ -11,9 +11,9 @@ from zkconsumer.balance.outcomes import DONE, NotStarted, Outcome
 from zkconsumer.balance.work import Work
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import MessageAndMetadata
 from zkconsumer.streams.stream_queue import Chunk
 from zkconsumer.testing.partition_log import encode_batch

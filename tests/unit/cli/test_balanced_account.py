@@ -1,11 +1,11 @@
-"""The account of ``zkconsumer demo --balance`` notices everything that it is to notice."""
+"""The account of ``scripts/demo --balance`` notices everything that it is to notice."""
 
 from __future__ import annotations
 
 import pytest
 
-from zkconsumer.cli.demo.balanced_account import BalancedTotals, balanced_totals
-from zkconsumer.cli.demo.balanced_member import Attempt
+from scripts.demonstration.balanced_account import BalancedTotals, balanced_totals
+from scripts.demonstration.balanced_member import Attempt
 
 PRODUCED = {(0, 0): 10, (0, 1): 11, (0, 2): 12, (1, 0): 20}
 DAMAGED = 20

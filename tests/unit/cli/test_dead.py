@@ -14,7 +14,14 @@ from tests.timing import scaled
 from tests.unit.cli.command_line import CommandLine
 from tests.unit.clusters import commit_from_outside
 from tests.values import present
-from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, decode_pointers, encode_pointers, key_mark
+from zkconsumer.core.message_pointers import (
+    MOST_POINTERS,
+    Pointer,
+    PointerKind,
+    decode_pointers,
+    encode_pointers,
+    key_mark,
+)
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeCluster, ManualClock
 from zkconsumer.zookeeper.session import Session
@@ -22,9 +29,9 @@ from zkconsumer.zookeeper.session import Session
 SENT_AT = 1_700_000_000.0
 FAILED = int(SENT_AT * 1000)
 MARK = key_mark(b"key 3")
-DEAD = Pointer(3, Fate.DEAD, 16, 0, FAILED, MARK, "TimeoutError: no answer")
-BAD = Pointer(5, Fate.DEAD, 1, 0, FAILED, "", "ValueError: bad \x1b[2J")
-WAITING = Pointer(7, Fate.PARKED, 3, FAILED + 60_000, FAILED, key_mark(b"key 7"), "TimeoutError: no answer")
+DEAD = Pointer(3, PointerKind.DEAD, 16, 0, FAILED, MARK, "TimeoutError: no answer")
+BAD = Pointer(5, PointerKind.DEAD, 1, 0, FAILED, "", "ValueError: bad \x1b[2J")
+WAITING = Pointer(7, PointerKind.PARKED, 3, FAILED + 60_000, FAILED, key_mark(b"key 7"), "TimeoutError: no answer")
 
 
 class World(CommandLine):
@@ -67,7 +74,7 @@ def world(
     monkeypatch.chdir(tmp_path)
     world = World(cluster, capsys)
     world.put(DEAD, BAD, WAITING)
-    world.put(Pointer(1, Fate.DEAD, 2, 0, FAILED, "", "rejected"), partition=1)
+    world.put(Pointer(1, PointerKind.DEAD, 2, 0, FAILED, "", "rejected"), partition=1)
     yield world
     world.zookeeper.remove("/consumers")
 
@@ -140,13 +147,13 @@ def test_show_prints_one_message_without_control_characters(world: World) -> Non
 def test_show_says_what_is_missing(world: World) -> None:
     assert world("show", "g", "--topic", "t:0", "--offset", "4") == 1
     assert "no pointer to that message" in world.err
-    world.put(Pointer(400, Fate.DEAD))
+    world.put(Pointer(400, PointerKind.DEAD))
     assert world("show", "g", "--topic", "t:0", "--offset", "400") == 1
     assert "problem: the log ends at offset 10" in world.out
 
 
 def test_export_writes_a_line_for_each_message(world: World) -> None:
-    world.put(DEAD, Pointer(9, Fate.DEAD), WAITING)
+    world.put(DEAD, Pointer(9, PointerKind.DEAD), WAITING)
     assert world("export", "g", "--topic", "t:0", "--to", "out.jsonl") == 0
     first, second = (json.loads(line) for line in Path("out.jsonl").read_text().splitlines())
     assert (first["key"], first["value"], first["headers"]) == ("key 3", "value 3 \x1b[2J", [])
@@ -156,7 +163,7 @@ def test_export_writes_a_line_for_each_message(world: World) -> None:
 
 
 def test_export_to_standard_output_goes_on_after_a_gap(world: World) -> None:
-    world.put(Pointer(77, Fate.DEAD), DEAD)
+    world.put(Pointer(77, PointerKind.DEAD), DEAD)
     assert world("export", "g", "--topic", "t:0", "--to", "-", "--base64") == 1
     lines = [json.loads(line) for line in world.out.splitlines()]
     assert [line.get("problem") or line["value_base64"] for line in lines] == [
@@ -207,7 +214,7 @@ def test_replay_makes_a_message_due_with_all_attempts(world: World) -> None:
     found = world.pointers()
     due = found[3].due_ms
     assert due > FAILED
-    assert found[3] == Pointer(3, Fate.PARKED, 0, due, 0, MARK, DEAD.reason)
+    assert found[3] == Pointer(3, PointerKind.PARKED, 0, due, 0, MARK, DEAD.reason)
     assert (found[5], found[7]) == (BAD, WAITING)
     assert world("replay", "g", "--all", "--parked", "--execute") == 0
     assert (world.pointers()[7].attempts, world.pointers()[7].due_ms >= due) == (3, True)
@@ -215,8 +222,10 @@ def test_replay_makes_a_message_due_with_all_attempts(world: World) -> None:
 
 def test_replay_leaves_messages_that_are_gone(world: World) -> None:
     """It told that they were replayed, and set their attempts to 0. A member made dead letters of them again."""
-    gone = [Pointer(offset, Fate.DEAD, 16, 0, FAILED, mark, "no") for offset, mark in ((0, ""), (5, MARK), (70, ""))]
-    gone.append(Pointer(8, Fate.DEAD, 16, 0, FAILED, "", "no").lost("its topic was made anew", FAILED))
+    gone = [
+        Pointer(offset, PointerKind.DEAD, 16, 0, FAILED, mark, "no") for offset, mark in ((0, ""), (5, MARK), (70, ""))
+    ]
+    gone.append(Pointer(8, PointerKind.DEAD, 16, 0, FAILED, "", "no").lost("its topic was made anew", FAILED))
     world.cluster.truncate_before("t", 0, 1)
     world.put(*gone, DEAD)
     before = world.pointers()
@@ -229,7 +238,7 @@ def test_replay_leaves_messages_that_are_gone(world: World) -> None:
         assert "4 messages are no longer in the log" in world.err
     assert "group g: 1 messages were replayed" in world.err
     after = world.pointers()
-    assert after.pop(3).fate is Fate.PARKED
+    assert after.pop(3).fate is PointerKind.PARKED
     assert after == {place: one for place, one in before.items() if one.offset != 3}
 
 
@@ -249,8 +258,8 @@ def test_pointers_to_a_topic_made_anew_are_shown_as_lost(capsys: pytest.CaptureF
         assert world("undo", undo, "--execute") == 0
         assert world("replay", "g", "--all", "--execute") == 1
         assert [(one.offset, one.fate, one.lost_ms > 0) for one in world.pointers().values()] == [
-            (4, Fate.DEAD, True),
-            (7, Fate.DEAD, True),
+            (4, PointerKind.DEAD, True),
+            (7, PointerKind.DEAD, True),
         ]
 
 

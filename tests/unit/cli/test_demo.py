@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.cli.command_line import printed
-from zkconsumer.cli.demo.flight_producer import ALL_FLIGHTS, Delays, FlightTotals, airlines, flights
-from zkconsumer.cli.demo.group_view import GroupOwners
-from zkconsumer.cli.demo.message_account import AccountTotals, MessageAccount, Repeat
-from zkconsumer.cli.demo.report import cause, is_good
-from zkconsumer.cli.demo.spark_process import CarrierReport, compare
+from scripts.demonstration.__main__ import main
+from scripts.demonstration.flight_producer import ALL_FLIGHTS, Delays, FlightTotals, airlines, flights
+from scripts.demonstration.group_owners import GroupOwners
+from scripts.demonstration.message_account import AccountTotals, MessageAccount, Repeat
+from scripts.demonstration.report import cause, is_good
+from scripts.demonstration.spark_process import CarrierReport, compare
 
 PERFECT = AccountTotals(produced=3, consumed=3, lost=0, altered=0, unknown=0, duplicates={}, by_member={})
 
@@ -102,8 +102,8 @@ def test_spark_agrees_only_with_the_same_numbers() -> None:
     assert not compare({**same, "OO": CarrierReport(Delays(1, 0, 0), 0.0)}, wanted)[1]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["demo", "--flights", "3"], ["demo", "--flights", "many"], ["demo", "--keep=yes"]]
-)
+@pytest.mark.parametrize("arguments", [["--flights", "3"], ["--flights", "many"], ["--keep=yes"]])
 def test_wrong_usage_of_the_demo(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "usage: zkconsumer demo" in printed(capsys, *arguments, code=2, err=True)
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "usage: scripts/demo" in capsys.readouterr().err

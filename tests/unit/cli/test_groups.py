@@ -32,11 +32,11 @@ from zkconsumer.operations.group_snapshot import (
     GroupSnapshot,
     KafkaOffset,
     LoanNode,
+    LogState,
     MemberNode,
     NoteSummary,
     OffsetNode,
     OwnerNode,
-    PartitionLog,
     PointersNode,
     Problem,
     TopicNode,
@@ -71,7 +71,7 @@ STABLE = GroupSnapshot(
         ],
         "range",
     ),
-    logs={tp(text): PartitionLog(0, end) for text, end in ENDS.items()},
+    logs={tp(text): LogState(0, end) for text, end in ENDS.items()},
 )
 EMPTIED = GroupSnapshot(
     "emptied",

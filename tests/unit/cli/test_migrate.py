@@ -17,14 +17,14 @@ from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.cli.migrate.migrated_group import MigratedGroup
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import LogSpan, Step
-from zkconsumer.deadline import Deadline
+from zkconsumer.core.migration.planning import LogRange, Step
 from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets import group_offsets_admin
 from zkconsumer.offsets.group_offsets_admin import KafkaSide, ZooKeeperSide
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
 
 OFFSETS = "/consumers/g/offsets/t"
@@ -241,7 +241,7 @@ def test_a_member_that_leaves_during_the_read_prevents_the_write(world: World, m
     world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
     logs = MigratedGroup.logs
 
-    def leaves(self: MigratedGroup, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+    def leaves(self: MigratedGroup, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogRange]:
         world.in_zookeeper({0: 60})
         world.zookeeper.remove("/consumers/g/ids/g_ann")
         return logs(self, partitions)

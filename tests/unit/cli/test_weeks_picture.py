@@ -9,8 +9,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Rectangle
 
-from zkconsumer.cli.demo.spark_process import Week, Weeks
-from zkconsumer.cli.demo.weeks_picture import HATCH, PARTIAL, weeks_figure
+from scripts.demonstration.spark_process import Week, Weeks
+from scripts.demonstration.weeks_picture import HATCH, PARTIAL, weeks_figure
 
 
 def weeks(count: int, partial: set[int], flights: int = 6000) -> Weeks:

@@ -6,7 +6,7 @@ import pytest
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.assignment_properties import parse_assignment_table, parse_rooms
-from zkconsumer.connector import consumer_id
+from zkconsumer.connector.zookeeper_connector import consumer_id
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 

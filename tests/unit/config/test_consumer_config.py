@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.async_connector import AsyncZookeeperConsumerConnector
 from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_tables
 from zkconsumer.config.consumer_config import OriginalConfig
 from zkconsumer.config.coordination_properties import CoordinationConfig
 from zkconsumer.config.property_keys import Key, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
-from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.connector.async_connector import AsyncZookeeperConsumerConnector
+from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
 from zkconsumer.errors import ConfigException, UnknownKeywordError, ZkConsumerError
 
 LEAST = {"zookeeper.connect": "zk:2181", "group.id": "g"}

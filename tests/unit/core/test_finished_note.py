@@ -26,8 +26,8 @@ from zkconsumer.core.message_pointers import (
     MOST_POINTERS,
     MOST_REASON,
     NODE_BYTES,
-    Fate,
     Pointer,
+    PointerKind,
     decode_pointers,
     encode_pointers,
 )
@@ -151,7 +151,7 @@ def test_a_flipped_byte_makes_a_note_void(note: FinishedNote, at: int, flip: int
 POINTERS = st.builds(
     Pointer,
     OFFSETS,
-    st.sampled_from(Fate),
+    st.sampled_from(PointerKind),
     attempts=st.integers(0, 99),
     due_ms=OFFSETS,
     first_ms=OFFSETS,
@@ -179,7 +179,7 @@ def test_the_most_pointers_fit_their_node() -> None:
             key=f"{random.randrange(1 << 72):018x}",
             reason="".join(chr(random.randrange(0x4E00, 0x9000)) for _ in range(MOST_REASON)),
         )
-        for fate in Fate
+        for fate in PointerKind
         for _ in range(MOST_POINTERS)
     ]
     data = encode_pointers(pointers)

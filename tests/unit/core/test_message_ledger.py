@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from zkconsumer.core.finished_note import Attempts, FinishedNote, decode_note, encode_note
 from zkconsumer.core.message_ledger import CommitPoint, MessageLedger, applied
-from zkconsumer.core.message_pointers import MOST_POINTERS, Fate, Pointer, decode_pointers, encode_pointers
+from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, decode_pointers, encode_pointers
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ThreadId, TopicPartition
@@ -85,7 +85,7 @@ class Owner:
     def park(self, number: int) -> None:
         for offset in self.pick(number):
             self.in_hand.remove(offset)
-            fate = Fate.DEAD if number % 5 == 0 else Fate.PARKED
+            fate = PointerKind.DEAD if number % 5 == 0 else PointerKind.PARKED
             assert self.ledger.point_at([Pointer(offset, fate, attempts=3)])
 
     def finish_parked(self, number: int) -> None:
@@ -95,7 +95,7 @@ class Owner:
     def replay(self, number: int) -> None:
         """A tool changes a stored pointer."""
         for offset in sorted(self.pointers)[number % 3 :][:1]:
-            self.pointers[offset] = Pointer(offset, Fate.PARKED, due_ms=number)
+            self.pointers[offset] = Pointer(offset, PointerKind.PARKED, due_ms=number)
             self.ledger.pointers_read(self.pointers)
 
     def commit(self, number: int) -> None:
@@ -192,7 +192,7 @@ def test_a_base_during_reading_again_is_not_guessed() -> None:
     owner.read([], 4)
     note = owner.lend("b", 0b10, [])
     owner.read([10, 11], 12)
-    assert owner.take_back("b", 0b10) == note.base == 4
+    assert owner.end_loan("b", 0b10) == note.base == 4
     owner.point_at([Pointer(10)])
     assert owner.point().offset == 4
 
@@ -204,7 +204,7 @@ def test_slots_that_come_back_stay_finished_beyond_ours(read_to: int) -> None:
     owner.lend("b", 0b10, [])
     owner.read([0, 3], read_to)
     owner.report("b", FinishedNote(4))
-    assert owner.take_back("b", 0b10) == 4
+    assert owner.end_loan("b", 0b10) == 4
     assert [owner.point().note.covers(offset, 1) for offset in range(5)] == [False, True, True, False, False]
 
 
@@ -240,13 +240,13 @@ def test_a_loan_amid_a_commit_takes_no_offset_back() -> None:
 
 def test_messages_after_a_cut_end_no_lost_dead_letter() -> None:
     """A dead letter of the log before was removed when another message with its offset was finished."""
-    full = {n: Pointer(n, Fate.DEAD) for n in range(MOST_POINTERS)}
+    full = {n: Pointer(n, PointerKind.DEAD) for n in range(MOST_POINTERS)}
     parked = {n: Pointer(n, reason="no") for n in range(MOST_POINTERS, 2 * MOST_POINTERS)}
     owner = ledger(5, pointers=full | parked)
     owner.position.cut = 5
     assert owner.lose_cut(7_000) == 2 * MOST_POINTERS - 5
     lost = [one for one in owner.pointers.values() if one.lost_ms]
-    assert {one.fate for one in lost} == {Fate.DEAD}
+    assert {one.fate for one in lost} == {PointerKind.DEAD}
     assert lost[-1].reason.endswith("its log was truncated, or its topic was made anew; it was parked: no")
     assert (owner.position.cut, owner.lose_cut(8_000)) == (-1, 0)
     assert owner.wants(1500, 0)
@@ -261,10 +261,10 @@ def test_messages_after_a_cut_end_no_lost_dead_letter() -> None:
 
 
 def test_pointer_changes_tell_what_others_wrote() -> None:
-    owner = ledger(0, pointers={1: Pointer(1, Fate.DEAD)})
+    owner = ledger(0, pointers={1: Pointer(1, PointerKind.DEAD)})
     number, changes = owner.pointer_changes(0)
     assert changes is None
-    owner.pointers_read({1: Pointer(1, Fate.DEAD)})
+    owner.pointers_read({1: Pointer(1, PointerKind.DEAD)})
     assert owner.pointer_changes(number) == (number, None)
     owner.pointers_read({1: Pointer(1)})
     assert not owner.dirty, "nothing is to be written"

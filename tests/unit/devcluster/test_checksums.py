@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import JarResolutionError, cache_directory, resolve
 from zkconsumer.devcluster.checksums import RECORD, Checksum, expected, pinned, published, render, verify
 from zkconsumer.devcluster.jars import directory_name
+from zkconsumer.runtime.deadline import Deadline
 
 PINNED = "slf4j-api-1.7.36.jar"
 PATH = "org/x/y/1/y-1.jar"

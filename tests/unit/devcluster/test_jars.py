@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster, cache_directory, kafka_coordinates, resolve
 from zkconsumer.devcluster.download_cache import locked, write_atomically
 from zkconsumer.devcluster.maven_access import proxy_options, repository_settings
 from zkconsumer.devcluster.server_process import write_properties
 from zkconsumer.errors import MissingExtraError
+from zkconsumer.runtime.deadline import Deadline
 
 _SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0"><mirrors>
 <mirror><id>a</id><mirrorOf>snapshots</mirrorOf><url>http://a/</url></mirror>

@@ -12,10 +12,10 @@ import pytest
 
 from tests.programs import run_python
 from tests.timing import eventually, scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import ServerProcess, ServerStartError
 from zkconsumer.devcluster import server_process as process_module
 from zkconsumer.devcluster.ports import LOOPBACK, accepts, free_port, is_free
+from zkconsumer.runtime.deadline import Deadline
 
 _SERVER = """
 import signal, socket, sys

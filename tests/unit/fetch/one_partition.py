@@ -12,7 +12,6 @@ from tests.timing import scaled
 from tests.unit.kafka.scripted import Peer, Script, ScriptedBroker, fetched, response
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
@@ -20,8 +19,9 @@ from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, Partition
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.partition_fetch import Budget
 from zkconsumer.kafka.broker_schemas import FETCH, LIST_OFFSETS
-from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.metrics import Metrics
 from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 
 Directory = Callable[[Deadline], Sequence[Endpoint]]

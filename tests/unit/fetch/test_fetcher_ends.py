@@ -9,10 +9,10 @@ import pytest
 from tests.timing import scaled
 from tests.unit.fetch.one_partition import OnePartition, closing, manager_of
 from tests.values import present
-from zkconsumer.deadline import Deadline
 from zkconsumer.fetch.fetcher import Fetcher
-from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.metrics import Metrics
 
 
 def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:

@@ -9,11 +9,11 @@ import pytest
 from tests.timing import scaled
 from tests.unit.clusters import cluster_with
 from tests.values import present
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.message_lookup import MessageLookup
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_cluster import FakeCluster
 
 WHERE = TopicPartition("events", 0)

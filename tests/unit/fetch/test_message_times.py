@@ -9,9 +9,9 @@ import pytest
 from tests.timing import scaled
 from tests.unit.kafka.sets import WHERE, Batch, MessageSet, Written
 from zkconsumer.data_plane.fetch_response import PartitionResponse
-from zkconsumer.deadline import Deadline
 from zkconsumer.fetch.message_times import NO_MESSAGE, NO_TIME, message_times
 from zkconsumer.kafka import BrokerChannel
+from zkconsumer.runtime.deadline import Deadline
 
 MARKER = Batch([Written(key=b"\0\0\0\1", value=b"\0" * 6)], transactional=True, control=True, producer_id=7)
 

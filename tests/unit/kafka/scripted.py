@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 from tests.timing import scaled
+from zkconsumer.kafka.api_schema import ApiSchema, Field, FieldType
 from zkconsumer.kafka.broker_schemas import API_VERSIONS, BROKER_MESSAGES, FETCH
 from zkconsumer.kafka.group_schemas import TOOL_MESSAGES
-from zkconsumer.kafka.schema import ApiSchema, Field, FieldType
 from zkconsumer.model import Endpoint
 
 RANGES: Mapping[int, tuple[int, int]] = {1: (0, 17), 2: (0, 9), 3: (0, 12), 18: (0, 4)}

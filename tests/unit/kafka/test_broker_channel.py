@@ -17,12 +17,12 @@ import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.kafka.scripted import Peer, Script, ScriptedBroker, answers, fetched, response
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, BrokerUnavailableError
 from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, broker_schemas, error_codes
 from zkconsumer.kafka.broker_schemas import LIST_OFFSETS, METADATA
 from zkconsumer.kafka.connection import Connection
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 FETCH = FetchRequest([FetchPosition("t", 3, 42, 1000)], max_wait=0.0, min_bytes=1, max_bytes=1000)
 T3 = TopicPartition("t", 3)

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkconsumer.kafka.api_schema import ApiRequest
 from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.kafka.fetch_request import encode
 from zkconsumer.kafka.requests import FetchPosition, FetchRequest
-from zkconsumer.kafka.schema import ApiRequest
 from zkconsumer.model import TopicPartition
 
 VERSIONS = range(FETCH.lowest, FETCH.highest + 1)

@@ -11,7 +11,6 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.kafka.scripted import RANGES, Asked, Peer, Script, ScriptedBroker
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
@@ -22,10 +21,11 @@ from zkconsumer.errors import (
     NotCoordinatorError,
 )
 from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.api_schema import ApiSchema
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.kafka.group_schemas import CONSUMER_GROUP_DESCRIBE, GROUP_MESSAGES, TOOL_MESSAGES
-from zkconsumer.kafka.schema import ApiSchema
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 ME = Membership("g", 3, "m-1", "i-1")
 HERE, THERE = TopicPartition("t", 0), TopicPartition("u", 1)

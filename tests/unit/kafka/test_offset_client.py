@@ -7,13 +7,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.group_responses import OF_0_8, OF_0_9, StoredOffset, negotiated_versions
 from zkconsumer.kafka.group_schemas import DELETE_GROUPS, GROUP_MESSAGES, OFFSET_COMMIT, OFFSET_FETCH, OFFSET_MESSAGES
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 SOON = Deadline(10.0)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.unit.kafka.scripted import response
 from zkconsumer.errors import BrokerError, BrokerResponseError
 from zkconsumer.kafka import error_codes, requests
+from zkconsumer.kafka.api_schema import ApiRequest
 from zkconsumer.kafka.broker_schemas import LIST_OFFSETS, METADATA
 from zkconsumer.kafka.requests import ListedOffset
-from zkconsumer.kafka.schema import ApiRequest
 from zkconsumer.model import TopicPartition
 
 

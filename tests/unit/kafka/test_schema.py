@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkconsumer.kafka.api_schema import MOST_ENTRIES, ApiRequest, ApiSchema
 from zkconsumer.kafka.broker_schemas import BROKER_MESSAGES, LIST_OFFSETS, METADATA
 from zkconsumer.kafka.group_schemas import OFFSET_FETCH, TOOL_MESSAGES
-from zkconsumer.kafka.schema import MOST_ENTRIES, ApiRequest, ApiSchema
 
 VERSIONS = [
     (message, version)

@@ -20,10 +20,10 @@ import trustme
 from tests.timing import scaled
 from tests.unit.kafka.scripted import RANGES, Peer, Script, ScriptedBroker, response
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, ConfigException, MissingExtraError
 from zkconsumer.kafka import BrokerChannel, channel_security
 from zkconsumer.kafka.broker_schemas import METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from zkconsumer.runtime.deadline import Deadline
 
 MODERN = {**RANGES, 17: (0, 1), 36: (0, 2)}
 OLDER: Mapping[int, tuple[int, int]] = {1: (0, 3), 2: (0, 1), 3: (0, 2), 18: (0, 0), 17: (0, 0)}

@@ -7,10 +7,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from zkconsumer.core.partition_position import Held, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -92,7 +92,7 @@ class Recorder:
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         self._note("overwrite", [position])
 
-    def level(self, positions: Collection[PartitionPosition]) -> None:
+    def write_starts(self, positions: Collection[PartitionPosition]) -> None:
         self._note("level", positions)
 
     def hurry(self) -> None:
@@ -101,7 +101,7 @@ class Recorder:
     def check(self) -> None:
         self.log.append(("check",))
 
-    def surrender(
+    def commit_last(
         self,
         positions: Collection[PartitionPosition],
         *,

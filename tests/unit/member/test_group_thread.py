@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException
-from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import GroupThread, Inbox
 from zkconsumer.member.user_requests import UserRequests
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import Request
 
 
 class Counting:

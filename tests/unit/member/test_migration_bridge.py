@@ -12,13 +12,13 @@ import pytest
 from tests.timing import eventually, scaled
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.member import migration_bridge as module
 from zkconsumer.member.events import LookAgain
 from zkconsumer.member.migration_bridge import Bridge, WishedPartitions, members_beside
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition, thread_id
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import node_codecs
 

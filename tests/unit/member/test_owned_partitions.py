@@ -10,11 +10,11 @@ import pytest
 
 from tests.unit.member.recorders import MINE, T0, T1, Recorder, owning
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
-from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.events import SeekRequested
 from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import Request
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 ERROR = OffsetConflictError(T0, 5, 9)

@@ -9,9 +9,7 @@ import pytest
 
 from tests.unit.member.recorders import T0, T1, Recorder, owning
 from zkconsumer.core.partition_position import NOTHING_HELD, Held, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.interruptible_wait import Request
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
@@ -19,6 +17,8 @@ from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation, RevocationSettings
 from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.model import ConsumerId
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import Request
 
 
 class House:

@@ -9,11 +9,11 @@ from threading import Event
 import pytest
 
 from tests.timing import scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import LISTENERS, UNOWNED, ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
 from zkconsumer.member.standstill import MOST_REASONS, StandstillLog, stands_still
 from zkconsumer.model import ConsumerId
+from zkconsumer.runtime.deadline import Deadline
 
 FLOWS = ConnectorState(Phase.OWNING, 4, 4)
 MISSING = ConnectorState(Phase.OWNING, 0, 0, detail="waiting for topic evnets to exist")

@@ -11,7 +11,6 @@ from zkconsumer.core.finished_note import FinishedNote, decode_note
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import Pointer, decode_pointers
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
@@ -19,6 +18,7 @@ from zkconsumer.offsets.commit_tracker import CommitTracker
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import NO_NOTES, Notes, NotingStore, OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
@@ -130,7 +130,7 @@ class Member:
         self.tracker.commit(NONE_HELD, soon(), patient=True)
 
     def release(self, *positions: PartitionPosition) -> None:
-        known = self.tracker.surrender(positions, commit=True, held=NONE_HELD, deadline=soon(), release=True)
+        known = self.tracker.commit_last(positions, commit=True, held=NONE_HELD, deadline=soon(), release=True)
         self.owner_nodes.release(known, soon(), [p.tp for p in positions if p.tp not in known])
 
 

@@ -10,12 +10,12 @@ from tests.timing import scaled
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore
 from tests.values import present
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper import FakeSession
 from zkconsumer.zookeeper import fenced_writes, paths

@@ -12,7 +12,7 @@ from tests.unit.offsets.acks import GROUP, TP, Member, NotesElsewhere, Server, l
 from tests.values import present
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate, Pointer, encode_pointers
+from zkconsumer.core.message_pointers import Pointer, PointerKind, encode_pointers
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import OffsetCommitError
@@ -21,7 +21,7 @@ from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.ack_nodes import NOTE_BYTES
 from zkconsumer.zookeeper.fenced_writes import REQUEST_BYTES
-from zkconsumer.zookeeper.requests import Transaction
+from zkconsumer.zookeeper.node_requests import Transaction
 
 NOTE, POINTERS, OFFSET = paths.ack(GROUP, TP), paths.pointers(GROUP, TP), paths.offset(GROUP, TP)
 
@@ -123,14 +123,18 @@ def test_a_parked_message_is_passed_with_its_pointer(server: Fake) -> None:
 
 def test_pointers_that_a_tool_wrote_meanwhile_are_kept(server: Fake) -> None:
     (one, _, ledger), other = reading(server), Member(server)
-    ledger.point_at([Pointer(100), Pointer(103, Fate.DEAD)])
+    ledger.point_at([Pointer(100), Pointer(103, PointerKind.DEAD)])
     one.commit()
     tool = server.pointers()
-    tool[103] = Pointer(103, Fate.PARKED)
+    tool[103] = Pointer(103, PointerKind.PARKED)
     assert other.session.write(POINTERS, encode_pointers(tool.values()), soon())
     ledger.point_at([Pointer(101)])
     one.commit()
-    assert {o: p.fate for o, p in server.pointers().items()} == {100: Fate.PARKED, 101: Fate.PARKED, 103: Fate.PARKED}
+    assert {o: p.fate for o, p in server.pointers().items()} == {
+        100: PointerKind.PARKED,
+        101: PointerKind.PARKED,
+        103: PointerKind.PARKED,
+    }
     assert server.offset() == 102
 
 
@@ -259,7 +263,7 @@ def test_pointers_to_a_deleted_topic_are_dead_letters(
     server.zookeeper.put("/brokers/topics")
     server.zookeeper.put(topic)
     one, _, ledger = reading(server)
-    ledger.point_at([Pointer(100, attempts=3), Pointer(101, Fate.DEAD, reason="no")])
+    ledger.point_at([Pointer(100, attempts=3), Pointer(101, PointerKind.DEAD, reason="no")])
     ledger.finish([105])
     one.commit()
     die(one)
@@ -273,16 +277,16 @@ def test_pointers_to_a_deleted_topic_are_dead_letters(
     assert (again.consumed, again.known_note) == (100 if written_since else 0, None)
     assert dict(again.known_pointers) == server.pointers()
     first, second = server.pointers().values()
-    assert (first.offset, first.fate, first.attempts) == (100, Fate.DEAD, 3)
+    assert (first.offset, first.fate, first.attempts) == (100, PointerKind.DEAD, 3)
     assert first.reason == "no longer in the log: its topic was deleted and made anew"
     assert (second.offset, second.reason) == (101, f"{first.reason}; it was dead: no")
     assert "2 parked messages and dead letters of it are no longer in the log" in caplog.text
     assert read(again, range(100, 103)) == [100, 101, 102]
-    ledger_of(again).point_at([Pointer(101, Fate.DEAD)])
+    ledger_of(again).point_at([Pointer(101, PointerKind.DEAD)])
     ledger_of(again).finish([100])
     other.commit()
     kept = server.pointers()
-    assert kept.pop(101) == Pointer(101, Fate.DEAD), "of the new topic"
+    assert kept.pop(101) == Pointer(101, PointerKind.DEAD), "of the new topic"
     assert list(kept.values()) == [first, second], "messages of the new topic end no dead letter of the old one"
     die(other)
     third = Member(server)
@@ -380,10 +384,10 @@ def test_a_commit_of_an_earlier_ledger_marks_nothing(server: Fake, monkeypatch: 
 def test_what_a_commit_meets_reaches_the_ledger(server: Fake) -> None:
     """A tool wrote pointers just before a commit of ours, which read them, and so no later look sees them move."""
     (one, _, ledger), other = reading(server), Member(server)
-    ledger.point_at([Pointer(103, Fate.DEAD)])
+    ledger.point_at([Pointer(103, PointerKind.DEAD)])
     one.commit()
-    assert other.session.write(POINTERS, encode_pointers([Pointer(103, Fate.PARKED)]), soon())
+    assert other.session.write(POINTERS, encode_pointers([Pointer(103, PointerKind.PARKED)]), soon())
     ledger.point_at([Pointer(101)])
     one.commit()
     one.tracker.look_at_pointers()
-    assert ledger.pointers == {101: Pointer(101), 103: Pointer(103, Fate.PARKED)}
+    assert ledger.pointers == {101: Pointer(101), 103: Pointer(103, PointerKind.PARKED)}

@@ -15,12 +15,13 @@ import pytest
 from tests.timing import scaled
 from tests.unit.offsets.acks import GROUP, Member, Server, ledger_of
 from zkconsumer.core import message_pointers
-from zkconsumer.core.message_pointers import Fate, Pointer
+from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets import ack_store, commit_schedule
+from zkconsumer.offsets import commit_schedule
+from zkconsumer.offsets import note_store as ack_store
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper import fenced_writes, paths
 
@@ -61,7 +62,7 @@ class Owner(Member):
             ledger = ledger_of(position)
             offsets = range(ledger.base, ledger.base + EACH)
             ledger.read(offsets, offsets.stop)
-            assert ledger.point_at([Pointer(offset, Fate.DEAD, 1) for offset in offsets])
+            assert ledger.point_at([Pointer(offset, PointerKind.DEAD, 1) for offset in offsets])
 
     def commit_by_timer(self) -> None:
         self.tracker.commit(NONE_HELD, Deadline(5.0), patient=False)
@@ -162,7 +163,7 @@ def test_slices_that_were_not_reached_are_told(
 
     monkeypatch.setattr(owner.session, "transact", over)
     if last:
-        owner.tracker.surrender(owner.owned, commit=True, held=NONE_HELD, deadline=deadline, release=False)
+        owner.tracker.commit_last(owner.owned, commit=True, held=NONE_HELD, deadline=deadline, release=False)
         assert "not committed in time: t-" in caplog.text
     else:
         with pytest.raises(OffsetCommitError, match="not committed in time: t-"):

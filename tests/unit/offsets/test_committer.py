@@ -15,7 +15,6 @@ from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
 from tests.unit.offsets.group_in_zookeeper import Group, Stepped, soon, zookeeper_only
 from tests.values import present
 from zkconsumer.core.partition_position import NONE_HELD, PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CoordinatorUnavailableError,
@@ -27,6 +26,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 
@@ -365,7 +365,7 @@ def test_a_commit_amid_the_change_of_the_log_is_our_own(
     assert group.nodes[0] == 9
     new = PartitionPosition(T0, old.thread, 0)
     stepped.committer.begin_other_log(old, new, known)
-    stepped.committer.level([new])
+    stepped.committer.write_starts([new])
     for _ in range(2):
         stepped.step()
     assert (group.nodes[0], stepped.refused) == (0, {})

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from zkconsumer.core.migration.planning import Step, StoreEntry, Verdict
-from zkconsumer.deadline import Deadline
+from zkconsumer.core.migration.planning import MoveVerdict, Step, StoreEntry
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.group_offsets_admin import BATCH, ZooKeeperSide, batches
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper.session import Session
 
@@ -31,7 +31,7 @@ def session(server: FakeZooKeeper) -> Iterator[Session]:
 
 
 def write(tp: TopicPartition, offset: int) -> Step:
-    return Step(tp, Verdict.WRITE, after=StoreEntry(offset))
+    return Step(tp, MoveVerdict.WRITE, after=StoreEntry(offset))
 
 
 def test_all_offset_nodes_are_read_also_malformed_ones(server: FakeZooKeeper, session: Session) -> None:
@@ -66,7 +66,7 @@ def test_nodes_are_created_written_and_removed_without_a_trace(server: FakeZooKe
     server.put(f"{OFFSETS}/2", b"5")
     side = ZooKeeperSide(session, "g")
     side.read(Deadline(5.0))
-    assert side.write([write(T0, 4), write(T1, 6), Step(T2, Verdict.REMOVE)], Deadline(5.0)) == {}
+    assert side.write([write(T0, 4), write(T1, 6), Step(T2, MoveVerdict.REMOVE)], Deadline(5.0)) == {}
     assert server.tree(OFFSETS) == {f"{OFFSETS}/0": b"4", f"{OFFSETS}/1": b"6"}
     assert server.tree("/consumers/g/owners/t") == {}
 
@@ -78,7 +78,7 @@ def test_any_content_can_be_put_back(server: FakeZooKeeper, session: Session, da
     before = side.read(Deadline(5.0))[T0]
     assert side.write([write(T0, 99)], Deadline(5.0)) == {}
     side.read(Deadline(5.0))
-    assert side.write([Step(T0, Verdict.WRITE, after=before)], Deadline(5.0)) == {}
+    assert side.write([Step(T0, MoveVerdict.WRITE, after=before)], Deadline(5.0)) == {}
     assert server.tree(OFFSETS) == {f"{OFFSETS}/0": data}
 
 
@@ -106,7 +106,7 @@ def test_what_vanished_meanwhile_is_not_made_anew(server: FakeZooKeeper, session
     side.read(Deadline(5.0))
     server.remove(f"{OFFSETS}/0")
     assert side.write([write(T0, 6)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
-    assert side.write([Step(T0, Verdict.REMOVE)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
+    assert side.write([Step(T0, MoveVerdict.REMOVE)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
 
 
 def test_pieces_cover_everything_once() -> None:

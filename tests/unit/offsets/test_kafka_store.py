@@ -13,7 +13,6 @@ import pytest
 from tests.timing import scaled
 from tests.unit.kafka.scripted import RANGES, Peer, Script, ScriptedBroker, response
 from tests.unit.offsets.fakes import T0, T1
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
@@ -27,6 +26,7 @@ from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_schemas import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.model import Endpoint
 from zkconsumer.offsets.kafka_store import KafkaOffsets
+from zkconsumer.runtime.deadline import Deadline
 
 NEW = {**RANGES, 8: (0, 3), 9: (0, 3), 10: (0, 1)}
 IN_TIME = scaled(10.0)

@@ -10,7 +10,6 @@ import pytest
 
 from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
@@ -18,6 +17,7 @@ from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import MISSES, TOGETHER, StartWriter
 from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease
 

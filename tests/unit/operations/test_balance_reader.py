@@ -14,7 +14,7 @@ from tests.timing import scaled
 from zkconsumer.balance.sharing.loan_nodes import Loan, LoanReport, encode_loan, encode_report
 from zkconsumer.core.finished_note import Attempts, FinishedNote, encode_note, note_as_text
 from zkconsumer.core.key_slots import ALL_SLOTS
-from zkconsumer.core.message_pointers import Fate, Pointer, encode_pointers
+from zkconsumer.core.message_pointers import Pointer, PointerKind, encode_pointers
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations import balance_reader
@@ -27,7 +27,7 @@ from zkconsumer.testing import FakeCluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NOTE = FinishedNote(1, (Finished(1, 9, (1, 4)),), {1: Attempts(2, 77)})
-POINTERS = (Pointer(0, Fate.PARKED, 3, 900, 800, reason="ValueError: no"), Pointer(5, Fate.DEAD, 16))
+POINTERS = (Pointer(0, PointerKind.PARKED, 3, 900, 800, reason="ValueError: no"), Pointer(5, PointerKind.DEAD, 16))
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_slots_on_loan_count_by_their_share() -> None:
 
 
 def test_only_the_first_messages_are_kept() -> None:
-    many = [Pointer(n, fate) for at, fate in enumerate(Fate) for n in range(at * 900, at * 900 + 900)]
+    many = [Pointer(n, fate) for at, fate in enumerate(PointerKind) for n in range(at * 900, at * 900 + 900)]
     node = pointers_node(encode_pointers(many), stat())
     assert (node.parked, node.dead, len(node.listed)) == (900, 900, 2 * MOST_LISTED)
     attempts = {n: Attempts(1, 0) for n in range(900)}

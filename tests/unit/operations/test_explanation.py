@@ -16,9 +16,9 @@ from zkconsumer.operations.group_snapshot import (
     BrokersGroup,
     BrokersMember,
     LoanNode,
+    LogState,
     MemberNode,
     OwnerNode,
-    PartitionLog,
     Problem,
     TopicNode,
     ZooKeeperServer,
@@ -41,7 +41,7 @@ def without(*names: str) -> dict[str, str]:
 
 def test_a_healthy_partition() -> None:
     snapshot = group_snapshot(TWO, OWNED, {"t:3": 4}, LOGS, ALL_OURS)
-    snapshot = replace(snapshot, logs={**snapshot.logs, T3: PartitionLog(0, 10, 0, message_time=NOW - 184_000)})
+    snapshot = replace(snapshot, logs={**snapshot.logs, T3: LogState(0, 10, 0, message_time=NOW - 184_000)})
     found = explain(snapshot, T3)
     assert (found.settled, found.should, found.owner, found.since) == (True, "g_b-0", "g_b-0", NOW - 50_000)
     assert found.sentence == "g_b-0 owns t-3, as it should by range."
@@ -58,7 +58,7 @@ def test_without_lag_there_is_no_lag_in_time() -> None:
     assert explain(group_snapshot(TWO, OWNED, {"t:0": 10}, LOGS), T0).position.lag_ms == 0
     behind = group_snapshot(TWO, OWNED, {"t:0": 1}, LOGS)
     assert explain(behind, T0).position.lag_ms is None
-    untimed = replace(behind, logs={T0: PartitionLog(0, 10, message_time=-1)})
+    untimed = replace(behind, logs={T0: LogState(0, 10, message_time=-1)})
     assert explain(untimed, T0).position.lag_ms is None
     assert "unknown" in "\n".join(explain(group_snapshot(TWO, OWNED, logs=LOGS), T0).lines())
 

@@ -13,7 +13,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations import group_view
 from zkconsumer.operations.doctor import Level, examine
 from zkconsumer.operations.explanation import explain
-from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, PartitionLog
+from zkconsumer.operations.group_snapshot import FORBIDDEN_NODE, GroupSnapshot, LogState
 from zkconsumer.operations.judgement import FINE, Judgement, judge
 from zkconsumer.operations.strategy_inference import assignment_by
 
@@ -25,7 +25,7 @@ def deleted_topic() -> GroupSnapshot:
 
 
 def without_the_broker() -> GroupSnapshot:
-    gone = {tp: PartitionLog(replicas=(0,), leader=-1) for tp in healthy().logs}
+    gone = {tp: LogState(replicas=(0,), leader=-1) for tp in healthy().logs}
     return replace(healthy(), brokers={1: healthy().brokers[0]}, logs=gone)
 
 

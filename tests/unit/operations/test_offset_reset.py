@@ -19,10 +19,10 @@ from zkconsumer.operations.group_snapshot import (
     BrokersMember,
     GroupSnapshot,
     KafkaOffset,
+    LogState,
     MemberNode,
     OffsetNode,
     OwnerNode,
-    PartitionLog,
     Problem,
     TopicNode,
 )
@@ -117,7 +117,7 @@ def test_an_offset_is_never_guessed(scenario: Scenario) -> None:
     """The log is unknown, the topic's partitions are unknown, or the present offset is no number."""
     target = ResetTarget(scenario, 5, {T0: 5})
     known = snapshot()
-    log = replace(known, logs={T0: PartitionLog(problem="no leader")}, offsets={})
+    log = replace(known, logs={T0: LogState(problem="no leader")}, offsets={})
     topic = replace(known, topics={"t": TopicNode((), problem="malformed")})
     for doubtful in (log, topic):
         assert plan_reset(doubtful, target, parse_selection(["t:0"])).errors

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.core.migration.files import parse_backup
-from zkconsumer.core.migration.planning import SavedEntry, Step, Store, StoreEntry, Verdict
+from zkconsumer.core.migration.planning import MoveVerdict, SavedEntry, Step, Store, StoreEntry
 from zkconsumer.core.registration import CONFLICT_KEY
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets import group_offsets_admin
@@ -27,6 +26,7 @@ from zkconsumer.operations.offset_writer import (
     WriteState,
     wait_until_followed,
 )
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
@@ -85,7 +85,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 
 def write(partition: TopicPartition, offset: int) -> Step:
-    return Step(partition, Verdict.WRITE, after=StoreEntry(offset))
+    return Step(partition, MoveVerdict.WRITE, after=StoreEntry(offset))
 
 
 def entry(offset: int) -> StoreEntry:
@@ -159,7 +159,7 @@ def test_a_missing_right_refuses_its_partition_alone(house: House, path: str, op
 
 def test_an_offset_of_an_owned_partition_is_not_removed(house: House) -> None:
     house.adopts(T0, at=5)
-    assert "stop it" in house.side.write([Step(T0, Verdict.REMOVE)], Deadline(5.0))[T0]
+    assert "stop it" in house.side.write([Step(T0, MoveVerdict.REMOVE)], Deadline(5.0))[T0]
     assert house.offsets() == {0: b"5"}
 
 
@@ -478,6 +478,6 @@ def test_an_offset_in_kafka_is_not_removed_under_its_owner(house: House) -> None
     house.adopts(T0)
     kafka = FakeKafka()
     side = OwnerCheckedKafkaSide(kafka, GroupOwners(house.session, "g"))
-    removals = [Step(tp, Verdict.REMOVE, before=StoreEntry(5)) for tp in (T0, T1)]
+    removals = [Step(tp, MoveVerdict.REMOVE, before=StoreEntry(5)) for tp in (T0, T1)]
     assert "g_a owns it and would make the offset again" in side.write(removals, Deadline(5.0))[T0]
     assert (kafka.removed, side.adopting) == ([T1], {})

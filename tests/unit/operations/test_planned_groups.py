@@ -11,7 +11,6 @@ from tests.concurrency.group import GROUP, SteppedMember, make_topic, settle
 from tests.concurrency.placement import placed_member
 from tests.unit.operations.doctor.cases import diagnosed, later, levels
 from tests.values import present
-from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.anonymization import anonymized
 from zkconsumer.operations.assignment_forecast import Leave, forecast
@@ -21,6 +20,7 @@ from zkconsumer.operations.group_view import GroupAnalysis, GroupState
 from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 

@@ -26,9 +26,9 @@ from zkconsumer.operations.group_snapshot import (
     GroupSnapshot,
     KafkaOffset,
     LoanNode,
+    LogState,
     MemberNode,
     NoteSummary,
-    PartitionLog,
     PointedMessage,
     PointersNode,
     Problem,
@@ -83,7 +83,7 @@ def test_a_full_snapshot_is_read_as_written() -> None:
     st.dictionaries(st.tuples(_NAMES, st.integers(0, 2**31 - 1)), st.tuples(_INT64, _INT64), max_size=4), _NAMES, _INT64
 )
 def test_any_names_and_numbers_survive(logs: dict[tuple[str, int], tuple[int, int]], group: str, taken: int) -> None:
-    made = GroupSnapshot(group, taken, logs={TopicPartition(*tp): PartitionLog(*ends) for tp, ends in logs.items()})
+    made = GroupSnapshot(group, taken, logs={TopicPartition(*tp): LogState(*ends) for tp, ends in logs.items()})
     assert parse_snapshot(format_snapshot(made)) == made
 
 
@@ -179,7 +179,7 @@ def test_an_infinite_number_becomes_text() -> None:
 
 
 def test_negative_partitions_are_kept_as_in_topic_nodes() -> None:
-    made = GroupSnapshot("g", NOW, logs={TopicPartition("t", -1): PartitionLog(0, 1)})
+    made = GroupSnapshot("g", NOW, logs={TopicPartition("t", -1): LogState(0, 1)})
     assert parse_snapshot(format_snapshot(made)) == made
 
 

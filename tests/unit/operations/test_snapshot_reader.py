@@ -18,7 +18,6 @@ from zkconsumer.core.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MemberIdRequiredError, RegistryError, ZkConsumerError
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, StoredOffset
@@ -31,8 +30,9 @@ from zkconsumer.operations.snapshot_draft import SnapshotDraft
 from zkconsumer.operations.snapshot_file import format_snapshot, parse_snapshot
 from zkconsumer.operations.snapshot_reader import LiveSource
 from zkconsumer.operations.zookeeper_reader import ZooKeeperReader
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster
-from zkconsumer.zookeeper.node_values import Node, Part, Reading, Wanted
+from zkconsumer.zookeeper.node_values import Node, NodePart, Reading, Wanted
 from zkconsumer.zookeeper.session import Session
 
 STATIC = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
@@ -294,7 +294,7 @@ class Endless:
     def read_each(self, wanted: Iterable[Wanted], deadline: Deadline) -> Iterator[Reading]:
         for one in wanted:
             self.read += 1
-            yield Reading(one, Node(b"7", 1, 1, 1, 0), names=self._names(one) if one.part is Part.CHILDREN else ())
+            yield Reading(one, Node(b"7", 1, 1, 1, 0), names=self._names(one) if one.part is NodePart.CHILDREN else ())
 
     def _names(self, one: Wanted) -> tuple[str, ...]:
         depth = one.path.count("/")
@@ -340,7 +340,7 @@ def test_large_answers_are_read_fewer_at_a_time(cluster: FakeCluster) -> None:
         def wanted() -> Iterator[Wanted]:
             for number in itertools.count():
                 under_way.append(number - taken)
-                yield Wanted(Part.CONTENT, f"/large/{number % 40}")
+                yield Wanted(NodePart.CONTENT, f"/large/{number % 40}")
 
         for reading in connection.session.read_each(islice(wanted(), 600), soon()):
             taken += 1

@@ -12,14 +12,14 @@ from hypothesis import strategies as some
 from tests.values import present
 from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.assignors.java_consumer_assignors import range_assignment, roundrobin_assignment
-from zkconsumer.assignors.sticky import SubscribedMember
+from zkconsumer.assignors.java_sticky import SubscribedMember
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
-from zkconsumer.operations.brokers_words import brokers_arithmetic
+from zkconsumer.operations.brokers_reasons import brokers_arithmetic
 from zkconsumer.operations.group_snapshot import BrokersGroup, BrokersMember
 from zkconsumer.operations.strategy_inference import RANGE, ROUNDROBIN, ROUNDROBIN_OLD, Strategy, assignment_by
-from zkconsumer.operations.strategy_words import arithmetic, number_runs, ordinal, threads_of_topic
+from zkconsumer.operations.strategy_reasons import arithmetic, number_runs, ordinal, threads_of_topic
 
 TOPICS = ("t", "Aa", "BB")  # the last two have the same hash in Java
 ROOMS = ("east", "west")

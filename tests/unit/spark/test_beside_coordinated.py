@@ -15,8 +15,8 @@ from tests.timing import eventually
 from tests.unit.clusters import cluster_with
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import ConfigException, OffsetCommitError
+from zkconsumer.spark.batch_snapshot import make
 from zkconsumer.spark.coordinator_cluster import cluster_of
-from zkconsumer.spark.group_snapshot import make
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.streaming_query import QueryRun
 from zkconsumer.testing import FakeCluster

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import pytest
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark import frame_lock, stream_reader
 from zkconsumer.spark.data_source import ZkConsumerDataSource
 from zkconsumer.spark.frame_lock import FrameLock

@@ -233,7 +233,7 @@ def test_a_broker_lost_while_spark_is_busy_is_waited_for(monkeypatch: pytest.Mon
         peer.request()
 
     busy = [0.0]
-    monkeypatch.setattr("zkconsumer.deadline.monotonic", lambda: monotonic() + sum(busy))
+    monkeypatch.setattr("zkconsumer.runtime.deadline.monotonic", lambda: monotonic() + sum(busy))
     with ScriptedBroker(dies, answers({2: at(2)})) as broker:
         reader = RangeReader(options(), {WHERE: broker.endpoint()}, lambda: Known(broker.endpoint()))
         read = []

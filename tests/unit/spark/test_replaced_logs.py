@@ -14,9 +14,9 @@ from zkconsumer.errors import OffsetCommitError, OffsetOutOfRangeError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.spark import membership
+from zkconsumer.spark.batch_snapshot import make
 from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.coordinator_cluster import cluster_of
-from zkconsumer.spark.group_snapshot import make
 from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span
 from zkconsumer.spark.options import parse

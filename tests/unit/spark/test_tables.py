@@ -22,10 +22,10 @@ from zkconsumer.operations.group_snapshot import (
     BrokersMember,
     GroupSnapshot,
     KafkaOffset,
+    LogState,
     MemberNode,
     OffsetNode,
     OwnerNode,
-    PartitionLog,
     Problem,
 )
 from zkconsumer.spark import ZkConsumerDataSource
@@ -52,7 +52,7 @@ BY_BROKERS = GroupSnapshot(
     brokers_group=BrokersGroup(
         "Stable", "range", members=(BrokersMember("m-1", "c", "/10.0.0.1", "i", (T0,), ("t",)),)
     ),
-    logs={T0: PartitionLog(0, 9, 2, message_time=NOW - 1500)},
+    logs={T0: LogState(0, 9, 2, message_time=NOW - 1500)},
 )
 
 

@@ -14,7 +14,6 @@ from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.bench import Bench, position, record_batch
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerTimeoutException,
@@ -22,6 +21,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, StreamQueue, arrow_api, chunk_batches, column_reader
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.message import message_class
@@ -199,7 +199,7 @@ def test_nothing_is_waited_for_while_a_table_is_collected() -> None:
     reader.start()
     eventually(lambda: len(bench.queue) == 0 and bench.queue.taken is None, 5, "both are read")
     bench.queue.revoke([gone])
-    assert bench.queue.wait_let_go([gone], Deadline(0.0)), "nothing of it is held"
+    assert bench.queue.wait_not_held([gone], Deadline(0.0)), "nothing of it is held"
     bench.put(stays, 2, 2)
     reader.join(scaled(5))
     (table,) = made

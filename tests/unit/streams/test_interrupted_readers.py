@@ -103,7 +103,7 @@ def test_an_interrupted_take_back_is_made_up_for(monkeypatch: pytest.MonkeyPatch
     gc.collect()  # generators of earlier tests must not end while their streams refuse
     with monkeypatch.context() as patched:
         patched.setattr(message_iterator, "next", interrupted, raising=False)
-        patched.setattr(KafkaStream, "take_back", refuse)
+        patched.setattr(KafkaStream, "return_last", refuse)
         with pytest.raises(KeyboardInterrupt):
             take()
     assert committed() == 1

@@ -11,9 +11,9 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from tests.unit.streams.bench import Bench, nothing_comes, position, record_batch, take
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.kafka.record_batch import DECODED_BYTES
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import QueueBudget, StreamQueue
 
 

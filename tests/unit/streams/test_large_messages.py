@@ -55,7 +55,7 @@ def test_a_large_message_in_hand_is_held_once(world: World) -> None:
 def test_a_large_message_that_was_not_returned_is_fetched_again(world: World) -> None:
     world.put_values(0, VALUE)
     assert next(world.stream).offset == 0
-    world.stream.take_back()
+    world.stream.return_last()
     with pytest.raises(ConsumerTimeoutException):
         next(world.stream)
     assert world.position.fetch_from == 0
@@ -71,7 +71,7 @@ def test_other_chunks_stay_until_they_are_read(world: World, values: tuple[bytes
     assert next(world.stream).offset == 0
     taken = present(world.queue.taken)
     assert len(taken.records) == size
-    world.stream.take_back()
+    world.stream.return_last()
     assert [next(world.stream).offset for _ in values] == list(range(len(values)))
 
 

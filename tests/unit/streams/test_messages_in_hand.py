@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.values import present
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import StreamQueue
 from zkconsumer.streams.byte_budget import QueueBudget
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.streams.bench import Bench, position, take
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.stream_queue import Chunk
 
@@ -114,7 +114,7 @@ def test_a_revocation_ends_a_pause_for_good(bench: Bench) -> None:
     assert where.halted
     assert rest(bench) == []
     assert bench.queue.bytes == 0
-    assert bench.queue.wait_let_go([where], Deadline(0))
+    assert bench.queue.wait_not_held([where], Deadline(0))
 
 
 def test_pausing_twice_and_resuming_what_flows_does_nothing(bench: Bench) -> None:

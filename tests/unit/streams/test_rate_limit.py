@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.timing import eventually, scaled
 from tests.unit.streams.bench import Bench, Several, position
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import KafkaStream, merged_streams, rate_limit
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.rate_limit import BURST_S, RateLimitedLease, TokenBucket
@@ -189,7 +189,7 @@ def test_a_wait_for_a_token_in_a_turn_holds_nothing(monkeypatch: pytest.MonkeyPa
     elif event == "revoked":
         for stream, position in zip(several.streams, several.positions, strict=True):
             stream.queue.revoke([position])
-            assert stream.queue.wait_let_go([position], Deadline(0.0)), "nobody waits for who waits"
+            assert stream.queue.wait_not_held([position], Deadline(0.0)), "nobody waits for who waits"
         eventually(lambda: all(stream.queue.taken is None for stream in several.streams), 10, "they are let go")
         several.merged.stop()
     else:

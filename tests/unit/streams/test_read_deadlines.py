@@ -12,8 +12,8 @@ import pytest
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from tests.unit.streams.bench import Bench, position, record_batch
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams import MergedStreams, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader
 

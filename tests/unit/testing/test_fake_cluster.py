@@ -13,10 +13,10 @@ from tests.contract.group_client import NEWEST, OLD, Connection, Target
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import WHERE
 from tests.values import present
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import SessionLostError
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka.message_set import batches
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
 from zkconsumer.testing.group_request_handlers import GROUP_HANDLERS
 from zkconsumer.testing.request_schemas import APIS

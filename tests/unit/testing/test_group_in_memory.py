@@ -13,7 +13,15 @@ from zkconsumer.testing import ManualClock
 from zkconsumer.testing.committed_offsets import OffsetsTopic
 from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.group_members import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
-from zkconsumer.testing.group_states import MOVES, NEW, OLD, CoordinatorRules, GroupAction, GroupRequest, GroupState
+from zkconsumer.testing.group_states import (
+    MOVES,
+    NEW,
+    OLD,
+    CoordinatorGroupState,
+    CoordinatorRules,
+    GroupAction,
+    GroupRequest,
+)
 
 REBALANCING, NOT_COORDINATOR, UNKNOWN = 27, 16, 25
 
@@ -91,15 +99,15 @@ class House:
 
 @pytest.mark.parametrize("table", [NEW, OLD], ids=["3.9", "1.1"])
 def test_every_request_is_decided_in_every_state(table: Any) -> None:
-    assert set(table) == set(itertools.product(GroupState, GroupRequest))
+    assert set(table) == set(itertools.product(CoordinatorGroupState, GroupRequest))
     for (_, request), step in table.items():
         assert (step.action is GroupAction.REFUSE) <= bool(step.error)
         assert request is not GroupRequest.DELETE or step.action in (GroupAction.DELETE, GroupAction.REFUSE)
 
 
 def test_every_state_can_be_reached_and_only_death_is_for_ever() -> None:
-    assert set().union(*MOVES.values()) == set(GroupState)
-    assert [state for state in GroupState if not MOVES[state]] == [GroupState.DEAD]
+    assert set().union(*MOVES.values()) == set(CoordinatorGroupState)
+    assert [state for state in CoordinatorGroupState if not MOVES[state]] == [CoordinatorGroupState.DEAD]
 
 
 def test_the_first_join_waits_while_members_arrive() -> None:

@@ -8,12 +8,12 @@ from zkconsumer.core.consumer_protocol import MemberSubscription, encode_subscri
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing.committed_offsets import CommittedOffset, CommittedOffsets, ExpiryBasis
 from zkconsumer.testing.group_members import subscribed_topics
-from zkconsumer.testing.group_states import CoordinatorRules, GroupState
+from zkconsumer.testing.group_states import CoordinatorGroupState, CoordinatorRules
 
 
 def test_the_first_to_die_is_due_and_only_what_is_due_dies() -> None:
     offsets = CommittedOffsets(CoordinatorRules(retention=1000.0))
-    alone = ExpiryBasis(GroupState.EMPTY, 0.0)
+    alone = ExpiryBasis(CoordinatorGroupState.EMPTY, 0.0)
     assert offsets.due(alone) is None
     offsets.commit(("t", 0), CommittedOffset(5, -1, "", 50.0))
     offsets.commit(("t", 1), CommittedOffset(6, -1, "", 40.0))

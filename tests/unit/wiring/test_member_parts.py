@@ -15,12 +15,12 @@ from zkconsumer.core.registration import (
     Registration,
     advertised_share,
 )
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.model import ConsumerId
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.spark.query_member import stamped_query
 from zkconsumer.testing import FakeZooKeeper
-from zkconsumer.wiring import Outside, build_member
+from zkconsumer.wiring import MemberEnvironment, build_member
 from zkconsumer.wiring.member_parts import stamped
 from zkconsumer.zookeeper import node_codecs, paths
 
@@ -65,7 +65,9 @@ def test_an_unreachable_broker_harms_only_its_partitions() -> None:
     session = server.session()
     session.open(Deadline(1))
     config = ConsumerConfig(zookeeper_connect="zk", group_id="g")
-    brokers = build_member(config, ConsumerId("g_c"), outside=Outside(session=lambda *_: session)).parts.brokers
+    brokers = build_member(
+        config, ConsumerId("g_c"), environment=MemberEnvironment(session=lambda *_: session)
+    ).parts.brokers
     with pytest.raises(NoReachableEndpointError, match="broker 1 offers SSL://one:9093"):
         brokers(Deadline(1))
     server.put(paths.broker(2), node("PLAINTEXT://two:9092"))

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.zookeeper import group_nodes
 from zkconsumer.zookeeper.group_nodes import Removal, delete_group, read_nodes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kazoo.protocol.states import KeeperState
 
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import lease as lease_module
 from zkconsumer.zookeeper import session as session_module
 from zkconsumer.zookeeper.lease import CLOSED, Lease

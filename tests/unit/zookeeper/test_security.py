@@ -16,7 +16,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 from tests.timing import scaled
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import MissingExtraError
-from zkconsumer.zookeeper.security import NoSecrets, RegistrySecurity, acl_of, registry_security
+from zkconsumer.zookeeper.registry_security import NoSecrets, RegistrySecurity, acl_of, registry_security
 
 OWNED = CREATOR_ALL_ACL + READ_ACL_UNSAFE
 

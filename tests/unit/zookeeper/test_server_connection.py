@@ -15,8 +15,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.timing import eventually, scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeZooKeeperServer
 from zkconsumer.zookeeper import session as session_module
 from zkconsumer.zookeeper.lease import Lease

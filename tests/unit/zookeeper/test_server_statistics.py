@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from tests.timing import scaled
-from zkconsumer.deadline import Deadline
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.server_statistics import parse_answers, server_statistics
 
 SRVR = """Zookeeper version: 3.9.4-7246445ec281f3dbf53dc54e970c914f39713903, built on 2025-08-19 19:53 UTC

@@ -12,9 +12,9 @@ from typing import Any
 
 from zkconsumer.devcluster import java
 from zkconsumer.devcluster.kafka_server import kafka_jars
+from zkconsumer.kafka.api_schema import BOOL, BYTES, INT8, STRING, ApiSchema, Field, FieldType
 from zkconsumer.kafka.broker_schemas import BROKER_MESSAGES, FETCH
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
-from zkconsumer.kafka.schema import BOOL, BYTES, INT8, STRING, ApiSchema, Field, FieldType
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "data"

@@ -15,12 +15,12 @@ from typing import Any
 
 import confluent_kafka
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.kafka.requests import FetchPosition, FetchRequest
 from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 FILE = Path(__file__).parents[1] / "data" / "brokers_message_sets.jsonl"
 GENERATIONS: Mapping[str, tuple[str | None, Mapping[int, str | None]]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from zkconsumer.assignors.placement import NEVER, Decision, Measured, Placement, SeenGroup, Verdict
+from zkconsumer.assignors.placement import NEVER, Measured, Placement, PlacementDecision, PlacementVerdict, SeenGroup
 from zkconsumer.core.load_report import PartitionLoad
 from zkconsumer.core.placement_plan import PlacementPlan, PlanInputs, decode_plan, encode_plan
 from zkconsumer.model import LAG_AWARE, STICKY, ConsumerId, TopicPartition
@@ -35,13 +35,13 @@ def replayed(case: dict[str, Any]) -> list[dict[str, Any]]:
         node = encode_plan(decision.plan)
         plan = decode_plan(node)
         for name in seen.inputs.streams.keys() - {seen.planner}:
-            assert planners[name].decide(seen, plan, step["now"]).verdict is Verdict.FOLLOW
+            assert planners[name].decide(seen, plan, step["now"]).verdict is PlacementVerdict.FOLLOW
         again = None if decision.again_at == NEVER else decision.again_at
         results.append({"write": decision.write, "again_at": again, "node": json.loads(node)})
     return results
 
 
-def _led(planner: Placement, seen: SeenGroup, plan: PlacementPlan | None, step: dict[str, Any]) -> Decision:
+def _led(planner: Placement, seen: SeenGroup, plan: PlacementPlan | None, step: dict[str, Any]) -> PlacementDecision:
     needed = planner.needs(seen, plan, step["now"])
     loads = {
         TopicPartition(t, n): PartitionLoad(*one) for t, listed in step["loads"].items() for n, one in enumerate(listed)

@@ -20,7 +20,7 @@ from zkconsumer.balance.sharing.shared_ledger import SharedLedger
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.interruptible_wait import InterruptibleLock
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.zookeeper.session import Session
 
 
@@ -94,7 +94,7 @@ class LentPartition:
             elif isinstance(order, TakeReport):
                 ledger.reported(order.borrower, order.note)
             elif isinstance(order, TakeBack):
-                again = _lower(again, ledger.take_back(order.borrower, order.slots, keeps=order.keeps))
+                again = _lower(again, ledger.end_loan(order.borrower, order.slots, keeps=order.keeps))
                 engine.take_on(home, order.slots)
         reopened = self._closed & ~self._closing & ledger.slots
         opened, start = reopen(home, ledger, engine, reopened)

@@ -16,14 +16,14 @@ from zkconsumer.balance.sharing.loan_nodes import LoanReport, decode_loan, decod
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, NotPermittedError
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import OWNER_VERSION
 from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.node_values import Look, Node
-from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session
 
 

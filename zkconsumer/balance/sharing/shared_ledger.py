@@ -13,7 +13,7 @@ from zkconsumer.balance.sharing.lender import Beginning
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, NO_SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
-from zkconsumer.core.message_pointers import Fate, Pointer, slot_of_mark
+from zkconsumer.core.message_pointers import Pointer, PointerKind, slot_of_mark
 from zkconsumer.core.partition_position import PartitionPosition
 
 
@@ -82,7 +82,7 @@ class SharedLedger(MessageLedger):
         found = NO_SLOTS
         for pointer in self.pointers.values():
             slot = slot_of_mark(pointer.key)
-            if pointer.fate is Fate.PARKED and slot is not None:
+            if pointer.fate is PointerKind.PARKED and slot is not None:
                 found |= 1 << slot
         return found
 

@@ -34,11 +34,11 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import AdvertisedShare, advertised_share
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.fetch.partition_fetch import Sink
-from zkconsumer.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
 from zkconsumer.streams import KafkaStream
 from zkconsumer.zookeeper.session import Session
 

@@ -16,10 +16,10 @@ from zkconsumer.cli.dead.selected import (
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.deadline import Deadline
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.moments import moment
 from zkconsumer.operations.pointer_nodes import PointerNodes
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 
 COLUMNS = ("GROUP", "TOPIC", "PARTITION", "OFFSET", "STATE", "ATTEMPTS", "FIRST-FAILED", "NEXT-TRY", "REASON")

@@ -25,11 +25,11 @@ from zkconsumer.cli.dead.selected import (
 from zkconsumer.cli.source_arguments import add_connection_arguments, open_connection
 from zkconsumer.cli.tables import JSON, as_json, data_field, printable
 from zkconsumer.core.message_pointers import Pointer
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, ConfigException
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.message_lookup import MessageAt, MessageLookup
 from zkconsumer.operations.cluster_connection import ClusterConnection
+from zkconsumer.runtime.deadline import Deadline
 
 LARGEST = 64 * 1024 * 1024
 """Bytes of the largest batch that is read."""

@@ -7,16 +7,16 @@ import sys
 from collections.abc import Sequence
 
 from zkconsumer.cli.tables import printable
-from zkconsumer.core.message_pointers import Fate, Pointer
+from zkconsumer.core.message_pointers import Pointer, PointerKind
 from zkconsumer.core.migration.planning import PartitionSelection, parse_selection
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.group_lookup import require_group
 from zkconsumer.operations.pointer_nodes import PointerFilter, PointerNodes
 from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 
 _MOST_OFFSETS = 100_000
@@ -104,7 +104,9 @@ def selection_of(arguments: argparse.Namespace) -> PartitionSelection:
 
 def filter_of(arguments: argparse.Namespace) -> PointerFilter:
     """Return the filter that the options name."""
-    return PointerFilter(arguments.offset, arguments.reason, tuple(Fate) if arguments.parked else (Fate.DEAD,))
+    return PointerFilter(
+        arguments.offset, arguments.reason, tuple(PointerKind) if arguments.parked else (PointerKind.DEAD,)
+    )
 
 
 def pointer_nodes(connection: ClusterConnection, group: str) -> PointerNodes:

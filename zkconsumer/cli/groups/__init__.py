@@ -10,7 +10,7 @@ import sys
 
 from zkconsumer.cli.groups import arguments as options
 from zkconsumer.cli.groups.arguments import add_arguments, as_flags
-from zkconsumer.cli.groups.group_deletion import delete_groups, delete_offsets
+from zkconsumer.cli.groups.delete_command import delete_groups, delete_offsets
 from zkconsumer.cli.groups.group_output import describe_groups, list_groups
 from zkconsumer.cli.source_arguments import open_connection, open_source
 from zkconsumer.operations.snapshot_reader import LiveSource

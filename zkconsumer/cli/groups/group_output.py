@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from zkconsumer.cli.group_source import earlier_snapshots
 from zkconsumer.cli.groups.arguments import chosen
 from zkconsumer.cli.groups.group_tables import (
-    Coordination,
+    CoordinatedBy,
     GroupSide,
     gone_messages,
     list_table,
@@ -120,7 +120,7 @@ def _print_side(
 ) -> None:
     _print_condition(side)
     if both:
-        where = "ZooKeeper coordinates" if side.coordination is Coordination.ZOOKEEPER else "the brokers coordinate"
+        where = "ZooKeeper coordinates" if side.coordination is CoordinatedBy.ZOOKEEPER else "the brokers coordinate"
         say(f"\nGroup '{printable(side.group)}' as {where} it:")
     table = make([side])
     if not arguments.members and arguments.state is None:
@@ -143,7 +143,7 @@ def _print_condition(side: GroupSide) -> None:
         warn(f"\nConsumer group '{name}' has no active members.")
     elif side.state in _REBALANCING:
         warn(f"\nWarning: Consumer group '{name}' is {'stuck' if side.state == 'Stuck' else 'rebalancing'}.")
-    elif side.coordination is Coordination.BROKERS and side.state in ("Dead", "Unknown"):
+    elif side.coordination is CoordinatedBy.BROKERS and side.state in ("Dead", "Unknown"):
         # the group protocol of Kafka 4.0 has requests of its own
         told = "the coordinator does not describe the group, so its members are unknown"
         warn(f"\nWarning: Consumer group '{name}' has offsets, but {told}.")

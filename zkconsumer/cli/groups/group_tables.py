@@ -32,7 +32,7 @@ from zkconsumer.operations.group_snapshot import (
 from zkconsumer.operations.group_view import GroupAnalysis, is_unread, member_host, member_kind
 
 
-class Coordination(Enum):
+class CoordinatedBy(Enum):
     """Which of the two coordinates a group. A group of one name may exist in both."""
 
     ZOOKEEPER = "ZooKeeper"
@@ -44,7 +44,7 @@ class GroupSide:
     """A group as one of the two coordinates it. Each answer of the analysis is computed once."""
 
     snapshot: GroupSnapshot
-    coordination: Coordination
+    coordination: CoordinatedBy
 
     @property
     def group(self) -> str:
@@ -54,7 +54,7 @@ class GroupSide:
     @property
     def state(self) -> str:
         """Kafka's word for the state; for a group in ZooKeeper also ``Rebalancing`` and ``Stuck``."""
-        if self.coordination is Coordination.ZOOKEEPER:
+        if self.coordination is CoordinatedBy.ZOOKEEPER:
             return self.analysis.state.state.value
         known = self.snapshot.brokers_group
         return "Unknown" if known is None else known.state
@@ -62,7 +62,7 @@ class GroupSide:
     @property
     def reason(self) -> str:
         """Why a group in ZooKeeper is in its state; empty for the brokers."""
-        return self.analysis.state.reason if self.coordination is Coordination.ZOOKEEPER else ""
+        return self.analysis.state.reason if self.coordination is CoordinatedBy.ZOOKEEPER else ""
 
     @cached_property
     def analysis(self) -> GroupAnalysis:
@@ -73,7 +73,7 @@ class GroupSide:
     @property
     def type(self) -> str:
         """Kafka's word for the protocol of the group, ``Unknown`` if the broker does not tell; or ``ZooKeeper``."""
-        if self.coordination is Coordination.ZOOKEEPER:
+        if self.coordination is CoordinatedBy.ZOOKEEPER:
             return "ZooKeeper"
         known = self.snapshot.brokers_group
         return (known.group_type if known else "") or "Unknown"
@@ -83,14 +83,14 @@ def sides(snapshot: GroupSnapshot) -> tuple[GroupSide, ...]:
     """Return the group by those who coordinate it. Empty for a group that nobody knows."""
     found = []
     if snapshot.in_zookeeper:
-        found.append(GroupSide(snapshot, Coordination.ZOOKEEPER))
+        found.append(GroupSide(snapshot, CoordinatedBy.ZOOKEEPER))
     if snapshot.in_kafka:
-        found.append(GroupSide(snapshot, Coordination.BROKERS))
+        found.append(GroupSide(snapshot, CoordinatedBy.BROKERS))
     return tuple(found)
 
 
 def _any_in_zookeeper(shown: Iterable[GroupSide]) -> bool:
-    return any(side.coordination is Coordination.ZOOKEEPER for side in shown)
+    return any(side.coordination is CoordinatedBy.ZOOKEEPER for side in shown)
 
 
 # ---- offsets ----
@@ -113,7 +113,7 @@ def offsets_table(shown: Sequence[GroupSide], *, verbose: bool = False, with_sid
     ]
     rows = []
     for side in shown:
-        partitions = _owned if side.coordination is Coordination.ZOOKEEPER else _assigned
+        partitions = _owned if side.coordination is CoordinatedBy.ZOOKEEPER else _assigned
         for who, tp in partitions(side):
             row = [side.group, *_offset_cells(side, tp), *who]
             row += [*_side_cell(side, with_side), *(_offset_details(side, tp) if extra else [])]
@@ -185,14 +185,14 @@ def gone_messages(side: GroupSide) -> list[tuple[TopicPartition, int, int | None
 
 
 def _offset(side: GroupSide, tp: TopicPartition) -> int | None:
-    if side.coordination is Coordination.ZOOKEEPER:
+    if side.coordination is CoordinatedBy.ZOOKEEPER:
         return side.snapshot.committed(tp)
     stored = (side.snapshot.kafka_offsets or {}).get(tp)
     return None if stored is None else stored.offset
 
 
 def _note(side: GroupSide, tp: TopicPartition) -> NoteSummary | None:
-    if side.coordination is Coordination.ZOOKEEPER:
+    if side.coordination is CoordinatedBy.ZOOKEEPER:
         return side.snapshot.note(tp)
     stored = (side.snapshot.kafka_offsets or {}).get(tp)
     return None if stored is None else stored.note
@@ -201,14 +201,14 @@ def _note(side: GroupSide, tp: TopicPartition) -> NoteSummary | None:
 def _balanced(side: GroupSide) -> bool:
     """Return whether balanced members have left anything of the group."""
     snapshot = side.snapshot
-    if side.coordination is Coordination.ZOOKEEPER and (snapshot.acks or snapshot.pointers or snapshot.loans):
+    if side.coordination is CoordinatedBy.ZOOKEEPER and (snapshot.acks or snapshot.pointers or snapshot.loans):
         return True
     return any(stored.note is not None for stored in (snapshot.kafka_offsets or {}).values())
 
 
 def _balance_cells(side: GroupSide, tp: TopicPartition) -> list[Cell]:
     snapshot, offset = side.snapshot, _offset(side, tp)
-    if side.coordination is Coordination.BROKERS:
+    if side.coordination is CoordinatedBy.BROKERS:
         beyond = None if offset is None else finished_beyond(offset, snapshot.logs.get(tp), _note(side, tp))
         return [beyond, None, None, None]
     pointers, loans = snapshot.pointers.get(tp), snapshot.loans.get(tp, {}).values()
@@ -225,7 +225,7 @@ def _offset_details(side: GroupSide, tp: TopicPartition) -> list[Cell]:
     snapshot = side.snapshot
     log = snapshot.logs.get(tp)
     start = None if log is None else log.start
-    if side.coordination is Coordination.BROKERS:
+    if side.coordination is CoordinatedBy.BROKERS:
         stored = (snapshot.kafka_offsets or {}).get(tp)
         return [start, None, None, None, _notes([stored.problem if stored else "", log.problem if log else ""])]
     owner, node = snapshot.owners.get(tp), snapshot.offsets.get(tp)
@@ -309,7 +309,7 @@ def assignment_texts(partitions: Iterable[TopicPartition]) -> list[str]:
 
 
 def _members(side: GroupSide) -> list[_Member]:
-    if side.coordination is Coordination.BROKERS:
+    if side.coordination is CoordinatedBy.BROKERS:
         known = side.snapshot.brokers_group
         return [] if known is None else [_brokers_member(member) for member in known.members]
     owned = _partitions_by_owner(side.snapshot)
@@ -367,7 +367,7 @@ def states_table(shown: Sequence[GroupSide], *, verbose: bool = False, with_side
 
 def _coordinator(side: GroupSide) -> tuple[str, str, int | None]:
     """Return the coordinator, the strategy and the number of members."""
-    if side.coordination is Coordination.ZOOKEEPER:
+    if side.coordination is CoordinatedBy.ZOOKEEPER:
         strategy = side.analysis.strategy.name or "-"
         members = None if is_unread(side.snapshot, "ids") else len(side.snapshot.members)
         return f"{side.snapshot.zookeeper}  (ZooKeeper)", strategy, members

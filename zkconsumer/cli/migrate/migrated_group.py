@@ -10,17 +10,17 @@ from dataclasses import replace
 from typing import Self
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import LogSpan, Store
-from zkconsumer.deadline import Deadline
+from zkconsumer.core.migration.planning import LogRange, Store
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import BrokerChannel, channel_security
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.offsets.group_offsets_admin import KafkaSide, Side, ZooKeeperSide
+from zkconsumer.offsets.group_offsets_admin import KafkaSide, OffsetsPlace, ZooKeeperSide
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.wiring import fetch_settings
 from zkconsumer.wiring.member_parts import registered_endpoints
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.security import registry_security
+from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session
 
 _CLOSE_WITHIN = 2.0
@@ -63,18 +63,18 @@ class MigratedGroup:
         """Return the deadline of one read or write."""
         return Deadline(self._timeout)
 
-    def side(self, store: Store) -> Side:
+    def side(self, store: Store) -> OffsetsPlace:
         """Return one of the stores."""
         return ZooKeeperSide(self._session, self.group) if store is Store.ZOOKEEPER else self._kafka
 
-    def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+    def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """Return the logs of the partitions that exist. Raises RegistryError, BrokerError."""
         topics = sorted({tp.topic for tp in partitions})
         wanted = sorted(self._existing(topics, self.deadline()).intersection(partitions))
         ends = self._lookup.find(dict.fromkeys(wanted, LATEST), self.deadline())
         starts = self._lookup.find(dict.fromkeys(wanted, EARLIEST), self.deadline())
         # the start may have moved beyond the end, which was read before it
-        return {tp: LogSpan(starts[tp] or 0, max(starts[tp] or 0, ends[tp] or 0)) for tp in wanted}
+        return {tp: LogRange(starts[tp] or 0, max(starts[tp] or 0, ends[tp] or 0)) for tp in wanted}
 
     def _partitions(self, deadline: Deadline) -> Collection[TopicPartition]:
         return self._existing(self._session.children(paths.TOPICS, deadline) or (), deadline)

@@ -19,6 +19,7 @@ from zkconsumer.core.migration.files import Backup, format_backup, format_csv, p
 from zkconsumer.core.migration.planning import (
     AheadPolicy,
     MovePlan,
+    MoveVerdict,
     OutOfRangePolicy,
     PartitionComparison,
     PartitionSelection,
@@ -27,7 +28,6 @@ from zkconsumer.core.migration.planning import (
     Store,
     StoreEntries,
     StoreEntry,
-    Verdict,
     compare,
     entry_text,
     plan_move,
@@ -235,7 +235,7 @@ def _read_back(group: MigratedGroup, plan: MovePlan, outcomes: dict[TopicPartiti
     for step in plan.changes:
         now = held.get(step.partition)
         if now == step.after:
-            outcomes[step.partition] = "removed" if step.verdict is Verdict.REMOVE else f"written: {now}"
+            outcomes[step.partition] = "removed" if step.verdict is MoveVerdict.REMOVE else f"written: {now}"
             done += 1
         elif now == step.before and outcomes[step.partition].startswith("unknown"):
             outcomes[step.partition] = f"not written{outcomes[step.partition].removeprefix('unknown')}"
@@ -304,11 +304,11 @@ def plan_table(steps: Sequence[Step], source: str, target: Store) -> str:
 
 def _what(step: Step) -> str:
     words = {
-        Verdict.SAME: "the same already",
-        Verdict.WRITE: f"write {entry_text(step.after)}",
-        Verdict.REMOVE: "remove",
-        Verdict.LEFT: "left as it is",
-        Verdict.UNDECIDED: "UNDECIDED",
+        MoveVerdict.SAME: "the same already",
+        MoveVerdict.WRITE: f"write {entry_text(step.after)}",
+        MoveVerdict.REMOVE: "remove",
+        MoveVerdict.LEFT: "left as it is",
+        MoveVerdict.UNDECIDED: "UNDECIDED",
     }
     return f"{words[step.verdict]}: {step.reason}" if step.reason else words[step.verdict]
 

@@ -7,12 +7,12 @@ from contextlib import closing
 from typing import Self
 
 from zkconsumer.core.migration.planning import Store
-from zkconsumer.deadline import Deadline
 from zkconsumer.kafka.cluster_metadata import cluster_of
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.group_offsets_admin import KafkaSide, Side
+from zkconsumer.offsets.group_offsets_admin import KafkaSide, OffsetsPlace
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.offset_writer import GroupOwners, OwnedZooKeeperSide, OwnerCheckedKafkaSide
+from zkconsumer.runtime.deadline import Deadline
 
 
 class OperatedGroup:
@@ -30,7 +30,7 @@ class OperatedGroup:
         if self._kafka is not None:
             self._kafka.close()
 
-    def side(self, store: Store) -> Side:
+    def side(self, store: Store) -> OffsetsPlace:
         """Return one of the stores. Raises ConfigException if ZooKeeper is needed and was not named; RegistryError."""
         if store is Store.ZOOKEEPER:
             return OwnedZooKeeperSide(self.connection.session, self.group)

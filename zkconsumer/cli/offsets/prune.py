@@ -15,12 +15,12 @@ from zkconsumer.cli.source_arguments import add_source_arguments, connect_option
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.core.migration.planning import Store
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.offset_prune import DeadOffset, DeadReason, PrunePlan, plan_prune
 from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 
 

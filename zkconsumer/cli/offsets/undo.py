@@ -13,21 +13,21 @@ from zkconsumer.cli.offsets.write_report import StoreChange, WriteReport, compla
 from zkconsumer.cli.source_arguments import add_connection_arguments, connect_options, open_connection
 from zkconsumer.cli.tables import Table, add_format_argument, render
 from zkconsumer.core.migration.files import Backup, parse_backup
-from zkconsumer.core.migration.planning import MovePlan, Step, Verdict, entry_text, plan_rollback
+from zkconsumer.core.migration.planning import MovePlan, MoveVerdict, Step, entry_text, plan_rollback
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.offset_reset import adopting_owners, brokers_refusal, unread
 from zkconsumer.operations.snapshot_reader import LiveSource
+from zkconsumer.runtime.deadline import Deadline
 
 _WHAT = {
-    Verdict.SAME: "the same already",
-    Verdict.WRITE: "put back",
-    Verdict.REMOVE: "remove",
-    Verdict.UNDECIDED: "REFUSED",
-    Verdict.LEFT: "left as it is",
+    MoveVerdict.SAME: "the same already",
+    MoveVerdict.WRITE: "put back",
+    MoveVerdict.REMOVE: "remove",
+    MoveVerdict.UNDECIDED: "REFUSED",
+    MoveVerdict.LEFT: "left as it is",
 }
 
 

@@ -16,7 +16,6 @@ from zkconsumer.cli.offsets.stop_signals import StopSignals
 from zkconsumer.cli.tables import Table, printable, render
 from zkconsumer.core.migration.planning import Store, StoreEntry
 from zkconsumer.core.name_lists import first_of
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.offset_writer import (
@@ -26,6 +25,7 @@ from zkconsumer.operations.offset_writer import (
     WriteState,
     wait_until_followed,
 )
+from zkconsumer.runtime.deadline import Deadline
 
 
 def complain(text: str) -> None:

@@ -66,7 +66,7 @@ def entry_text(entry: StoreEntry | None) -> str:
     return "-" if entry is None else str(entry)
 
 
-class LogSpan(NamedTuple):
+class LogRange(NamedTuple):
     """The offsets of a partition's log: the first one, and the next after the last."""
 
     start: int
@@ -79,7 +79,7 @@ class LogSpan(NamedTuple):
         return f"{self.start}..{self.end}"
 
 
-Logs = Mapping[TopicPartition, LogSpan]
+Logs = Mapping[TopicPartition, LogRange]
 """The logs of all existing partitions."""
 
 
@@ -152,7 +152,7 @@ class AheadPolicy(Enum):
     SKIP = "skip"
 
 
-class Verdict(Enum):
+class MoveVerdict(Enum):
     """The outcome of the plan for one partition."""
 
     SAME = "same"
@@ -171,11 +171,11 @@ class Step:
     """
 
     partition: TopicPartition
-    verdict: Verdict
+    verdict: MoveVerdict
     source: StoreEntry | None = None
     before: StoreEntry | None = None
     after: StoreEntry | None = None
-    log: LogSpan | None = None
+    log: LogRange | None = None
     reason: str = ""
 
 
@@ -186,19 +186,19 @@ class MovePlan:
     target: Store
     steps: Sequence[Step]
 
-    def of(self, *verdicts: Verdict) -> list[Step]:
+    def of(self, *verdicts: MoveVerdict) -> list[Step]:
         """Return the steps with these verdicts."""
         return [step for step in self.steps if step.verdict in verdicts]
 
     @property
     def changes(self) -> list[Step]:
         """The steps that change the store."""
-        return self.of(Verdict.WRITE, Verdict.REMOVE)
+        return self.of(MoveVerdict.WRITE, MoveVerdict.REMOVE)
 
     @property
     def undecided(self) -> list[Step]:
         """The steps that the user must decide first."""
-        return self.of(Verdict.UNDECIDED)
+        return self.of(MoveVerdict.UNDECIDED)
 
 
 def plan_move(
@@ -226,7 +226,7 @@ def _step(
     tp: TopicPartition,
     source: StoreEntry | None,
     before: StoreEntry | None,
-    log: LogSpan | None,
+    log: LogRange | None,
     out_of_range: OutOfRangePolicy,
     ahead: AheadPolicy,
 ) -> Step:
@@ -234,51 +234,58 @@ def _step(
     if wanted is not None:
         verdict, also = _against(wanted, before, ahead)
         reason = "; ".join(filter(None, (reason, also)))
-    after = stored_as(target, wanted) if wanted is not None and verdict is Verdict.WRITE else None
+    after = stored_as(target, wanted) if wanted is not None and verdict is MoveVerdict.WRITE else None
     return Step(tp, verdict, source, before, after, log, reason)
 
 
 def _wanted(
-    source: StoreEntry | None, log: LogSpan | None, policy: OutOfRangePolicy
-) -> tuple[Verdict, str, int | None]:
+    source: StoreEntry | None, log: LogRange | None, policy: OutOfRangePolicy
+) -> tuple[MoveVerdict, str, int | None]:
     """Return the verdict, a text for the user, and the offset to write or None."""
     if log is None:
-        return Verdict.LEFT, "the partition does not exist (any more)", None
+        return MoveVerdict.LEFT, "the partition does not exist (any more)", None
     if source is None:
-        return Verdict.LEFT, "the source holds nothing of it", None
+        return MoveVerdict.LEFT, "the source holds nothing of it", None
     if source.offset is None:
-        return Verdict.UNDECIDED, f"{source.problem}; repair it, delete it, or leave the partition out by --topic", None
+        return (
+            MoveVerdict.UNDECIDED,
+            f"{source.problem}; repair it, delete it, or leave the partition out by --topic",
+            None,
+        )
     if source.offset < 0:
-        return Verdict.LEFT, f"{source.offset} is no position, it stands for auto.offset.reset", None
+        return MoveVerdict.LEFT, f"{source.offset} is no position, it stands for auto.offset.reset", None
     if source.offset in log:
-        return Verdict.WRITE, "", source.offset
+        return MoveVerdict.WRITE, "", source.offset
     outside = f"{source.offset} is not in the log, {log}"
     match policy:
         case OutOfRangePolicy.REFUSE:
-            return Verdict.UNDECIDED, f"{outside}; say --out-of-range earliest, latest, keep or skip", None
+            return MoveVerdict.UNDECIDED, f"{outside}; say --out-of-range earliest, latest, keep or skip", None
         case OutOfRangePolicy.SKIP:
-            return Verdict.LEFT, outside, None
+            return MoveVerdict.LEFT, outside, None
         case OutOfRangePolicy.KEEP:
-            return Verdict.WRITE, outside, source.offset
+            return MoveVerdict.WRITE, outside, source.offset
         case _:
             offset = log.start if policy is OutOfRangePolicy.EARLIEST else log.end
-            return Verdict.WRITE, f"{outside}; {policy.value} is {offset}", offset
+            return MoveVerdict.WRITE, f"{outside}; {policy.value} is {offset}", offset
 
 
-def _against(wanted: int, before: StoreEntry | None, policy: AheadPolicy) -> tuple[Verdict, str]:
+def _against(wanted: int, before: StoreEntry | None, policy: AheadPolicy) -> tuple[MoveVerdict, str]:
     """Compare the offset to write with the target store's entry. Return the verdict and a text for the user."""
     held = None if before is None else before.valid
     if held == wanted:
-        return Verdict.SAME, ""
+        return MoveVerdict.SAME, ""
     if held is None or held < wanted:
-        return Verdict.WRITE, ""
+        return MoveVerdict.WRITE, ""
     match policy:
         case AheadPolicy.REFUSE:
-            return Verdict.UNDECIDED, f"it would be set back, from {held} to {wanted}; say --ahead overwrite or skip"
+            return (
+                MoveVerdict.UNDECIDED,
+                f"it would be set back, from {held} to {wanted}; say --ahead overwrite or skip",
+            )
         case AheadPolicy.SKIP:
-            return Verdict.LEFT, f"it would be set back, from {held} to {wanted}"
+            return MoveVerdict.LEFT, f"it would be set back, from {held} to {wanted}"
         case _:
-            return Verdict.WRITE, f"set back by {held - wanted}"
+            return MoveVerdict.WRITE, f"set back by {held - wanted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,15 +304,17 @@ def plan_rollback(
     for tp in sorted(saved):
         before, wrote, now = saved[tp].before, saved[tp].wrote, held.get(tp)
         if now == before:
-            steps.append(Step(tp, Verdict.SAME, before, now))
+            steps.append(Step(tp, MoveVerdict.SAME, before, now))
             continue
         reason = ""
         if now != wrote:
             reason = f"it was changed since: {'absent' if now is None else now} now, {_written(wrote)} by that run"
             if not force:
-                steps.append(Step(tp, Verdict.UNDECIDED, before, now, reason=f"{reason}; say --force to set it back"))
+                steps.append(
+                    Step(tp, MoveVerdict.UNDECIDED, before, now, reason=f"{reason}; say --force to set it back")
+                )
                 continue
-        verdict = Verdict.REMOVE if before is None else Verdict.WRITE
+        verdict = MoveVerdict.REMOVE if before is None else MoveVerdict.WRITE
         steps.append(Step(tp, verdict, before, now, before, reason=reason))
     return MovePlan(target, steps)
 
@@ -338,7 +347,7 @@ class PartitionComparison:
     agreement: Agreement
     zookeeper: StoreEntry | None
     kafka: StoreEntry | None
-    log: LogSpan | None
+    log: LogRange | None
 
     @property
     def agrees(self) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import ABSENT
 
 CLOSING_COMMIT = 1.0

@@ -16,14 +16,14 @@ from threading import Thread
 from time import monotonic
 
 from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, ConfigException, CoordinatorUnavailableError
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.member.coordinator.events import Answer, Answered, Found, Synced
 from zkconsumer.model import Endpoint
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 log = logging.getLogger(__name__)
 

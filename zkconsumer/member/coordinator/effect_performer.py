@@ -116,7 +116,7 @@ class Effects:
             Effect.SURFACE: self._surface,
             Effect.ABANDON: self._abandon,
             Effect.GIVE_UP_ALL: lambda _: self._assignment.give_up(list(self._assignment.partitions)),
-            Effect.LET_GO: lambda _: self._let_go(),
+            Effect.LET_GO: lambda _: self._not_held(),
             Effect.LEAVE: lambda _: self._leave(),
         }
 
@@ -195,7 +195,7 @@ class Effects:
         if self._machine.state is State.LEAVING:
             self._machine.leave_by = monotonic() + 2 * LEAVE_WITHIN
 
-    def _let_go(self) -> None:
+    def _not_held(self) -> None:
         """Finish. Each step has a time limit; if one fails, the next follows."""
         stop = self._machine.stopping
         assert stop is not None

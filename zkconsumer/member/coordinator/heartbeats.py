@@ -23,7 +23,6 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from time import monotonic
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerResponseError,
     BrokerUnavailableError,
@@ -32,11 +31,12 @@ from zkconsumer.errors import (
     UnknownMemberIdError,
     ZkConsumerError,
 )
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.model import Endpoint
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.zookeeper.lease import Lease
 
 log = logging.getLogger(__name__)

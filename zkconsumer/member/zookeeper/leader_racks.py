@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache
 

@@ -13,10 +13,10 @@ from time import monotonic
 from zkconsumer.core.load_report import LoadMeter, PartitionLoad, decode_loads, encode_loads
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.placement_plan import consumer_of
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError
 from zkconsumer.member.zookeeper.round_schedule import NEVER
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.session import Session
 

@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zkconsumer.core.name_lists import first_of
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MessageModelConflictError
-from zkconsumer.member.zookeeper.registration import GroupRegistration, OwnRegistration
+from zkconsumer.member.zookeeper.group_registration import GroupRegistration, OwnRegistration
 from zkconsumer.model import ConsumerId
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import Look, Seen

@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping
 from time import monotonic
 
 from zkconsumer.core.name_lists import first_of
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.member.connector_state import UNOWNED
+from zkconsumer.member.zookeeper.group_registration import GroupRegistration
 from zkconsumer.member.zookeeper.pending_handovers import PendingHandovers
 from zkconsumer.member.zookeeper.planner import GroupView
-from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.session import Session
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from time import monotonic
 
-from zkconsumer.assignors.placement import NEVER, Decision, Measured, Placement, SeenGroup, Verdict
+from zkconsumer.assignors.placement import NEVER, Measured, Placement, PlacementDecision, PlacementVerdict, SeenGroup
 from zkconsumer.assignors.strategy_agreement import GroupStrategy
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.partition_position import PartitionPosition
@@ -25,12 +25,12 @@ from zkconsumer.core.placement_plan import (
     too_large,
 )
 from zkconsumer.core.registration import INSTANCE_KEY
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, NotPermittedError
 from zkconsumer.member.zookeeper.load_reports import LoadReports
 from zkconsumer.member.zookeeper.plan_outcome import NO_PLAN, PlanOutcome
 from zkconsumer.member.zookeeper.planner import GroupView, possible, threads_of
 from zkconsumer.model import PLACEMENTS, Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
@@ -104,10 +104,10 @@ class PlacementNode:
         self._loads.publish(owned, deadline)
         decision = self._decided(self._seen(view), deadline)
         again_at = min(decision.again_at, self._loads.due)
-        if decision.verdict is Verdict.FOLLOW and decision.plan is not None:
+        if decision.verdict is PlacementVerdict.FOLLOW and decision.plan is not None:
             self.outcome = PlanOutcome(again_at=again_at)
             return replace(view, placement=decision.plan.present)
-        if decision.verdict is Verdict.WITHDRAW:
+        if decision.verdict is PlacementVerdict.WITHDRAW:
             return self._withdraw(decision.why, view, in_force, owned)
         self.outcome = PlanOutcome(decision.why, again_at, reread=decision.reread)
         return replace(view, placement=self._kept(view, in_force, owned))
@@ -143,11 +143,11 @@ class PlacementNode:
 
     # ---- the node
 
-    def _decided(self, seen: SeenGroup, deadline: Deadline) -> Decision:
+    def _decided(self, seen: SeenGroup, deadline: Deadline) -> PlacementDecision:
         """Return the decision, after the plan is written if this member has to."""
         large = too_large(seen.inputs)
         if large:
-            return Decision(Verdict.WITHDRAW, why=large)
+            return PlacementDecision(PlacementVerdict.WITHDRAW, why=large)
         for _ in range(TRIES):
             node = self._cache.nodes([self._path], deadline)[self._path]
             found, now = self._plan_of(node), monotonic()
@@ -165,11 +165,11 @@ class PlacementNode:
                 data = encode_plan(decision.plan)
                 written = self._write(node, data, deadline)
             except (ValueError, NotPermittedError) as error:
-                return Decision(Verdict.WITHDRAW, why=f"the plan cannot be written: {error}")
+                return PlacementDecision(PlacementVerdict.WITHDRAW, why=f"the plan cannot be written: {error}")
             if written:
                 log.info("wrote the plan for %d members of %s", len(seen.inputs.streams), self._group)
                 return self._placement.followed(decision)
-        return Decision(Verdict.WAIT, why="others write the plan at the same time")
+        return PlacementDecision(PlacementVerdict.WAIT, why="others write the plan at the same time")
 
     def _write(self, node: Node | None, data: bytes, deadline: Deadline) -> bool:
         """Write the plan if the node still is as it was read, and watch the new content."""

@@ -45,7 +45,7 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemberPlan:
     """The steps of one member from its present partitions to its part of the assignment."""
 
     release: tuple[TopicPartition, ...]
@@ -92,7 +92,7 @@ def plan(
     assign: Assign,
     *,
     exclude_internal_topics: bool = True,
-) -> Plan:
+) -> MemberPlan:
     """Return what ``me``, which owns ``owned`` now, has to do under this view.
 
     Raises: any error of the strategy; AssignmentError for an assignment that nobody could carry out.
@@ -103,7 +103,7 @@ def plan(
     assignment |= view.kept
     mine = {thread for by_topic in [threads.get(me, {})] for ids in by_topic.values() for thread in ids}
     wanted = {tp: thread for tp, thread in assignment.items() if thread in mine}
-    return Plan(
+    return MemberPlan(
         release=tuple(sorted(tp for tp, thread in owned.items() if wanted.get(tp) != thread)),
         keep=tuple(sorted(tp for tp, thread in owned.items() if wanted.get(tp) == thread)),
         claim={tp: wanted[tp] for tp in sorted(wanted) if owned.get(tp) != wanted[tp]},

@@ -18,29 +18,29 @@ from typing import TYPE_CHECKING
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, RegistryError
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.group_thread import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
+from zkconsumer.member.zookeeper.group_registration import GroupRegistration
 from zkconsumer.member.zookeeper.node_triggers import NodeTriggers
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
 from zkconsumer.member.zookeeper.plan_outcome import NO_PLAN, PlanOutcome
 from zkconsumer.member.zookeeper.planner import (
     Assign,
     GroupView,
-    Plan,
+    MemberPlan,
     differing_subscriptions,
     plan,
     possible,
     topics_of,
 )
 from zkconsumer.member.zookeeper.recreated_topics import RecreatedTopics
-from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.node_values import Seen
 
@@ -66,7 +66,7 @@ class Round:
     when they were looked at again. ``plan`` is what the group's plan asks for.
     """
 
-    todo: Plan
+    todo: MemberPlan
     view: GroupView
     claimed: Claimed
     registered: bool
@@ -125,7 +125,7 @@ class RebalanceRounds:
                 return None
         except ConsumerIdInUseError:
             # our node was deleted and somebody made another: the group counts with that, and would wait for us for ever
-            self._give_up(Plan(tuple(sorted(self._owned.positions)), (), {}, {}))
+            self._give_up(MemberPlan(tuple(sorted(self._owned.positions)), (), {}, {}))
             raise
         view = self._registration.view(deadline)
         self._lose_deleted(deadline)
@@ -198,7 +198,7 @@ class RebalanceRounds:
         gone = [position for tp, position in self._owned.positions.items() if tp not in mine]
         self.lose(gone, "their owner nodes are gone")
 
-    def _give_up(self, todo: Plan) -> Seen:
+    def _give_up(self, todo: MemberPlan) -> Seen:
         """Revoke and release leaving partitions. Returns nodes of partitions to claim that were read meanwhile."""
         ahead = LookAhead(self.owner_nodes, [tp for tp in todo.claim if tp in self._strategy.orphaned])
         positions = [self._owned.positions[tp] for tp in todo.release]
@@ -221,7 +221,7 @@ class RebalanceRounds:
         self.owner_nodes.release(known, deadline, [tp for tp in todo.release if tp not in known])
         return ahead.seen
 
-    def _take_over(self, todo: Plan, view: GroupView, ahead: Seen) -> Claimed:
+    def _take_over(self, todo: MemberPlan, view: GroupView, ahead: Seen) -> Claimed:
         """Claim partitions of others, and fetch them."""
         claimed = Claimed()
         if todo.claim:
@@ -300,7 +300,7 @@ class AppliedStrategy:
 
     def plan(
         self, view: GroupView, owned: Mapping[TopicPartition, PartitionPosition], deadline: Deadline
-    ) -> tuple[Plan, str]:
+    ) -> tuple[MemberPlan, str]:
         """Return the plan, and the reason if it differs from the strategy's assignment (else empty).
 
         A strategy that raises leaves the assignment before it in force. That harms nothing that flows already, and
@@ -310,7 +310,7 @@ class AppliedStrategy:
         self._warn(view)
         threads = {tp: position.thread for tp, position in owned.items()}
 
-        def made(assign: Assign) -> Plan:
+        def made(assign: Assign) -> MemberPlan:
             return plan(view, self._consumer, threads, assign, exclude_internal_topics=self._exclude_internal)
 
         try:

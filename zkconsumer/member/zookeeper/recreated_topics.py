@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, OwnerNodes
 from zkconsumer.model import TopicPartition
+from zkconsumer.runtime.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

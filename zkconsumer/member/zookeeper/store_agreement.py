@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection
 
 from zkconsumer.core.name_lists import first_of
 from zkconsumer.core.registration import STORE_KEY
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, OffsetStoreConflictError
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.session import Session
 

@@ -17,11 +17,11 @@ from zkconsumer.operations.doctor import (
     members,
     offsets,
     owners,
-    progress,
     reading,
     strategies,
     timeouts,
 )
+from zkconsumer.operations.doctor import stuck_groups as progress
 from zkconsumer.operations.doctor.findings import DOCS_PAGE, ClockProbe, Finding, Level, Observations, unknown
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 

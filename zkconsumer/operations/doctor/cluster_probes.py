@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.operations.chroot_probe import closing_session, roots_beside
 from zkconsumer.operations.cluster_connection import ClusterConnection
 from zkconsumer.operations.doctor.findings import ClockProbe
 from zkconsumer.operations.group_snapshot import GroupSnapshot, Problem
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.node_values import Part, Wanted
+from zkconsumer.zookeeper.node_values import NodePart, Wanted
 
 MOST_RIGHTS = 1000
 """The most offset nodes, and as many owner nodes, whose rights are read."""
@@ -67,7 +67,7 @@ def with_rights(connection: ClusterConnection, snapshot: GroupSnapshot) -> Group
     found: dict[str, str] = {}
     try:
         session = connection.open_session(deadline)
-        for one in session.read_each([Wanted(Part.RIGHTS, path) for path in nodes], deadline):
+        for one in session.read_each([Wanted(NodePart.RIGHTS, path) for path in nodes], deadline):
             if one.rights:
                 found[one.wanted.path] = one.rights
     except RegistryError as error:
@@ -89,13 +89,13 @@ def probe_clock(connection: ClusterConnection, group: str) -> ClockProbe:
     """
     deadline = Deadline(connection.timeout)
     session = connection.open_session(deadline)
-    (there,) = session.read_each([Wanted(Part.STAT, paths.consumers_group(group))], deadline)
+    (there,) = session.read_each([Wanted(NodePart.STAT, paths.consumers_group(group))], deadline)
     parent = there.wanted.path if there.node is not None else ""
     path = f"{parent}/.zkconsumer-clock-{uuid.uuid4().hex}"
     before = now_ms()
     session.create(path, b"", deadline, ephemeral=True)
     after = now_ms()
-    (made,) = session.read_each([Wanted(Part.STAT, path)], deadline)
+    (made,) = session.read_each([Wanted(NodePart.STAT, path)], deadline)
     session.delete(path, deadline)
     if made.node is None:
         raise RegistryError(f"the node {path} that --write-probe made is gone already")

@@ -19,7 +19,7 @@ from zkconsumer.operations.doctor.findings import (
     unknown,
 )
 from zkconsumer.operations.doctor.reading import not_read, topics_problem, why_topic_unread
-from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog, gone_before, gone_words, lag_between
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState, gone_before, gone_words, lag_between
 
 JUST_COMMITTED_MS = 10_000
 """Stores that differ after a commit this young may only have been read at different moments."""
@@ -122,7 +122,7 @@ def _times(created: int | None, one: _Committed) -> str:
     return f"committed {seconds(created - one.written)} before the topic's creation"
 
 
-def _below(snapshot: GroupSnapshot, tp: TopicPartition, one: _Committed, log: PartitionLog, *, former: bool) -> Finding:
+def _below(snapshot: GroupSnapshot, tp: TopicPartition, one: _Committed, log: LogState, *, former: bool) -> Finding:
     lost = gone_before(one.offset, log)
     left = lag_between(one.offset, log)
     more = "" if left is None else f", largest skips the {left} too"
@@ -138,9 +138,7 @@ def _below(snapshot: GroupSnapshot, tp: TopicPartition, one: _Committed, log: Pa
     )
 
 
-def _beyond(
-    snapshot: GroupSnapshot, tp: TopicPartition, one: _Committed, log: PartitionLog, *, former: bool
-) -> Finding:
+def _beyond(snapshot: GroupSnapshot, tp: TopicPartition, one: _Committed, log: LogState, *, former: bool) -> Finding:
     again = "" if log.start is None else f"smallest repeats {(log.end or 0) - log.start} messages, "
     cause = "the topic was created anew" if former else "the topic was created anew, or its log was cut"
     return Finding(

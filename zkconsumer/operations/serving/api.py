@@ -16,7 +16,7 @@ from itertools import chain
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.operations.doctor.findings import Finding
 from zkconsumer.operations.group_snapshot import BrokersMember, GroupSnapshot, MemberNode, gone_before
-from zkconsumer.operations.judgement import Judgement, Verdict, known_number
+from zkconsumer.operations.judgement import Judgement, PartitionVerdict, known_number
 from zkconsumer.operations.serving.burrow_rules import CommitWindow, status_of, status_of_group
 from zkconsumer.operations.serving.group_details import Details, Document
 from zkconsumer.operations.serving.watched_group import LagPoint, WatchedGroup
@@ -178,7 +178,7 @@ def _partition(watched: WatchedGroup, judgement: Judgement, tp: TopicPartition, 
     }
 
 
-def _verdict(verdict: Verdict, read: int) -> Document:
+def _verdict(verdict: PartitionVerdict, read: int) -> Document:
     """Return how a partition is, with the least number of seconds for which it had been so when it was ``read``."""
     return {
         "severity": str(verdict.level),

@@ -19,9 +19,9 @@ from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-from zkconsumer.deadline import Deadline
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.operations.serving.access import ListenAddress
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.version import VERSION
 
 log = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot
 from zkconsumer.operations.serving.burrow_rules import (
     DEFAULT_LIMITS,
-    Commit,
+    BurrowStatus,
     CommitWindow,
     Limits,
-    Status,
+    ObservedCommit,
     status_of,
     status_of_group,
 )
@@ -29,7 +29,7 @@ NOT_FOUND = 404
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BurrowAnswer:
     """An HTTP status and a JSON document."""
 
     status: int
@@ -51,7 +51,7 @@ class BurrowCluster:
     interval: float
     limits: Limits = DEFAULT_LIMITS
 
-    def answer(self, url: str, path: Sequence[str]) -> Answer | None:
+    def answer(self, url: str, path: Sequence[str]) -> BurrowAnswer | None:
         """Return the answer to ``/v3/kafka/<path>``, None if Burrow has no such path.
 
         Arguments: ``url`` is the path as asked for, which the answer repeats.
@@ -81,16 +81,16 @@ class BurrowCluster:
     def _request(self, url: str) -> Document:
         return {"url": url, "host": self.host}
 
-    def _ok(self, url: str, message: str, **what: object) -> Answer:
-        return Answer(OK, {"error": False, "message": message, **what, "request": self._request(url)})
+    def _ok(self, url: str, message: str, **what: object) -> BurrowAnswer:
+        return BurrowAnswer(OK, {"error": False, "message": message, **what, "request": self._request(url)})
 
-    def _missing(self, url: str, message: str) -> Answer:
-        return Answer(NOT_FOUND, {"error": True, "message": message, "request": self._request(url)})
+    def _missing(self, url: str, message: str) -> BurrowAnswer:
+        return BurrowAnswer(NOT_FOUND, {"error": True, "message": message, "request": self._request(url)})
 
-    def _in(self, cluster: str, url: str, message: str, **what: object) -> Answer:
+    def _in(self, cluster: str, url: str, message: str, **what: object) -> BurrowAnswer:
         return self._ok(url, message, **what) if cluster == self.name else self._missing(url, "cluster not found")
 
-    def _cluster(self, url: str) -> Answer:
+    def _cluster(self, url: str) -> BurrowAnswer:
         servers = sorted({f"{b.host}:{b.port}" for g in self.groups.values() for b in g.snapshot.brokers.values()})
         profile = {"name": "", "client-id": "zkconsumer-operations", "kafka-version": "", "tls": None, "sasl": None}
         module = {
@@ -102,7 +102,7 @@ class BurrowCluster:
         }
         return self._ok(url, "cluster module detail returned", module=module)
 
-    def _topic(self, url: str, cluster: str, topic: str) -> Answer:
+    def _topic(self, url: str, cluster: str, topic: str) -> BurrowAnswer:
         ends = self._ends().get(topic)
         if cluster != self.name or ends is None:
             return self._missing(url, "cluster or topic not found")
@@ -129,7 +129,7 @@ class BurrowCluster:
         times = () if watched is None else (w.commits[-1].time for w in watched.windows.values() if w.commits)
         return max(times, default=-1) >= self.now - self.limits.expire_group * 1000
 
-    def _consumer(self, url: str, cluster: str, group: str) -> Answer:
+    def _consumer(self, url: str, cluster: str, group: str) -> BurrowAnswer:
         if cluster != self.name or not self._found(group):
             return self._missing(url, "cluster or consumer not found")
         watched = self.groups[group]
@@ -150,12 +150,17 @@ class BurrowCluster:
             "current-lag": window.lag,
         }
 
-    def _status(self, url: str, cluster: str, group: str, *, everything: bool) -> Answer:
-        status: dict[str, object] = {"cluster": cluster, "group": group, "status": Status.NOTFOUND.name, "complete": 1}
+    def _status(self, url: str, cluster: str, group: str, *, everything: bool) -> BurrowAnswer:
+        status: dict[str, object] = {
+            "cluster": cluster,
+            "group": group,
+            "status": BurrowStatus.NOTFOUND.name,
+            "complete": 1,
+        }
         if cluster != self.name or not self._found(group):
             status |= {"partitions": [], "partition_count": 0, "maxlag": None, "totallag": 0}
             answer = self._ok(url, "consumer status returned", status=status)
-            return Answer(NOT_FOUND, answer.document)
+            return BurrowAnswer(NOT_FOUND, answer.document)
         watched = self.groups[group]
         judged = [self._judged(watched, tp) for tp in _partitions(watched)]
         complete = sum(window.complete(self.limits) == 1 for _, window, _ in judged)
@@ -163,14 +168,14 @@ class BurrowCluster:
         status |= {
             "status": status_of_group([state for state, _, _ in judged]).name,
             "complete": _float32(complete / len(judged)) if judged else 0,
-            "partitions": [told for state, _, told in judged if everything or state > Status.OK],
+            "partitions": [told for state, _, told in judged if everything or state > BurrowStatus.OK],
             "partition_count": len(judged),
             "maxlag": next((told for _, window, told in judged if window.lag == largest), None),
             "totallag": sum(window.lag for _, window, _ in judged),
         }
         return self._ok(url, "consumer status returned", status=status)
 
-    def _judged(self, watched: WatchedGroup, tp: TopicPartition) -> tuple[Status, CommitWindow, Document]:
+    def _judged(self, watched: WatchedGroup, tp: TopicPartition) -> tuple[BurrowStatus, CommitWindow, Document]:
         window = watched.windows.get(tp, CommitWindow())
         status = status_of(window, self.now, self.limits)
         owner, client = _owner(watched.snapshot, tp)
@@ -216,7 +221,7 @@ def _owner(snapshot: GroupSnapshot, tp: TopicPartition) -> tuple[str, str]:
     return next(((m.host, m.client_id) for m in members if tp in (m.assignment or ())), ("", ""))
 
 
-def _offset(commit: Commit) -> Document:
+def _offset(commit: ObservedCommit) -> Document:
     return {
         "offset": commit.offset,
         "timestamp": commit.time,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 
-class Status(enum.IntEnum):
+class BurrowStatus(enum.IntEnum):
     """The state of a partition or of a group; a larger number is worse. Only a group is NOTFOUND or ERR."""
 
     NOTFOUND = 0
@@ -46,7 +46,7 @@ DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class ObservedCommit:
     """One commit. ``time`` and ``observed`` are milliseconds since 1970; ``lag`` is None if the log's end was unknown.
 
     ``order`` is the transaction that wrote the offset node: it tells a new commit from one that was seen before.
@@ -71,7 +71,7 @@ class LogEnd:
 class CommitWindow:
     """The last commits of a partition and the last ends of its log, each oldest first."""
 
-    commits: tuple[Commit, ...] = ()
+    commits: tuple[ObservedCommit, ...] = ()
     ends: tuple[LogEnd, ...] = ()
 
     def with_end(self, end: int, now: int, limits: Limits = DEFAULT_LIMITS) -> CommitWindow:
@@ -85,7 +85,7 @@ class CommitWindow:
             earlier = earlier[:-1]
         return replace(self, ends=(*earlier, LogEnd(end, now))[-limits.intervals :])
 
-    def with_commit(self, commit: Commit, limits: Limits = DEFAULT_LIMITS) -> CommitWindow:
+    def with_commit(self, commit: ObservedCommit, limits: Limits = DEFAULT_LIMITS) -> CommitWindow:
         """Return the window with this commit, or the same window if the commit is not newer than the last one."""
         if self.commits and commit.order <= self.commits[-1].order:
             return self
@@ -101,23 +101,23 @@ class CommitWindow:
         return len(self.commits) / limits.intervals
 
 
-def status_of(window: CommitWindow, now: int, limits: Limits = DEFAULT_LIMITS) -> Status:
+def status_of(window: CommitWindow, now: int, limits: Limits = DEFAULT_LIMITS) -> BurrowStatus:
     """Return the state of a partition at ``now``, in milliseconds since 1970."""
     commits = window.commits
     if not commits or window.complete(limits) < limits.minimum_complete or window.lag <= limits.allowed_lag:
-        return Status.OK
+        return BurrowStatus.OK
     if _stopped(commits, now) and not _caught_up_recently(window):
-        return Status.STOP
+        return BurrowStatus.STOP
     if _rewound(commits):
-        return Status.REWIND
+        return BurrowStatus.REWIND
     if any(commit.lag is not None and commit.lag <= limits.allowed_lag for commit in commits):
-        return Status.OK
+        return BurrowStatus.OK
     if len({commit.offset for commit in commits}) == 1:
-        return Status.STALL
-    return Status.OK if _lag_fell(commits) else Status.WARN
+        return BurrowStatus.STALL
+    return BurrowStatus.OK if _lag_fell(commits) else BurrowStatus.WARN
 
 
-def _stopped(commits: Sequence[Commit], now: int) -> bool:
+def _stopped(commits: Sequence[ObservedCommit], now: int) -> bool:
     """Whether no commit came for longer than the window lasts. Burrow's clock has whole seconds."""
     return now // 1000 * 1000 - commits[-1].time > commits[-1].time - commits[0].time
 
@@ -126,7 +126,7 @@ def _caught_up_recently(window: CommitWindow) -> bool:
     return any(known.end <= window.commits[-1].offset for known in window.ends)
 
 
-def _rewound(commits: Sequence[Commit]) -> bool:
+def _rewound(commits: Sequence[ObservedCommit]) -> bool:
     """Whether an offset is below the one before it, and no later one reached that again. Only the first such counts."""
     for number in range(1, len(commits)):
         before = commits[number - 1].offset
@@ -135,11 +135,11 @@ def _rewound(commits: Sequence[Commit]) -> bool:
     return False
 
 
-def _lag_fell(commits: Sequence[Commit]) -> bool:
+def _lag_fell(commits: Sequence[ObservedCommit]) -> bool:
     lags = [commit.lag for commit in commits if commit.lag is not None]
     return any(after < before for before, after in pairwise(lags))
 
 
-def status_of_group(statuses: Sequence[Status]) -> Status:
+def status_of_group(statuses: Sequence[BurrowStatus]) -> BurrowStatus:
     """Return the state of a group from those of its partitions: the worst, and ERR for all that are worse than WARN."""
-    return min(max(statuses, default=Status.OK), Status.ERR)
+    return min(max(statuses, default=BurrowStatus.OK), BurrowStatus.ERR)

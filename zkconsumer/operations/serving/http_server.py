@@ -11,12 +11,12 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException
 from zkconsumer.operations.serving.access import ListenAddress
 from zkconsumer.operations.serving.bounded_http import TEXT, WRITE_SECONDS, BoundedServer, RequestHandler, Response
 from zkconsumer.operations.serving.poller import Poller
 from zkconsumer.operations.serving.routes import Routes, request_of
+from zkconsumer.runtime.deadline import Deadline
 
 MOST_LISTENERS = 32
 """Event streams. Fewer than connections, so that open pages do not keep Prometheus out."""

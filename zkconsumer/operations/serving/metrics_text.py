@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_snapshot import GroupSnapshot, gone_before
 from zkconsumer.operations.judgement import STATUSES, Judgement, known_number
-from zkconsumer.operations.serving.burrow_rules import CommitWindow, Status
+from zkconsumer.operations.serving.burrow_rules import BurrowStatus, CommitWindow
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup
 from zkconsumer.version import VERSION
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_NUMBERS = {word: Status[word] for word in STATUSES.values()}
+_NUMBERS = {word: BurrowStatus[word] for word in STATUSES.values()}
 """The numbers of the words for a status. One that is unknown has no sample."""
 
 STATES = ("Stable", "Rebalancing", "Stuck", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance", "Unknown")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from zkconsumer.interruptible_wait import InterruptibleLock
 from zkconsumer.operations.judgement import Judgement
 from zkconsumer.operations.serving.access import COOKIE, AccessRules
 from zkconsumer.operations.serving.api import group_document, groups_document
@@ -21,6 +20,7 @@ from zkconsumer.operations.serving.group_details import Details, Document, detai
 from zkconsumer.operations.serving.metrics_text import CONTENT_TYPE, metrics_text
 from zkconsumer.operations.serving.poller import Board
 from zkconsumer.operations.serving.watched_group import WatchedGroup
+from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
 JSON = "application/json"
 
@@ -37,7 +37,7 @@ _DETAILS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A request. ``path`` has the decoded elements, ``headers`` have lower-case names."""
 
     target: str
@@ -46,13 +46,13 @@ class Request:
     headers: Mapping[str, str]
 
 
-def request_of(target: str, headers: Mapping[str, str]) -> Request:
+def request_of(target: str, headers: Mapping[str, str]) -> HttpRequest:
     """Return the request for the target of a request line. Raises ValueError for a target that is no path."""
     path, _, query = target.partition("?")
     if not path.startswith("/"):
         raise ValueError("a path is wanted")
     elements = tuple(unquote(element) for element in path.removesuffix("/").split("/")[1:])
-    return Request(path, elements, dict(parse_qsl(query, max_num_fields=_PARAMETERS)), headers)
+    return HttpRequest(path, elements, dict(parse_qsl(query, max_num_fields=_PARAMETERS)), headers)
 
 
 def document(found: Document, status: int = 200) -> Response:
@@ -89,7 +89,7 @@ class Routes:
         self._details: dict[str, tuple[WatchedGroup, Details]] = {}
         self._making = InterruptibleLock()
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, request: HttpRequest) -> Response:
         """Return the answer to a GET."""
         if not self._rules.host_allowed(request.headers.get("host")):
             return text(403, "this server answers only under a loopback name, such as 127.0.0.1 or localhost")
@@ -102,13 +102,13 @@ class Routes:
             return self._remembered(request)
         return self._allowed(request)
 
-    def _remembered(self, request: Request) -> Response:
+    def _remembered(self, request: HttpRequest) -> Response:
         """Return a redirection that puts the token into a cookie, and so out of the address and the history."""
         rest = urlencode({name: value for name, value in request.query.items() if name != "token"})
         cookie = f"{COOKIE}={self._rules.cookie}; HttpOnly; SameSite=Strict; Path=/"
         return Response(303, headers={"Location": f"/?{rest}" if rest else "/", "Set-Cookie": cookie})
 
-    def _probe(self, request: Request) -> Response:
+    def _probe(self, request: HttpRequest) -> Response:
         if request.path == ("burrow", "admin"):
             return Response(200, b"GOOD")
         board = self._board()
@@ -130,7 +130,7 @@ class Routes:
         late = _now() - board.completed > 1000 * (_LATE * self._interval + board.seconds)
         return "no poll has completed for several intervals" if late else ""
 
-    def _allowed(self, request: Request) -> Response:
+    def _allowed(self, request: HttpRequest) -> Response:
         path, board = request.path, self._board()
         now = self._time(board)
         match path:
@@ -196,7 +196,7 @@ class Routes:
         finally:
             self._making.release()
 
-    def _burrow(self, board: Board, request: Request, path: Sequence[str], now: int) -> Response:
+    def _burrow(self, board: Board, request: HttpRequest, path: Sequence[str], now: int) -> Response:
         cluster = BurrowCluster(self._cluster, board.groups, now, self._host, self._interval)
         answer = cluster.answer(request.target, path)
         if answer is None:

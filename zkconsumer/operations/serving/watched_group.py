@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from zkconsumer.model import TopicPartition
 from zkconsumer.operations.group_progress import Progress, after
-from zkconsumer.operations.group_snapshot import GroupSnapshot, PartitionLog
-from zkconsumer.operations.serving.burrow_rules import DEFAULT_LIMITS, Commit, CommitWindow
+from zkconsumer.operations.group_snapshot import GroupSnapshot, LogState
+from zkconsumer.operations.serving.burrow_rules import DEFAULT_LIMITS, CommitWindow, ObservedCommit
 
 V = TypeVar("V")
 
@@ -44,7 +44,7 @@ class KnownLag:
 class KnownLog:
     """The last reading of a partition's log, and its time in milliseconds since 1970."""
 
-    log: PartitionLog
+    log: LogState
     taken: int
 
 
@@ -209,7 +209,7 @@ def _windows(
     return found
 
 
-def _commit(snapshot: GroupSnapshot, tp: TopicPartition, window: CommitWindow) -> Commit | None:
+def _commit(snapshot: GroupSnapshot, tp: TopicPartition, window: CommitWindow) -> ObservedCommit | None:
     """Return the latest commit of a partition, None if there is none or it has expired.
 
     Kafka does not say when an offset was committed. A changed offset there counts as committed when it is first seen,
@@ -223,11 +223,11 @@ def _commit(snapshot: GroupSnapshot, tp: TopicPartition, window: CommitWindow) -
     lag = None if log is None or log.end is None else max(0, log.end - offset)
     if node is not None and node.offset is not None and node.stat is not None:
         expired = node.stat.mtime < snapshot.taken - DEFAULT_LIMITS.expire_group * 1000
-        return None if expired else Commit(offset, node.stat.mtime, seen, lag, node.stat.mzxid)
+        return None if expired else ObservedCommit(offset, node.stat.mtime, seen, lag, node.stat.mzxid)
     last = window.commits[-1] if window.commits else None
     if last is not None and last.offset == offset:
         return None
-    return Commit(offset, snapshot.taken, seen, lag, 1 if last is None else last.order + 1)
+    return ObservedCommit(offset, snapshot.taken, seen, lag, 1 if last is None else last.order + 1)
 
 
 def _changes(before: WatchedGroup, snapshot: GroupSnapshot) -> tuple[GroupSnapshot, ...]:

@@ -10,13 +10,13 @@ import pytest
 from zkconsumer.core.migration.planning import (
     Agreement,
     AheadPolicy,
-    LogSpan,
+    LogRange,
+    MoveVerdict,
     OutOfRangePolicy,
     SavedEntry,
     Step,
     Store,
     StoreEntry,
-    Verdict,
     compare,
     entry_text,
     parse_selection,
@@ -27,7 +27,7 @@ from zkconsumer.core.migration.planning import (
 from zkconsumer.model import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-LOGS = {T0: LogSpan(10, 100), T1: LogSpan(0, 50)}
+LOGS = {T0: LogRange(10, 100), T1: LogRange(0, 50)}
 
 
 def one(source: StoreEntry | None, held: StoreEntry | None = None, **options: Any) -> Step:
@@ -40,27 +40,29 @@ def one(source: StoreEntry | None, held: StoreEntry | None = None, **options: An
 @pytest.mark.parametrize("offset", [10, 55, 100])
 def test_a_position_in_the_log_is_written_its_ends_included(offset: int) -> None:
     step = one(StoreEntry(offset))
-    assert (step.verdict, step.after, step.before) == (Verdict.WRITE, StoreEntry(offset), None)
+    assert (step.verdict, step.after, step.before) == (MoveVerdict.WRITE, StoreEntry(offset), None)
 
 
 def test_what_stands_there_already_is_not_written() -> None:
-    assert one(StoreEntry(20), StoreEntry(20, metadata="whatever")).verdict is Verdict.SAME
+    assert one(StoreEntry(20), StoreEntry(20, metadata="whatever")).verdict is MoveVerdict.SAME
 
 
 def test_a_store_that_is_behind_is_moved_on() -> None:
     step = one(StoreEntry(20), StoreEntry(19))
-    assert (step.verdict, step.before, step.after) == (Verdict.WRITE, StoreEntry(19), StoreEntry(20))
+    assert (step.verdict, step.before, step.after) == (MoveVerdict.WRITE, StoreEntry(19), StoreEntry(20))
 
 
 @pytest.mark.parametrize(
     ("policy", "verdict", "after"),
     [
-        (AheadPolicy.REFUSE, Verdict.UNDECIDED, None),
-        (AheadPolicy.SKIP, Verdict.LEFT, None),
-        (AheadPolicy.OVERWRITE, Verdict.WRITE, StoreEntry(20)),
+        (AheadPolicy.REFUSE, MoveVerdict.UNDECIDED, None),
+        (AheadPolicy.SKIP, MoveVerdict.LEFT, None),
+        (AheadPolicy.OVERWRITE, MoveVerdict.WRITE, StoreEntry(20)),
     ],
 )
-def test_setting_back_is_the_users_decision(policy: AheadPolicy, verdict: Verdict, after: StoreEntry | None) -> None:
+def test_setting_back_is_the_users_decision(
+    policy: AheadPolicy, verdict: MoveVerdict, after: StoreEntry | None
+) -> None:
     step = one(StoreEntry(20), StoreEntry(90), ahead=policy)
     assert (step.verdict, step.after) == (verdict, after)
     assert "set back" in step.reason
@@ -70,15 +72,15 @@ def test_setting_back_is_the_users_decision(policy: AheadPolicy, verdict: Verdic
 @pytest.mark.parametrize(
     ("policy", "verdict", "after"),
     [
-        (OutOfRangePolicy.REFUSE, Verdict.UNDECIDED, None),
-        (OutOfRangePolicy.SKIP, Verdict.LEFT, None),
-        (OutOfRangePolicy.EARLIEST, Verdict.WRITE, 10),
-        (OutOfRangePolicy.LATEST, Verdict.WRITE, 100),
-        (OutOfRangePolicy.KEEP, Verdict.WRITE, "itself"),
+        (OutOfRangePolicy.REFUSE, MoveVerdict.UNDECIDED, None),
+        (OutOfRangePolicy.SKIP, MoveVerdict.LEFT, None),
+        (OutOfRangePolicy.EARLIEST, MoveVerdict.WRITE, 10),
+        (OutOfRangePolicy.LATEST, MoveVerdict.WRITE, 100),
+        (OutOfRangePolicy.KEEP, MoveVerdict.WRITE, "itself"),
     ],
 )
 def test_a_position_outside_the_log_is_the_users_decision(
-    offset: int, policy: OutOfRangePolicy, verdict: Verdict, after: int | str | None
+    offset: int, policy: OutOfRangePolicy, verdict: MoveVerdict, after: int | str | None
 ) -> None:
     step = one(StoreEntry(offset), out_of_range=policy)
     expected = offset if after == "itself" else after
@@ -88,27 +90,27 @@ def test_a_position_outside_the_log_is_the_users_decision(
 
 
 def test_a_corrected_position_can_set_back_too() -> None:
-    assert one(StoreEntry(101), StoreEntry(60), out_of_range=OutOfRangePolicy.EARLIEST).verdict is Verdict.UNDECIDED
+    assert one(StoreEntry(101), StoreEntry(60), out_of_range=OutOfRangePolicy.EARLIEST).verdict is MoveVerdict.UNDECIDED
 
 
 def test_an_invalid_offset_counts_as_none() -> None:
     """It is not moved, and does not stop a write."""
-    assert one(StoreEntry(-1, text="-1")).verdict is Verdict.LEFT
-    assert one(StoreEntry(20), StoreEntry(-1, text="-1")).verdict is Verdict.WRITE
+    assert one(StoreEntry(-1, text="-1")).verdict is MoveVerdict.LEFT
+    assert one(StoreEntry(20), StoreEntry(-1, text="-1")).verdict is MoveVerdict.WRITE
 
 
 def test_an_unreadable_source_is_never_guessed() -> None:
     """An unreadable target is overwritten."""
     step = one(StoreEntry(None, "/consumers/g/offsets/t/0: not a number"))
-    assert step.verdict is Verdict.UNDECIDED
+    assert step.verdict is MoveVerdict.UNDECIDED
     assert "not a number" in step.reason
-    assert one(StoreEntry(20), StoreEntry(None, "rubbish", text="x")).verdict is Verdict.WRITE
+    assert one(StoreEntry(20), StoreEntry(None, "rubbish", text="x")).verdict is MoveVerdict.WRITE
 
 
 def test_partitions_without_log_or_source_are_left() -> None:
     gone = TopicPartition("deleted", 0)
     plan = plan_move(Store.ZOOKEEPER, {gone: StoreEntry(5)}, {T1: StoreEntry(7)}, LOGS)
-    assert [(step.partition, step.verdict) for step in plan.steps] == [(gone, Verdict.LEFT), (T1, Verdict.LEFT)]
+    assert [(step.partition, step.verdict) for step in plan.steps] == [(gone, MoveVerdict.LEFT), (T1, MoveVerdict.LEFT)]
     assert all(step.reason for step in plan.steps)
     assert plan.changes == plan.undecided == []
 
@@ -121,7 +123,7 @@ def test_a_rollback_restores_and_removes_offsets(target: Store) -> None:
     before = StoreEntry(4, text="+4") if target is Store.ZOOKEEPER else StoreEntry(4, metadata="m", leader_epoch=7)
     saved = {T0: SavedEntry(before, stored_as(target, 20)), T1: SavedEntry(None, stored_as(target, 30))}
     plan = plan_rollback(target, saved, {T0: stored_as(target, 20), T1: stored_as(target, 30)}, force=False)
-    assert [(s.verdict, s.after) for s in plan.steps] == [(Verdict.WRITE, before), (Verdict.REMOVE, None)]
+    assert [(s.verdict, s.after) for s in plan.steps] == [(MoveVerdict.WRITE, before), (MoveVerdict.REMOVE, None)]
 
 
 def test_a_rollback_of_what_was_never_done_changes_nothing() -> None:
@@ -131,23 +133,23 @@ def test_a_rollback_of_what_was_never_done_changes_nothing() -> None:
         {T0: StoreEntry(4)},
         force=False,
     )
-    assert {step.verdict for step in plan.steps} == {Verdict.SAME}
+    assert {step.verdict for step in plan.steps} == {MoveVerdict.SAME}
 
 
 @pytest.mark.parametrize("now", [StoreEntry(21), None, StoreEntry(20, metadata="theirs")])
 def test_what_was_changed_since_is_put_back_by_force_only(now: StoreEntry | None) -> None:
     held = {} if now is None else {T0: now}
     (step,) = plan_rollback(Store.KAFKA, {T0: SavedEntry(StoreEntry(4), StoreEntry(20))}, held, force=False).steps
-    assert step.verdict is Verdict.UNDECIDED
+    assert step.verdict is MoveVerdict.UNDECIDED
     assert "20 written by that run" in step.reason
     (step,) = plan_rollback(Store.KAFKA, {T0: SavedEntry(StoreEntry(4), StoreEntry(20))}, held, force=True).steps
-    assert (step.verdict, step.after) == (Verdict.WRITE, StoreEntry(4))
+    assert (step.verdict, step.after) == (MoveVerdict.WRITE, StoreEntry(4))
 
 
 def test_a_rollback_can_be_rolled_back() -> None:
     removed = SavedEntry(StoreEntry(30), None)
     (step,) = plan_rollback(Store.KAFKA, {T0: removed}, {}, force=False).steps
-    assert (step.verdict, step.after) == (Verdict.WRITE, StoreEntry(30))
+    assert (step.verdict, step.after) == (MoveVerdict.WRITE, StoreEntry(30))
 
 
 # ---- comparing ----

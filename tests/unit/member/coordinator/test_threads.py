@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from tests.timing import eventually, scaled
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, NotCoordinatorError, RebalanceInProgressError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
@@ -20,6 +19,7 @@ from zkconsumer.member.coordinator.coordinator_requests import CoordinatorReques
 from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
 from zkconsumer.model import Endpoint
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.lease import Lease
 
 HERE, THERE = Endpoint(1, "here", 1), Endpoint(2, "there", 1)

@@ -12,9 +12,9 @@ from tests.timing import eventually, scaled
 from tests.unit.fetch.member_stream import add, reading, take
 from zkconsumer.core.java_regex import translate_with_size
 from zkconsumer.core.topic_filter import Whitelist
-from zkconsumer.deadline import Deadline
-from zkconsumer.member.zookeeper.registration import GroupRegistration
+from zkconsumer.member.zookeeper.group_registration import GroupRegistration
 from zkconsumer.model import ConsumerId
+from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.testing import FakeCluster, FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_cache import NodeCache
@@ -60,7 +60,7 @@ def test_the_lease_is_renewed_while_a_large_group_is_read(monkeypatch: pytest.Mo
         now[0] += 0.1
         return now[0]
 
-    monkeypatch.setattr("zkconsumer.member.zookeeper.registration.monotonic", slowly)
+    monkeypatch.setattr("zkconsumer.member.zookeeper.group_registration.monotonic", slowly)
     cache = NodeCache(session, lambda _: None)
     assert len(membership(session, cache).view(deadline()).members) == 50
     pauses = [after - before for before, after in pairwise(touched)]

@@ -64,7 +64,7 @@ def test_a_release_outlives_a_connection_lost_meanwhile(monkeypatch: pytest.Monk
     server = FakeZooKeeper()
     member = Member(Server(server))
     (position,) = member.claim()
-    known = member.tracker.surrender([position], commit=True, held=NONE_HELD, deadline=soon(), release=False)
+    known = member.tracker.commit_last([position], commit=True, held=NONE_HELD, deadline=soon(), release=False)
     server.put(paths.offset(GROUP, TP), b"7")  # by somebody else, so the release with versions is refused
     lose_connection_after(monkeypatch, member, member.session, "stat")
     member.owner_nodes.release(known, soon())

@@ -11,7 +11,7 @@ from zkconsumer.assignors.assignor import AssignmentError
 from zkconsumer.core.registration import BLACK_LIST, STATIC, WHITE_LIST, Registration
 from zkconsumer.member.zookeeper.planner import (
     GroupView,
-    Plan,
+    MemberPlan,
     differing_subscriptions,
     plan,
     possible,
@@ -38,7 +38,7 @@ def view(kept: Owned | None = None) -> GroupView:
     return GroupView(members, {"a": (0, 1, 2, 3), "b": (0,)}, kept=of_a(kept or {}))
 
 
-def planned(seen: GroupView, owned: Owned, assigned: Assignment) -> Plan:
+def planned(seen: GroupView, owned: Owned, assigned: Assignment) -> MemberPlan:
     return plan(seen, ME, of_a(owned), lambda _view, _threads: assigned)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.fetch.member_stream import TP, add, away, reading, take
 from zkconsumer import Retry, ZookeeperConsumerConnector
-from zkconsumer.core.message_pointers import Fate, decode_pointers
+from zkconsumer.core.message_pointers import PointerKind, decode_pointers
 from zkconsumer.errors import LogTruncatedError
 from zkconsumer.testing import FakeCluster
 
@@ -131,13 +131,13 @@ def balanced(cluster: FakeCluster, storage: str) -> Iterator[list[tuple[int, str
         run.join(scaled(20))
 
 
-def pointers(cluster: FakeCluster) -> list[tuple[int, Fate, bool]]:
+def pointers(cluster: FakeCluster) -> list[tuple[int, PointerKind, bool]]:
     node = cluster.zookeeper.node(POINTERS)
     found = {} if node is None else decode_pointers(node.data)
     return [(one.offset, one.fate, one.lost_ms > 0) for one in found.values()]
 
 
-LOST = [(2, Fate.DEAD, True), (3, Fate.DEAD, True)]
+LOST = [(2, PointerKind.DEAD, True), (3, PointerKind.DEAD, True)]
 
 
 @pytest.mark.parametrize("storage", ["zookeeper", "kafka"])

@@ -16,10 +16,10 @@ from zkconsumer.operations.group_snapshot import (
     BrokerNode,
     BrokersGroup,
     GroupSnapshot,
+    LogState,
     MemberNode,
     OffsetNode,
     OwnerNode,
-    PartitionLog,
     Problem,
     ZooKeeperServer,
 )
@@ -119,7 +119,7 @@ def with_offset(
 
 def with_log(snapshot: GroupSnapshot, text: str, **more: Any) -> GroupSnapshot:
     tp = partition(text)
-    return replace(snapshot, logs={**snapshot.logs, tp: replace(snapshot.logs.get(tp, PartitionLog()), **more)})
+    return replace(snapshot, logs={**snapshot.logs, tp: replace(snapshot.logs.get(tp, LogState()), **more)})
 
 
 def with_problem(snapshot: GroupSnapshot, what: str, why: str = "no time was left") -> GroupSnapshot:

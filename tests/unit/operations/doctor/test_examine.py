@@ -15,9 +15,9 @@ from zkconsumer.operations.group_snapshot import (
     BrokersGroup,
     GroupSnapshot,
     KafkaOffset,
+    LogState,
     NodeStat,
     OwnerNode,
-    PartitionLog,
     TopicNode,
 )
 
@@ -62,7 +62,7 @@ def test_a_group_of_the_brokers_is_not_judged_by_nodes() -> None:
         kafka_offsets={tp: KafkaOffset(500)},
         brokers_group=BrokersGroup("Empty"),
         topics={"t": TopicNode((0,))},
-        logs={tp: PartitionLog(0, 100, 0, replicas=(0,), in_sync=(0,))},
+        logs={tp: LogState(0, 100, 0, replicas=(0,), in_sync=(0,))},
     )
     found = examine([brokers])
     offsets = {"dead-offsets", "offset-outside-log", "held-base"}

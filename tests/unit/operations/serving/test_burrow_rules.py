@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.group_snapshots import NOW
 from zkconsumer.operations.serving.burrow_rules import (
-    Commit,
+    BurrowStatus,
     CommitWindow,
     Limits,
     LogEnd,
-    Status,
+    ObservedCommit,
     status_of,
     status_of_group,
 )
@@ -23,7 +23,7 @@ from zkconsumer.operations.serving.burrow_rules import (
 def window(commits: list[tuple[int, int, int | None]], ends: list[int]) -> CommitWindow:
     """A window from (offset, seconds before now, lag) and the ends of the log."""
     made = [
-        Commit(offset, NOW - age * 1000, NOW - age * 1000, lag, number)
+        ObservedCommit(offset, NOW - age * 1000, NOW - age * 1000, lag, number)
         for number, (offset, age, lag) in enumerate(commits)
     ]
     return CommitWindow(tuple(made), tuple(LogEnd(end, NOW) for end in ends))
@@ -41,57 +41,65 @@ def steady(offsets: list[int], lags: list[int | None]) -> list[tuple[int, int, i
 @pytest.mark.parametrize(
     ("commits", "ends", "wanted"),
     [
-        pytest.param([], [500], Status.OK, id="no commit"),
-        pytest.param(steady([1, 2, 3, 4, 5, 6], [1, 1, 1, 1, 1, 1]), [6], Status.OK, id="no lag now"),
-        pytest.param(steady([1, 2, 3, 4, 5, 6], [9, 9, 9, 9, 9, 9]), [], Status.OK, id="no log end"),
-        pytest.param([(5, 300, 5), (6, 250, 5)], [50], Status.STOP, id="silent for longer than the window"),
-        pytest.param([(5, 300, 5), (6, 150, 5)], [50], Status.WARN, id="silent for just as long"),
-        pytest.param([(5, 300, 5), (6, 250, 5)], [6, 50], Status.WARN, id="silent, but caught up lately"),
-        pytest.param([(5, 20, 45)], [50], Status.STOP, id="one commit, which no second follows"),
-        pytest.param([(5, 300, 0), (6, 250, 0)], [50], Status.STOP, id="stopped counts also after no lag"),
-        pytest.param(steady([5, 6, 3, 4, 4, 5], [0, 0, 9, 9, 9, 9]), [50], Status.REWIND, id="behind itself"),
-        pytest.param(steady([5, 6, 3, 4, 6, 7], [9, 9, 9, 9, 9, 9]), [50], Status.WARN, id="rewound and recovered"),
+        pytest.param([], [500], BurrowStatus.OK, id="no commit"),
+        pytest.param(steady([1, 2, 3, 4, 5, 6], [1, 1, 1, 1, 1, 1]), [6], BurrowStatus.OK, id="no lag now"),
+        pytest.param(steady([1, 2, 3, 4, 5, 6], [9, 9, 9, 9, 9, 9]), [], BurrowStatus.OK, id="no log end"),
+        pytest.param([(5, 300, 5), (6, 250, 5)], [50], BurrowStatus.STOP, id="silent for longer than the window"),
+        pytest.param([(5, 300, 5), (6, 150, 5)], [50], BurrowStatus.WARN, id="silent for just as long"),
+        pytest.param([(5, 300, 5), (6, 250, 5)], [6, 50], BurrowStatus.WARN, id="silent, but caught up lately"),
+        pytest.param([(5, 20, 45)], [50], BurrowStatus.STOP, id="one commit, which no second follows"),
+        pytest.param([(5, 300, 0), (6, 250, 0)], [50], BurrowStatus.STOP, id="stopped counts also after no lag"),
+        pytest.param(steady([5, 6, 3, 4, 4, 5], [0, 0, 9, 9, 9, 9]), [50], BurrowStatus.REWIND, id="behind itself"),
         pytest.param(
-            steady([5, 6, 5, 6, 4, 5], [9, 8, 9, 8, 9, 8]), [50], Status.OK, id="only the first rewind counts"
+            steady([5, 6, 3, 4, 6, 7], [9, 9, 9, 9, 9, 9]), [50], BurrowStatus.WARN, id="rewound and recovered"
         ),
-        pytest.param(steady([5, 5, 5, 5, 5, 5], [1, 2, 3, 4, 5, 6]), [50], Status.STALL, id="one offset for ever"),
-        pytest.param(steady([5, 5, 5, 5, 5, 5], [0, 2, 3, 4, 5, 6]), [50], Status.OK, id="no lag once"),
-        pytest.param(steady([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]), [50], Status.WARN, id="slower than the log"),
-        pytest.param(steady([1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 5, 5]), [50], Status.WARN, id="lag that never falls"),
-        pytest.param(steady([1, 2, 3, 4, 5, 6], [5, 6, 5, 6, 7, 8]), [50], Status.OK, id="lag that fell once"),
-        pytest.param(steady([1, 2, 3, 4, 5, 6], [9, None, 8, 9, 9, 9]), [50], Status.OK, id="unknown lags are skipped"),
-        pytest.param(steady([1, 2, 3, 4, 5, 6], [None] * 6), [50], Status.WARN, id="no lag known"),
+        pytest.param(
+            steady([5, 6, 5, 6, 4, 5], [9, 8, 9, 8, 9, 8]), [50], BurrowStatus.OK, id="only the first rewind counts"
+        ),
+        pytest.param(
+            steady([5, 5, 5, 5, 5, 5], [1, 2, 3, 4, 5, 6]), [50], BurrowStatus.STALL, id="one offset for ever"
+        ),
+        pytest.param(steady([5, 5, 5, 5, 5, 5], [0, 2, 3, 4, 5, 6]), [50], BurrowStatus.OK, id="no lag once"),
+        pytest.param(steady([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]), [50], BurrowStatus.WARN, id="slower than the log"),
+        pytest.param(
+            steady([1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 5, 5]), [50], BurrowStatus.WARN, id="lag that never falls"
+        ),
+        pytest.param(steady([1, 2, 3, 4, 5, 6], [5, 6, 5, 6, 7, 8]), [50], BurrowStatus.OK, id="lag that fell once"),
+        pytest.param(
+            steady([1, 2, 3, 4, 5, 6], [9, None, 8, 9, 9, 9]), [50], BurrowStatus.OK, id="unknown lags are skipped"
+        ),
+        pytest.param(steady([1, 2, 3, 4, 5, 6], [None] * 6), [50], BurrowStatus.WARN, id="no lag known"),
     ],
 )
-def test_status(commits: list[tuple[int, int, int | None]], ends: list[int], wanted: Status) -> None:
+def test_status(commits: list[tuple[int, int, int | None]], ends: list[int], wanted: BurrowStatus) -> None:
     assert status_of(window(commits, ends), NOW) is wanted
 
 
 def test_limits_spare_small_lags_and_young_windows() -> None:
     slow = window(steady([1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 5, 5]), [11])
-    assert status_of(slow, NOW) is Status.WARN
-    assert status_of(slow, NOW, Limits(allowed_lag=5)) is Status.OK
-    assert status_of(slow, NOW, Limits(minimum_complete=0.7)) is Status.OK
+    assert status_of(slow, NOW) is BurrowStatus.WARN
+    assert status_of(slow, NOW, Limits(allowed_lag=5)) is BurrowStatus.OK
+    assert status_of(slow, NOW, Limits(minimum_complete=0.7)) is BurrowStatus.OK
 
 
 @pytest.mark.parametrize(
     ("statuses", "wanted"),
     [
-        ([], Status.OK),
-        ([Status.OK, Status.WARN], Status.WARN),
-        ([Status.OK, Status.STOP], Status.ERR),
-        ([Status.REWIND, Status.WARN], Status.ERR),
+        ([], BurrowStatus.OK),
+        ([BurrowStatus.OK, BurrowStatus.WARN], BurrowStatus.WARN),
+        ([BurrowStatus.OK, BurrowStatus.STOP], BurrowStatus.ERR),
+        ([BurrowStatus.REWIND, BurrowStatus.WARN], BurrowStatus.ERR),
     ],
 )
-def test_group_is_as_bad_as_its_worst_partition(statuses: list[Status], wanted: Status) -> None:
+def test_group_is_as_bad_as_its_worst_partition(statuses: list[BurrowStatus], wanted: BurrowStatus) -> None:
     assert status_of_group(statuses) is wanted
 
 
 def test_a_commit_counts_once_however_often_it_is_read() -> None:
-    commit = Commit(5, NOW, NOW, 0, order=7)
+    commit = ObservedCommit(5, NOW, NOW, 0, order=7)
     once = CommitWindow().with_commit(commit)
     assert once.with_commit(commit) is once
-    assert len(once.with_commit(Commit(5, NOW + 1, NOW + 1, 0, order=8)).commits) == 2
+    assert len(once.with_commit(ObservedCommit(5, NOW + 1, NOW + 1, 0, order=8)).commits) == 2
 
 
 @given(st.lists(st.integers(1, 90), max_size=60))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.group_snapshots import NOW, group_snapshot, stat
-from zkconsumer.operations.group_snapshot import BrokerNode, GroupSnapshot, OffsetNode, PartitionLog
+from zkconsumer.operations.group_snapshot import BrokerNode, GroupSnapshot, LogState, OffsetNode
 from zkconsumer.operations.serving.watched_group import WatchedGroup, observed
 
 OURS, SCALA, IDLE = (
@@ -40,7 +40,7 @@ def at(second: int, offset: int, end: int, **more: Any) -> GroupSnapshot:
 
 def without_logs(snapshot: GroupSnapshot) -> GroupSnapshot:
     """The same snapshot without anything that brokers say."""
-    return replace(snapshot, logs={tp: PartitionLog(problem="no broker answers") for tp in snapshot.logs})
+    return replace(snapshot, logs={tp: LogState(problem="no broker answers") for tp in snapshot.logs})
 
 
 def watched(*snapshots: GroupSnapshot) -> WatchedGroup:

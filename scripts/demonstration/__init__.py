@@ -1,0 +1,9 @@
+"""``scripts/demo``: a group of consumers on a real cluster, in about a minute and a half.
+
+- ``scenario`` directs the steps, and ``shared_group`` directs step 8, where a Spark query is a member of a group.
+  ``weeks_picture`` draws what that query counted.
+- ``balanced_scenario`` directs the steps of ``--balance``, with ``balanced_member`` and ``balanced_account``.
+- ``flight_producer`` is the data and its producer; ``message_account`` counts lost and repeated messages.
+- ``member_process`` and ``spark_process`` are the processes that consume.
+- ``group_owners`` reads the owners from ZooKeeper; ``screen`` and ``report`` show the results.
+"""

@@ -1,0 +1,5 @@
+"""What applications call: the connector, also for asyncio, with its runs, queries, health and shutdown."""
+
+from zkconsumer.connector.zookeeper_connector import ZookeeperConsumerConnector
+
+__all__ = ["ZookeeperConsumerConnector"]

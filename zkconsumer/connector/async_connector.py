@@ -1,0 +1,500 @@
+"""``AsyncZookeeperConsumerConnector``: the connector for applications that run on asyncio.
+
+It wraps a connector, which has all threads and decisions. Streams are read on the application's loop
+(``streams.async_stream``). Commits are requests to the committer's thread. Other calls that block run on a thread.
+
+Threads: every method is for the thread of one event loop, the one on which streams were created.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from threading import Thread, get_native_id
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from zkconsumer.balance.loop_bridge import LoopAccess
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.connector.health import Health
+from zkconsumer.connector.shutdown import check_seconds
+from zkconsumer.connector.signal_shutdown import in_signal_handler
+from zkconsumer.connector.zookeeper_connector import CLOSE_WITHIN, ZookeeperConsumerConnector
+from zkconsumer.core.other_clients import NamesMissingCoroutines
+from zkconsumer.core.partition_position import Held, PartitionPosition
+from zkconsumer.core.topic_filter import TopicFilter
+from zkconsumer.errors import OffsetCommitError, ZkConsumerError
+from zkconsumer.member.connector_state import ConnectorState
+from zkconsumer.member.listener import ConsumerRebalanceListener
+from zkconsumer.model import ConsumerId, PartitionLike, ThreadId, TopicPartition
+from zkconsumer.offsets.commit_schedule import GivenOffset
+from zkconsumer.offsets.committer import NOT_ANSWERED
+from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.streams import KafkaStream
+from zkconsumer.streams.async_stream import AsyncMessages, AsyncStream, calling_task
+from zkconsumer.streams.decoders import Decoder, K, V
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LOOK_FOR_LOOP = 0.5
+"""Seconds between two looks of a waiting listener thread whether the event loop still exists."""
+_in_listener: ContextVar[bool] = ContextVar("_in_listener", default=False)
+
+
+class AsyncConsumerRebalanceListener:
+    """Base class of a listener for asyncio, as :class:`ConsumerRebalanceListener`. The defaults do nothing.
+
+    The coroutines run on the event loop, one at a time, and may await ``commit`` and ``seek`` of the connector. The
+    rebalance waits for each, up to ``rebalance.listener.timeout.ms``.
+    """
+
+    async def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        """Called before these partitions (numbers by topic) leave this member."""
+
+    async def before_starting_fetchers(
+        self, consumer_id: str, assignment: Mapping[TopicPartition, ThreadId]
+    ) -> Mapping[TopicPartition, int] | None:
+        """Called when the assignment changed; may return offsets at which to start partitions that came just now."""
+
+    async def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        """Called after these partitions were lost. Nothing of them can be committed."""
+
+
+Listener = AsyncConsumerRebalanceListener | ConsumerRebalanceListener
+
+
+class AsyncZookeeperConsumerConnector(NamesMissingCoroutines):
+    """A member of a consumer group for asyncio: :class:`ZookeeperConsumerConnector` with coroutines.
+
+    Use it with ``async with``: leaving it shuts down. The message in the leaving task's hands then counts as finished
+    unless an exception is what leaves. Arguments, errors and promises are those of the connector.
+
+    A task that is cancelled in any ``await`` here loses no message. A request that it made (a commit, a seek) goes
+    on.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig | Mapping[str, Any] | None = None,
+        /,
+        *,
+        offset_store: OffsetStore | None = None,
+        **properties: Any,
+    ) -> None:
+        if isinstance(config, ConsumerConfig):
+            self.config = config.replace(**properties) if properties else config
+        else:
+            self.config = ConsumerConfig(config, **properties)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the line above has warned
+            # reads return at once, and coroutines wait in their place
+            inner = self.config.replace({"consumer.timeout.ms": 0, "consumer.timeout.action": "end"})
+        self._connector = ZookeeperConsumerConnector(inner, offset_store=offset_store)
+        self._listener: Listener | None = None
+        # kept also if the application drops its stream: they tell which task has a message in its hands
+        self._readers: list[AsyncMessages[Any, Any]] = []
+        self._merged: AsyncMessages[Any, Any] | None = None
+
+    @property
+    def consumer_id(self) -> ConsumerId:
+        """The member's name."""
+        return self._connector.consumer_id
+
+    # ---- streams ----
+
+    def set_consumer_rebalance_listener(self, listener: Listener | None) -> None:
+        """Have an object told when partitions come and go; None takes it back. Its methods run on the event loop.
+
+        Raises: :class:`MessageStreamsExistException` once streams were created.
+        """
+        self._connector.set_consumer_rebalance_listener(None)
+        self._listener = listener
+
+    async def create_message_streams(
+        self,
+        topics: Mapping[str, int],
+        key_decoder: Decoder[K] | None = None,
+        value_decoder: Decoder[V] | None = None,
+        until: Any = None,
+    ) -> dict[str, list[AsyncStream[K | None, V | None]]]:
+        """Join the group and return streams, for each topic as many as asked for.
+
+        As :meth:`ZookeeperConsumerConnector.create_message_streams`. If it is cancelled, the connector is shut down.
+        """
+        create = self._connector.create_message_streams
+        made = await self._join(partial(create, topics, key_decoder, value_decoder, until))
+        return {topic: [self._reading(stream) for stream in streams] for topic, streams in made.items()}
+
+    async def create_message_streams_by_filter(
+        self,
+        topic_filter: TopicFilter,
+        streams: int = 1,
+        key_decoder: Decoder[K] | None = None,
+        value_decoder: Decoder[V] | None = None,
+    ) -> list[AsyncStream[K | None, V | None]]:
+        """Join the group for all topics that a filter allows, and return ``streams`` streams over them."""
+        create = self._connector.create_message_streams_by_filter
+        made = await self._join(partial(create, topic_filter, streams, key_decoder, value_decoder))
+        return [self._reading(stream) for stream in made]
+
+    async def add_topics(
+        self,
+        topics: Mapping[str, int],
+        key_decoder: Decoder[K] | None = None,
+        value_decoder: Decoder[V] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, list[AsyncStream[K | None, V | None]]]:
+        """Subscribe to further topics, and return their streams. Not in a listener.
+
+        If it is cancelled, they are unsubscribed again.
+        """
+        if not (connector := self._connector)._created:
+            return await self.create_message_streams(topics, key_decoder, value_decoder)
+        member, undo = connector._live(), partial(connector.unsubscribe, list(topics))
+        deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
+        add = partial(connector._add_topics, member, topics, key_decoder, value_decoder, deadline, held)
+        made = await self._join(add, undo, deadline)
+        return {topic: [self._reading(stream) for stream in streams] for topic, streams in made.items()}
+
+    async def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
+        """Leave these topics, and end their streams. A message of them in the task's hands counts as finished."""
+        member, leaving = self._connector._live(), [topics] if isinstance(topics, str) else list(topics)
+        deadline, held = member.change_deadline(timeout), self._held_by(asyncio.current_task())
+        await self._call(partial(self._connector._unsubscribe, member, leaving, deadline, held), deadline)
+        streams = [stream for _, _, stream in member.delivery.streams()]
+        merged = self._merged  # it will read what is added later too, also if nothing is left now
+        self._readers = [one for one in self._readers if one is merged or any(map(one.reads, streams))]
+
+    def messages(self) -> AsyncMessages[Any, Any]:
+        """Return all streams as one: ``async for message in connector.messages()``. Streams are served in turn.
+
+        Raises: as :meth:`ZookeeperConsumerConnector.messages`.
+        """
+        merged = self._connector.messages()
+        if self._merged is None:
+            self._merged = AsyncMessages(merged, timeout=self._timeout, ends_on_timeout=self._ends_on_timeout)
+            self._readers.append(self._merged)
+        return self._merged
+
+    def _reading(self, stream: KafkaStream[K, V]) -> AsyncStream[K, V]:
+        made = AsyncStream(stream, timeout=self._timeout, ends_on_timeout=self._ends_on_timeout)
+        self._readers.append(made)
+        return made
+
+    @property
+    def _timeout(self) -> float | None:
+        timeout = self.config.consumer_timeout_ms
+        return timeout / 1000 if timeout >= 0 else None
+
+    @property
+    def _ends_on_timeout(self) -> bool:
+        return self.config.consumer_timeout_action == "end"
+
+    async def _join(
+        self, create: Callable[[], T], undo: Callable[[], object] | None = None, deadline: Deadline | None = None
+    ) -> T:
+        if self._listener is not None:
+            access = LoopAccess(self.consumer_id, asyncio.get_running_loop())
+            listener, self._listener = self._listener, None
+            self._connector.set_consumer_rebalance_listener(_LoopListener(listener, access))
+        created = self._begin_call(create)
+        try:
+            return await outcome(created, deadline)
+        except asyncio.CancelledError:
+            # else nobody would have the streams, and the member would keep partitions
+            if undo is None:
+                self.begin_shutdown()
+            else:
+                self._begin_call(partial(_undo, created, undo))
+            raise
+
+    # ---- committing ----
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None,
+        timeout: float | None = None,
+    ) -> Coroutine[Any, Any, None]:
+        """Write the progress of all owned partitions now, or the given offsets as they are.
+
+        Without ``offsets``, what the calling task holds now counts as finished. Messages that other tasks hold, or that
+        it takes before it awaits this, do not count.
+        Arguments and errors: as :meth:`ZookeeperConsumerConnector.commit_offsets`.
+        """
+        # now: in a task of its own, this may run when the caller has its next message in hand
+        return self._commit(self._connector._given(offsets), self._held_by(calling_task()), timeout)
+
+    async def _commit(
+        self, given: Mapping[TopicPartition, GivenOffset] | None, held: Held, timeout: float | None
+    ) -> None:
+        connector = self._connector
+        done, deadline = connector._begin_commit(given, held, timeout, in_listener=_in_listener.get())
+        limit = asyncio.timeout(deadline.remaining())
+        try:
+            async with limit:
+                await outcome(done, deadline)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise OffsetCommitError(NOT_ANSWERED) from None
+        if connector._end.begun and connector._member is not None:
+            # the streams hand nothing out any more: the shutdown need not wait for a message that is committed
+            connector._member.settle_positions(held, finished=False)
+
+    def _held_by(self, task: asyncio.Task[Any] | None) -> Held:
+        """Return the messages that a task has in its hands."""
+        return {position: position.range_in_hand for position, reader in self._in_hand() if reader.task is task}
+
+    def _in_hand(self) -> list[tuple[PartitionPosition, AsyncMessages[Any, Any]]]:
+        """Return the positions with messages in the hands of tasks, and the readers that these came from.
+
+        A stream may have been read alone and with others (:meth:`messages`). The reader that was asked last has it.
+        """
+        member = self._connector._member
+        found: list[tuple[PartitionPosition, AsyncMessages[Any, Any]]] = []
+        if member is None:
+            return found
+        for position in member.in_hand(get_native_id()):
+            with suppress(KeyError):  # its stream has just been retired
+                stream = member.delivery.stream_of(position)
+                readers = [reader for reader in self._readers if reader.task and reader.reads(stream)]
+                found += [(position, max(readers, key=lambda reader: reader.asked))] if readers else []
+        return found
+
+    # ---- looking ----
+
+    @property
+    def state(self) -> ConnectorState:
+        """The present state of the member, and what it waits for."""
+        return self._connector.state
+
+    def health(self) -> Health:
+        """Return whether this member is live and ready, and why not."""
+        return self._connector.health()
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that this member owns now."""
+        return self._connector.assignment()
+
+    def position(self, partition: PartitionLike) -> int | None:
+        """Return the offset of the next message to hand out; None while the start is not known yet."""
+        return self._connector.position(partition)
+
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """Return for each owned partition how many messages follow those that are finished; None if unknown."""
+        return self._connector.lag()
+
+    async def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
+        """Return the committed offset of the group for a partition; None if nothing is stored yet."""
+        return await self._call(partial(self._connector.committed, partition, timeout))
+
+    async def topics(self, timeout: float | None = None) -> frozenset[str]:
+        """Return the names of all topics."""
+        return await self._call(partial(self._connector.topics, timeout))
+
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
+        """Return the partitions of a topic in ascending order."""
+        return await self._call(partial(self._connector.partitions_for, topic, timeout))
+
+    async def beginning_offsets(
+        self, partitions: Iterable[PartitionLike], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset that the log of each partition still has."""
+        return await self._call(partial(self._connector.beginning_offsets, partitions, timeout))
+
+    async def end_offsets(
+        self, partitions: Iterable[PartitionLike], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return for each partition the offset after the last message that may be read."""
+        return await self._call(partial(self._connector.end_offsets, partitions, timeout))
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Return the offset of the first message that is not older than a time in ms since 1970; None without one."""
+        return await self._call(partial(self._connector.offsets_for_times, times, timeout))
+
+    # ---- moving ----
+
+    def pause(self, partitions: Iterable[PartitionLike]) -> None:
+        """Fetch and hand out nothing of these until :meth:`resume`."""
+        self._connector.pause(partitions)
+
+    def resume(self, partitions: Iterable[PartitionLike]) -> None:
+        """Go on with paused partitions where they stopped."""
+        self._connector.resume(partitions)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are paused."""
+        return self._connector.paused()
+
+    async def seek(
+        self,
+        partition: PartitionLike,
+        offset: int | Literal["earliest", "latest", "smallest", "largest"],
+        timeout: float | None = None,
+    ) -> None:
+        """Go on at another offset of a partition, as :meth:`ZookeeperConsumerConnector.seek` does."""
+        deadline = self._connector._deadline(timeout)
+        await self._call(partial(self._connector._seek_to, partition, offset, deadline), deadline)
+
+    async def seek_to_timestamp(
+        self, timestamp: int, partitions: Iterable[PartitionLike] | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Go on at the first message that is not older than a time in ms since 1970, or at the end."""
+        deadline = self._connector._deadline(timeout)
+        return await self._call(partial(self._connector._seek_to_time, timestamp, partitions, deadline), deadline)
+
+    # ---- the end ----
+
+    def begin_shutdown(self, timeout: float = CLOSE_WITHIN) -> None:
+        """Begin to leave the group, and return at once. For a signal: ``loop.add_signal_handler(SIGTERM, ...)``.
+
+        Loops end once their message in hand is finished, which is committed. Leaving ``async with`` waits for the end.
+        """
+        check_seconds(timeout)
+        self._connector._begin_shutdown(timeout)
+        member = self._connector._member
+        if member is not None and not in_signal_handler():  # a handler may have interrupted who holds a queue's lock
+            member.end_streams()  # now: until its thread did so, tasks would be handed further messages
+
+    def shutdown(self, timeout: float = CLOSE_WITHIN) -> Coroutine[Any, Any, None]:
+        """Leave the group; a message that the calling task holds counts as finished. Other tasks may finish theirs.
+
+        As :meth:`ZookeeperConsumerConnector.shutdown`. If it is cancelled, the shutdown goes on. The message of a task
+        that has ended, or was cancelled, is consumed again. In a listener it returns at once.
+        """
+        return self._shut_down(calling_task(), finished=True, timeout=timeout)
+
+    async def _shut_down(
+        self, caller: asyncio.Task[Any] | None, *, finished: bool, timeout: float = CLOSE_WITHIN
+    ) -> None:
+        member, held = self._connector._member, self._held_by(caller)
+        # a task that has ended will not finish what it got
+        left = [one for one, reader in self._in_hand() if one not in held and reader.task and reader.task.done()]
+        self.begin_shutdown(timeout)
+        if member is not None:  # only now: the streams hand nothing out any more
+            member.settle_positions(held, finished=finished)
+            member.settle_positions(left, finished=False)
+        if _in_listener.get():
+            return  # the end waits for this listener, and each would wait for the other
+        await self._call(partial(self._connector._shut_down, finished=False, timeout=timeout))
+        if finished:
+            self._connector._end.raise_failure()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._shut_down(asyncio.current_task(), finished=kind is None)
+
+    def __repr__(self) -> str:
+        return f"<AsyncZookeeperConsumerConnector {self.consumer_id} {self.state}>"
+
+    async def _call(self, function: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """Call a function that blocks, on a thread of its own; see :func:`outcome`."""
+        return await outcome(self._begin_call(function), deadline)
+
+    def _begin_call(self, function: Callable[[], T]) -> Future[T]:
+        done: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                done.set_result(function())
+            except BaseException as error:  # noqa: BLE001 (the coroutine raises it)
+                done.set_exception(error)
+
+        Thread(target=work, name=f"{self.consumer_id}-call", daemon=True).start()
+        return done
+
+
+def _undo(created: Future[Any], undo: Callable[[], object]) -> None:
+    """Undo what a thread does, once it has done it."""
+    if created.exception() is None:
+        try:
+            undo()
+        except ZkConsumerError as error:
+            log.warning("topics whose subscription was cancelled could not be left again: %s", error)
+
+
+class _LoopListener(ConsumerRebalanceListener):
+    """Runs the methods of a listener on the event loop. The listener's thread waits for them."""
+
+    def __init__(self, listener: Listener, access: LoopAccess) -> None:
+        self._listener = listener
+        self._access = access
+
+    def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        self._run("before_releasing_partitions", partitions)
+
+    def before_starting_fetchers(
+        self, consumer_id: str, assignment: Mapping[TopicPartition, Any]
+    ) -> Mapping[TopicPartition, int] | None:
+        starts: Mapping[TopicPartition, int] | None = self._run("before_starting_fetchers", consumer_id, assignment)
+        return starts
+
+    def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        self._run("on_partitions_lost", partitions)
+
+    def _run(self, method: str, *arguments: Any) -> Any:
+        called = self._called(method, *arguments)
+        done = self._access.submit(called)
+        while True:
+            try:
+                return done.result(LOOK_FOR_LOOP)
+            except TimeoutError:
+                if done.done():
+                    return done.result()  # it is the listener's own error, or the listener has returned just now
+                if not self._access.call(lambda: None):
+                    if inspect.getcoroutinestate(called) == inspect.CORO_CREATED:
+                        called.close()  # it came amid the loop's end, and Python would warn of it later
+                    raise RuntimeError(f"{method}: the event loop has ended") from None
+
+    async def _called(self, method: str, *arguments: Any) -> Any:
+        _in_listener.set(True)  # in the context of this call alone
+        found = getattr(self._listener, method)(*arguments)
+        return await found if inspect.isawaitable(found) else found
+
+
+async def outcome(future: Future[T], deadline: Deadline | None = None) -> T:
+    """Wait for a future of another thread.
+
+    Cancelling this ends the ``deadline``: work that has not begun by then is never done, and other work goes on.
+    Raises: the future's error; RuntimeError for a StopIteration, for which a task would wait for ever in Python 3.11.
+    """
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[T] = loop.create_future()
+
+    def settle() -> None:
+        if waiter.done():
+            return
+        error = future.exception()
+        if isinstance(error, StopIteration):
+            error, error.__cause__ = RuntimeError(f"the call raised {error!r}"), error
+        if error is None:
+            waiter.set_result(future.result())
+        else:
+            waiter.set_exception(error)
+
+    def hand_over(_: Future[T]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            loop.call_soon_threadsafe(settle)
+
+    future.add_done_callback(hand_over)
+    try:
+        return await waiter
+    except asyncio.CancelledError:
+        if deadline is not None:
+            deadline.expire()
+        raise

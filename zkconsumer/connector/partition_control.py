@@ -1,0 +1,438 @@
+"""The calls of an application that concern single partitions: look, pause, move, commit.
+
+Part of the façade. A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any
+thread may call, also the listener's. Only the group thread changes positions; callers ask it and wait.
+
+The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from threading import get_native_id
+from typing import Literal
+
+from zkconsumer.connector.shutdown import Closing
+from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
+from zkconsumer.errors import (
+    ConnectorClosedException,
+    ForkedProcessError,
+    OffsetCommitError,
+    PartitionNotOwnedError,
+    RegistryError,
+    RegistryUnavailableError,
+)
+from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
+from zkconsumer.offsets.commit_schedule import GivenOffset
+from zkconsumer.runtime.deadline import Deadline
+from zkconsumer.runtime.metrics import MetricName, Value
+from zkconsumer.wiring import GroupMember
+
+log = logging.getLogger(__name__)
+
+_PLACES = {"earliest": EARLIEST, "smallest": EARLIEST, "latest": LATEST, "largest": LATEST}
+
+
+SECONDS = range(10**9, 10**10)
+"""Times that are seconds since 1970 for whoever lives today; in ms they are days early in 1970."""
+BEYOND_MS = 10**14
+"""The first of the times that only micro- and nanoseconds reach for whoever lives today; in ms it is the year 5138."""
+
+
+def _check_time(what: object, time: object) -> None:
+    """Raise ValueError for anything that is no time in ms since 1970, or surely in another unit."""
+    if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < 1 << 63:
+        advice = "; write int(seconds * 1000)" if isinstance(time, float) else ""
+        raise ValueError(f"{what}: a time is a whole number of ms since 1970, not {time!r}{advice}")
+    if time in SECONDS:
+        raise ValueError(f"{what}: {time} are seconds since 1970, it seems; a time is in ms: write {time} * 1000")
+    if time >= BEYOND_MS:
+        raise ValueError(f"{what}: {time} are micro- or nanoseconds since 1970, it seems; a time is in ms")
+
+
+class PartitionControl:
+    """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that concerns single partitions."""
+
+    _member: GroupMember | None
+    _end: Closing
+    _forked: ForkedProcessError | None
+
+    # ---- looking ----
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that this member owns now."""
+        return frozenset(self._positions())
+
+    def position(self, partition: PartitionLike) -> int | None:
+        """Return the offset of the next message to hand out; None while the start is not known yet.
+
+        Raises: :class:`PartitionNotOwnedError`.
+        """
+        return self._position(partition_of(partition)).finished(including_held=True)
+
+    def committed(self, partition: PartitionLike, timeout: float | None = None) -> int | None:
+        """Return the committed offset of the group for a partition; None if nothing is stored yet.
+
+        For an owned partition it is the offset that this member last read or wrote. For any other one the store of
+        offsets is asked, for at most ``timeout`` seconds (by default the session timeout, at least 5).
+        Raises: :class:`PartitionNotOwnedError` before streams are created; :class:`RegistryUnavailableError` if the
+        store did not answer in time, and its own errors.
+        """
+        tp = partition_of(partition)
+        position = self._positions().get(tp)
+        if position is not None:
+            return position.committed
+        deadline = self._deadline(timeout)
+        committer = self._live().committer
+        if committer is None:
+            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
+        try:
+            stored = committer.of_group([tp]).result(deadline.remaining()).get(tp, -1)
+        except TimeoutError:
+            raise RegistryUnavailableError(f"the offset of {tp} could not be read in time") from None
+        return stored if stored >= 0 else None
+
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """Return for each owned partition how many messages follow those that are finished.
+
+        None if that is not known: nothing was fetched yet, or nobody leads the partition now. The high watermark of the
+        last fetch counts, so the lag of a paused partition is as old as the pause. With
+        ``isolation.level=read_committed`` the last stable offset counts: messages that an open transaction holds back
+        are left out.
+        """
+        return {} if self._member is None else self._member.lags()
+
+    def metrics(self) -> Mapping[MetricName, Value]:
+        """Return every metric of this member with its value now, under the original's names.
+
+        A name is (group, type, name, tags); its text is the one that JMX shows, such as
+        ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
+        numbers, texts, :class:`~zkconsumer.runtime.metrics.MeterValue`, :class:`~zkconsumer.runtime.metrics.TimerValue`
+        (milliseconds) and :class:`~zkconsumer.runtime.metrics.HistogramValue`. Cheap enough to be asked every second.
+        """
+        return {} if self._member is None else self._member.metrics.snapshot()
+
+    # ---- pausing ----
+
+    def pause(self, partitions: Iterable[PartitionLike]) -> None:
+        """Fetch and hand out nothing of these until :meth:`resume`. They stay ours, and other partitions of a stream
+        flow on.
+
+        A message that is in hand stays so. A partition that a rebalance takes away is no longer paused when it comes
+        back.
+        Raises: :class:`PartitionNotOwnedError` for the first that is not ours; those before it are paused.
+        """
+        for tp in partitions_of(partitions):
+            self._gate(tp, paused=True)
+
+    def resume(self, partitions: Iterable[PartitionLike]) -> None:
+        """Go on with paused partitions where they stopped.
+
+        Raises: :class:`PartitionNotOwnedError` for the first that is not ours; those before it are resumed.
+        """
+        for tp in partitions_of(partitions):
+            self._gate(tp, paused=False)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are paused."""
+        return frozenset(tp for tp, position in self._positions().items() if position.paused)
+
+    def _gate(self, tp: TopicPartition, *, paused: bool) -> None:
+        member = self._live()
+        while True:
+            position = self._position(tp)
+            queue = member.delivery.stream_of(position).queue
+            if paused:
+                queue.pause(position)
+            else:
+                queue.resume(position)
+            if not position.revoked or self._positions().get(tp) is position:
+                return  # it is ours, or leaving us; else it went on at another place just now: that one is meant
+
+    # ---- moving ----
+
+    def seek(
+        self,
+        partition: PartitionLike,
+        offset: int | Literal["earliest", "latest", "smallest", "largest"],
+        timeout: float | None = None,
+    ) -> None:
+        """Go on at another offset of a partition.
+
+        Fetched messages of it are dropped. The position before is never committed after this; the new one is, with the
+        next commit. A message of it that is in hand counts no more. ``auto.offset.reset`` applies to an offset that is
+        not in the log. This waits for a commit that is under way. An error means that the position did not move, unless
+        the error says otherwise; an exception of a signal handler may come before or after the move.
+
+        Arguments: ``offset``, or the word for the beginning or the end of the log, which its leader is asked for;
+        ``timeout`` in seconds, by default the session timeout (at least 5).
+        Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError` if nobody says where the log begins or
+        ends; TimeoutError, also if a commit under way is not answered in time; :class:`OffsetCommitError` if the
+        outcome of an earlier commit cannot be found out; ValueError for a value that is no offset.
+        """
+        self._seek_to(partition, offset, self._deadline(timeout))
+
+    def _seek_to(
+        self,
+        partition: PartitionLike,
+        offset: int | Literal["earliest", "latest", "smallest", "largest"],
+        deadline: Deadline,
+    ) -> None:
+        tp = partition_of(partition)
+        if isinstance(offset, str):
+            if offset not in _PLACES:
+                raise ValueError(f"{offset!r} is no place; there are {', '.join(map(repr, _PLACES))}")
+            self._position(tp)
+            found = self._live().lookup.find({tp: _PLACES[offset]}, deadline)[tp]
+            offset = found if found is not None else 0
+        if not is_offset(offset):
+            raise ValueError(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
+        self._seek({tp: offset}, deadline)
+
+    def seek_to_timestamp(
+        self, timestamp: int, partitions: Iterable[PartitionLike] | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Go on at the first message that is not older than a time, or at the end if there is none.
+
+        Arguments: ``timestamp`` in ms since 1970 (``int(time.time() * 1000)``); ``partitions``, by default all of ours;
+        ``timeout`` as for :meth:`seek`. Brokers before 0.10.1 know only when segments of the log ended. They tell a
+        place at most a whole segment too early, or the beginning if no whole segment is older.
+        Returns: the offset at which each goes on. Raises: as :meth:`seek`.
+        """
+        return self._seek_to_time(timestamp, partitions, self._deadline(timeout))
+
+    def _seek_to_time(
+        self, timestamp: int, partitions: Iterable[PartitionLike] | None, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        _check_time("seek_to_timestamp", timestamp)
+        wanted = list(self.assignment()) if partitions is None else partitions_of(partitions)
+        for tp in wanted:
+            self._position(tp)
+        found = self.offsets_for_times(dict.fromkeys(wanted, timestamp), deadline.remaining())
+        ends = [tp for tp in wanted if found[tp] is None]
+        lookup = self._live().lookup
+        places = {**found, **(lookup.find(dict.fromkeys(ends, LATEST), deadline) if ends else {})}
+        offsets = {tp: place if place is not None else 0 for tp, place in places.items()}
+        self._seek(offsets, deadline)
+        return offsets
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Return the offset of the first message that is not older than a time; None if there is none.
+
+        Arguments: ``times`` in ms since 1970, of any partitions, not only ours; ``timeout`` as for :meth:`seek`.
+        Raises: :class:`BrokerUnavailableError` if a leader did not answer in time; ValueError for a value that is no
+        time.
+        """
+        if not isinstance(times, Mapping):
+            raise TypeError(f"a mapping from partitions to times is wanted, not {times!r}")
+        wanted = {partition_of(tp): time for tp, time in times.items()}
+        for tp, time in wanted.items():
+            _check_time(tp, time)
+        return self._live().lookup.find(wanted, self._deadline(timeout)) if wanted else {}
+
+    def _seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        strange = self._live().seek({self._position(tp): offset for tp, offset in offsets.items()}, deadline)
+        if strange:
+            raise PartitionNotOwnedError(f"not owned by this member: {', '.join(map(str, sorted(strange)))}")
+
+    # ---- committing ----
+
+    def commit_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Write the progress of all owned partitions now, or the given offsets as they are.
+
+        Without ``offsets``, a message that the calling thread holds counts as finished, so ``process(m);
+        connector.commit_offsets()`` means what it says. Messages that other threads hold do not count.
+
+        Arguments: ``offsets`` maps partitions to the next offset to consume; ``timeout`` in seconds, by default the
+        session timeout (at least 5). Given offsets do not move the consumption, and with ``auto.commit.enable`` the
+        next automatic commit writes the progress again. The offset of a partition that this member does not own is
+        written only while nobody owns it (the original overwrites its owner's).
+        During a shutdown, a thread with a message in its hands may still commit it as long as the shutdown waits for
+        such messages. A call that ends by its timeout or by an exception sends nothing after that. A commit that was
+        sent before may still land, and counts no message that the thread takes later.
+        Raises: :class:`OffsetCommitError` naming the offsets that could not be written, and why;
+        :class:`ConnectorClosedException`; ValueError or TypeError for a value that is no offset.
+        """
+        given = self._given(offsets)
+        member = self._member
+        held = NONE_HELD if member is None else member.held_by(get_native_id())
+        if self._end.begun and not (member is not None and member.in_listener):
+            self._commit_while_closing(member, given, held)
+            return
+        if member is None or member.committer is None:
+            if given:
+                raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
+            return
+        deadline = Deadline(member.request_timeout if timeout is None else timeout)
+        if given is not None:
+            member.committer.commit_given(given, deadline)
+        else:
+            member.committer.commit(held, deadline)
+
+    def commit_offsets_async(
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None,
+        callback: Callable[[BaseException | None], object] | None = None,
+        timeout: float | None = None,
+    ) -> Future[None]:
+        """Begin what :meth:`commit_offsets` does, and return at once.
+
+        What the calling thread holds at this moment counts as finished, and no message that it takes later.
+
+        Arguments: as for :meth:`commit_offsets`; ``callback`` is called at the end with the error, or None. It runs on
+        the thread that does all commits: return soon, and wait there for no other commit and no shutdown. What it
+        raises is logged.
+        Returns: a future, which raises as :meth:`commit_offsets` does. Raises at once: ConnectorClosedException;
+        ValueError or TypeError for a value that is no offset.
+        """
+        member = self._member
+        held = NONE_HELD if member is None else member.held_by(get_native_id())
+        done, _ = self._begin_commit(self._given(offsets), held, timeout)
+        if callback is not None:
+            done.add_done_callback(lambda done: _tell(callback, done.exception()))
+        return done
+
+    def _begin_commit(
+        self,
+        given: Mapping[TopicPartition, GivenOffset] | None,
+        held: Held,
+        timeout: float | None,
+        *,
+        in_listener: bool = False,
+    ) -> tuple[Future[None], Deadline]:
+        """Begin a commit. Arguments: the messages that the caller ``held`` count as finished.
+
+        Returns: its future, and its time. It is withdrawn if the time ends before it begins.
+        """
+        member = self._member
+        closing = self._end.begun and not (in_listener or (member is not None and member.in_listener))
+        if closing and not held:
+            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
+        done: Future[None] = Future()
+        if member is None or member.committer is None:
+            if given:
+                raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
+            done.set_result(None)
+            return done, Deadline(0.0)
+        limit = member.request_timeout if timeout is None else timeout
+        deadline = Deadline(self._end.remaining if closing else limit)
+        if given is None:
+            asked = member.committer.begin_commit(held, deadline)
+        else:
+            asked = member.committer.begin_commit_given(given, deadline)
+        asked.add_done_callback(lambda asked: _hand_on(asked, done, held if closing and given is None else NONE_HELD))
+        return done, deadline
+
+    def _given(
+        self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None
+    ) -> Mapping[TopicPartition, GivenOffset] | None:
+        """Return offsets that a caller gave, each with the ownership of its partition now.
+
+        Raises: as :func:`checked_offsets`.
+        """
+        if offsets is None:
+            return None
+        positions = self._positions()
+        return {
+            tp: GivenOffset.as_of_call(positions.get(tp), offset) for tp, offset in checked_offsets(offsets).items()
+        }
+
+    def _commit_while_closing(
+        self, member: GroupMember | None, given: Mapping[TopicPartition, GivenOffset] | None, held: Held
+    ) -> None:
+        """Commit what the calling thread has in its hands, while that is still waited for."""
+        if member is None or member.committer is None or not held:
+            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
+        deadline = Deadline(self._end.remaining)
+        if given is not None:
+            member.committer.commit_given(given, deadline)
+            return
+        member.committer.commit(held, deadline)
+        _check_committed(held)
+
+    # ---- inside ----
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._live().request_timeout if timeout is None else timeout)
+
+    def _live(self) -> GroupMember:
+        if self._end.begun:
+            raise self._forked or ConnectorClosedException("the connector was shut down")
+        if self._member is None:
+            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
+        return self._member
+
+    def _positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        member = self._member
+        return {} if member is None else member.positions()
+
+    def _position(self, tp: TopicPartition) -> PartitionPosition:
+        if self._forked is not None:
+            raise self._forked
+        position = self._positions().get(tp)
+        if position is None:
+            raise PartitionNotOwnedError(f"{tp} is not owned by this member")
+        return position
+
+
+def checked_offsets(
+    offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
+) -> dict[TopicPartition, int]:
+    """Return the offsets that a caller gave. Raises ValueError or TypeError for a value that is no offset."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"a mapping from partitions to offsets is wanted, not {offsets!r}")
+    found = {partition_of(tp): offset for tp, offset in offsets.items()}
+    for tp, offset in found.items():
+        if not is_offset(offset):
+            kind = TypeError if isinstance(offset, bool) or not isinstance(offset, int) else ValueError
+            raise kind(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
+    return found
+
+
+def _check_committed(held: Held) -> None:
+    """Raise ConnectorClosedException if the last commit came before this one, which then wrote nothing."""
+    late = [f"{one.tp} at {one.consumed}" for one, offsets in held.items() if one.committed != offsets.stop]
+    if late:
+        raise ConnectorClosedException(
+            f"the connector was shut down, and its last commit was done without {', '.join(late)}: it is consumed again"
+        )
+
+
+def _hand_on(asked: Future[None], done: Future[None], held: Held) -> None:
+    """Give the end of a commit to its caller, who may have cancelled its future."""
+    if not done.set_running_or_notify_cancel():
+        return
+    error = asked.exception()
+    if error is None:
+        try:
+            _check_committed(held)
+        except ConnectorClosedException as late:
+            error = late
+    elif isinstance(error, RegistryError):
+        refused = OffsetCommitError(f"the commit failed: {error}")
+        refused.__cause__ = error
+        error = refused
+    try:
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+    except BaseException:  # SystemExit of a callback, say, would end the thread that all commits need
+        log.exception("a callback of a commit failed")
+
+
+def _tell(callback: Callable[[BaseException | None], object], error: BaseException | None) -> None:
+    """Call the callback of a commit."""
+    try:
+        callback(error)
+    except BaseException:  # as in _hand_on
+        log.exception("the callback of a commit failed")
