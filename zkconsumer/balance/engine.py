@@ -20,7 +20,7 @@ from zkconsumer.balance.lanes import Lanes, Order
 from zkconsumer.balance.message_fates import EngineRules, MessageFates
 from zkconsumer.balance.open_partition import HELD, OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, Outcome, Pending, answered
-from zkconsumer.balance.read_work import ChunkPart, ReadWork
+from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import NO_SLOT, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
@@ -252,7 +252,7 @@ class Engine:
 
     @staticmethod
     def _finish(done: Sequence[ReadWork]) -> None:
-        offsets: dict[ChunkPart, list[int]] = {}
+        offsets: dict[ReadPart, list[int]] = {}
         for work in done:
             part = work.part
             if part in offsets:
@@ -407,7 +407,7 @@ class Engine:
                 return False
             if by_key and not work.ledger.comes_first(work.offset, key_mark(record.key)):
                 return False  # a message that was parked while this one was read from the log comes first
-            made = ReadWork(record, work.offset, record.key, ChunkPart(home, None, 0))
+            made = ReadWork(record, work.offset, record.key, ReadPart(home, None, 0))
             made.attempts, made.first_ms, made.failure, made.pointer = work.attempts, work.first_ms, work.failure, True
             made.slot = slot
             self.lanes.put_back(made)

@@ -10,7 +10,7 @@ from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.streams.stream_queue import Chunk
 
 
-class ChunkPart:
+class ReadPart:
     """The common data of messages that were read together.
 
     Their stay ``home``, their ``chunk`` (None for a pointer's message), and a ``serial`` number by age.
@@ -34,7 +34,7 @@ class ChunkPart:
 
 @final
 class ReadWork(Work):
-    """One message of a :class:`ChunkPart`, as read from ``record``.
+    """One message of a :class:`ReadPart`, as read from ``record``.
 
     * ``taken`` once a worker has it; ``open`` until it has its outcome
     * ``pending`` while only the application knows when it ends
@@ -49,7 +49,7 @@ class ReadWork(Work):
     pending = False
     slot = 0
 
-    def __init__(self, record: Any, offset: int, key: bytes | None, part: ChunkPart) -> None:
+    def __init__(self, record: Any, offset: int, key: bytes | None, part: ReadPart) -> None:
         self.record = record
         self.offset = offset
         self.key = key

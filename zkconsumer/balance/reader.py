@@ -22,7 +22,7 @@ from zkconsumer.balance.balanced_message import balanced_class
 from zkconsumer.balance.engine import Engine
 from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.open_partition import NO_LIMIT, Borrowed, OpenPartition, ReadLimits, begin_lending, unstored
-from zkconsumer.balance.read_work import ChunkPart, ReadWork
+from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key, slot_of_offset
 from zkconsumer.core.message_ledger import MessageLedger
@@ -361,7 +361,7 @@ class Reader:
     def _make_works(self, home: OpenPartition, chunk: Chunk, works: list[ReadWork]) -> int:
         """Append a work for each of the next records; returns how many records there were."""
         assert home.records is not None
-        part = ChunkPart(home, chunk, self._serial)
+        part = ReadPart(home, chunk, self._serial)
         records = islice(home.records, PART)
         # what was read before an error stays in the list
         works.extend(ReadWork(record, record.offset, record.key, part) for record in records)

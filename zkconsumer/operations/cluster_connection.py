@@ -21,7 +21,7 @@ from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
 from zkconsumer.model import Endpoint
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.wiring.member_parts import reachable, registered_endpoints
-from zkconsumer.zookeeper.node_codecs import BrokerRegistration
+from zkconsumer.zookeeper.node_codecs import RegisteredBroker
 from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session
 
@@ -166,7 +166,7 @@ class ClusterConnection:
         self._last_brokers = found
         return found
 
-    def reachable(self, brokers: Sequence[BrokerRegistration]) -> list[Endpoint]:
+    def reachable(self, brokers: Sequence[RegisteredBroker]) -> list[Endpoint]:
         """Return the addresses of registered brokers. Raises NoReachableEndpointError if no broker has one."""
         self._last_brokers = reachable(brokers, self.config)
         return self._last_brokers

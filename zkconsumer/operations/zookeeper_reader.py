@@ -69,7 +69,7 @@ class ZooKeeperReader:
         self._owned: list[TopicPartition] = []
         self._committed: list[TopicPartition] = []
         self._others: list[str] = []
-        self.broker_nodes: list[node_codecs.BrokerRegistration] = []
+        self.broker_nodes: list[node_codecs.RegisteredBroker] = []
         self.offsets_topic: bool | None = None
         """Whether the topic of Kafka's offsets exists; None if it is unknown."""
 

@@ -6,16 +6,16 @@ from zkconsumer.testing.fake_cluster import FakeCluster
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper_server import FakeZooKeeperServer
 from zkconsumer.testing.faults import Parked, Recorded
-from zkconsumer.testing.group_members import GroupDescription, MemberView
+from zkconsumer.testing.group_members import FakeGroupView, MemberView
 from zkconsumer.testing.thread_sequencer import Sequencer
 
 __all__ = [
     "FakeBroker",
     "FakeCluster",
+    "FakeGroupView",
     "FakeSession",
     "FakeZooKeeper",
     "FakeZooKeeperServer",
-    "GroupDescription",
     "ManualClock",
     "MemberView",
     "Parked",

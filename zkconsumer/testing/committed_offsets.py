@@ -15,7 +15,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from zkconsumer.testing.fake_group import FakeGroup
-from zkconsumer.testing.group_members import GroupDescription, JoinedMember
+from zkconsumer.testing.group_members import FakeGroupMember, FakeGroupView
 from zkconsumer.testing.group_states import CoordinatorGroupState, CoordinatorRules
 
 PartitionId = tuple[str, int]
@@ -101,8 +101,8 @@ class CommittedOffsets:
 class StoredGroup(NamedTuple):
     """A group as the offsets topic holds it. ``since`` is the time at which the group entered its state."""
 
-    view: GroupDescription
-    members: tuple[JoinedMember, ...]
+    view: FakeGroupView
+    members: tuple[FakeGroupMember, ...]
     since: float
 
 

@@ -28,7 +28,7 @@ from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.fake_zookeeper_server import FakeZooKeeperServer
 from zkconsumer.testing.faults import Faults
-from zkconsumer.testing.group_members import GroupDescription
+from zkconsumer.testing.group_members import FakeGroupView
 from zkconsumer.testing.group_states import CoordinatorRules
 from zkconsumer.testing.partition_log import PartitionLog, encode_batch
 
@@ -272,7 +272,7 @@ class FakeCluster(Faults):
 
     # ---- looking ----
 
-    def group(self, group_id: str) -> GroupDescription:
+    def group(self, group_id: str) -> FakeGroupView:
         """Return the present state of a group. An unknown group is Dead."""
         coordinator = self.coordinator(group_id)
         return self.brokers[coordinator if coordinator is not None else 0].groups.view(group_id)

@@ -26,7 +26,7 @@ from zkconsumer.testing.fake_clock import Clock
 from zkconsumer.testing.fake_group import FakeGroup
 from zkconsumer.testing.group_members import (
     DueAnswer,
-    GroupDescription,
+    FakeGroupView,
     JoinAnswer,
     JoinRequest,
     SyncAnswer,
@@ -192,15 +192,15 @@ class GroupCoordinator:
 
     # ---- looking ----
 
-    def view(self, group_id: str, *, everything: bool = True) -> GroupDescription:
+    def view(self, group_id: str, *, everything: bool = True) -> FakeGroupView:
         """Return the present state of a group. An unknown group is Dead, as in DescribeGroups."""
         kept = self._get(group_id)
         if kept is None:
-            return GroupDescription(group_id, CoordinatorGroupState.DEAD.value, 0, "", "", "", {})
+            return FakeGroupView(group_id, CoordinatorGroupState.DEAD.value, 0, "", "", "", {})
         with self._using(kept):
             return kept.group.view(everything=everything)
 
-    def views(self) -> list[GroupDescription]:
+    def views(self) -> list[FakeGroupView]:
         """Return the present state of all groups."""
         return [self.view(kept.group.group_id) for kept in self._all()]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.group_members import (
     DueAnswer,
-    GroupDescription,
+    FakeGroupMember,
+    FakeGroupView,
     JoinAnswer,
-    JoinedMember,
     JoinRequest,
     MemberView,
     SyncAnswer,
@@ -142,7 +142,7 @@ class FakeGroup(GroupRebalance):
             self._move(CoordinatorGroupState.DEAD, self.since)
         return self._delivered()
 
-    def load(self, now: float, view: GroupDescription, members: list[JoinedMember], since: float) -> None:
+    def load(self, now: float, view: FakeGroupView, members: list[FakeGroupMember], since: float) -> None:
         """Load a group's stored state: Stable with these members, or Empty. The members' sessions begin again.
 
         ``since`` is the time at which the group entered that state.
@@ -157,7 +157,7 @@ class FakeGroup(GroupRebalance):
 
     # ---- looking ----
 
-    def view(self, *, everything: bool = True) -> GroupDescription:
+    def view(self, *, everything: bool = True) -> FakeGroupView:
         """Return the present state. Without ``everything`` it holds only the fields that DescribeGroups shows."""
         stable = self.state is CoordinatorGroupState.STABLE
         told = self.protocol if self.protocol is not None and (stable or everything) else None
@@ -174,7 +174,7 @@ class FakeGroup(GroupRebalance):
             )
             for member in self.members.values()
         }
-        return GroupDescription(
+        return FakeGroupView(
             self.group_id,
             self.state.value,
             self.generation,
@@ -256,7 +256,7 @@ class FakeGroup(GroupRebalance):
     # ---- joining ----
 
     def _add(self, now: float, request: JoinRequest, ticket: object) -> None:
-        member = JoinedMember(
+        member = FakeGroupMember(
             request.member_id,
             request.instance_id if self.rules.modern else None,
             request.client_id,

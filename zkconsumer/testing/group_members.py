@@ -100,7 +100,7 @@ class DueAnswer(NamedTuple):
 
 
 @dataclass(slots=True)
-class JoinedMember:
+class FakeGroupMember:
     """A member of a group. Its session ends at ``deadline`` unless a heartbeat comes; None: no heartbeat is due.
 
     ``join_ticket`` and ``sync_ticket`` belong to its waiting requests.
@@ -143,7 +143,7 @@ class MemberView(NamedTuple):
     awaiting_sync: bool
 
 
-class GroupDescription(NamedTuple):
+class FakeGroupView(NamedTuple):
     """The present state of a group, for tests and DescribeGroups."""
 
     group_id: str

@@ -14,8 +14,8 @@ from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.group_members import (
     CONSUMERS,
     DueAnswer,
+    FakeGroupMember,
     JoinAnswer,
-    JoinedMember,
     SyncAnswer,
     subscribed_topics,
 )
@@ -47,7 +47,7 @@ class GroupRebalance:
         self.leader: str | None = None
         self.subscribed: frozenset[str] | None = None
         """The topics of this generation's members, None if unknown."""
-        self.members: dict[str, JoinedMember] = {}
+        self.members: dict[str, FakeGroupMember] = {}
         self.stored = 0
         self._new_id = new_id
         self._pending: dict[str, float] = {}
@@ -167,7 +167,7 @@ class GroupRebalance:
             self._unsynced = set(self.members)
             self._sync_due = now + max(member.rebalance_timeout for member in self.members.values())
 
-    def _joined(self, member: JoinedMember) -> JoinAnswer:
+    def _joined(self, member: FakeGroupMember) -> JoinAnswer:
         """Return a member's JoinGroup response. Only the leader's lists all members."""
         protocol = self.protocol or ""
         leads = self.leader == member.member_id
@@ -193,12 +193,12 @@ class GroupRebalance:
                 self._renew(now, member)
         self._move(CoordinatorGroupState.STABLE, now)
 
-    def _assigned(self, member: JoinedMember) -> SyncAnswer:
+    def _assigned(self, member: FakeGroupMember) -> SyncAnswer:
         return SyncAnswer(errors.NONE, self.protocol_type, self.protocol, member.assignment)
 
     # ---- leaving, and sessions that end ----
 
-    def _remove(self, now: float, member: JoinedMember, step: TableEntry) -> None:
+    def _remove(self, now: float, member: FakeGroupMember, step: TableEntry) -> None:
         self._answer_join(member, JoinAnswer(errors.UNKNOWN_MEMBER, "", self._no_generation))
         self._answer_sync(member, SyncAnswer(errors.UNKNOWN_MEMBER))
         self._forget(member.member_id)
@@ -214,7 +214,7 @@ class GroupRebalance:
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
-    def _renew(self, now: float, member: JoinedMember) -> None:
+    def _renew(self, now: float, member: FakeGroupMember) -> None:
         member.deadline = now + member.session_timeout
 
     # ---- votes ----
@@ -248,7 +248,7 @@ class GroupRebalance:
     def _no_generation(self) -> int:
         return -1 if self.rules.modern else 0
 
-    def _answer_join(self, member: JoinedMember, answer: JoinAnswer) -> bool:
+    def _answer_join(self, member: FakeGroupMember, answer: JoinAnswer) -> bool:
         ticket = member.join_ticket
         if ticket is None:
             return False
@@ -256,7 +256,7 @@ class GroupRebalance:
         self._out.append(DueAnswer(ticket, answer))
         return True
 
-    def _answer_sync(self, member: JoinedMember, answer: SyncAnswer) -> bool:
+    def _answer_sync(self, member: FakeGroupMember, answer: SyncAnswer) -> bool:
         ticket = member.sync_ticket
         if ticket is None:
             return False

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.group_members import (
-    GroupDescription,
+    FakeGroupView,
     JoinAnswer,
     JoinRequest,
     MemberView,
@@ -154,7 +154,7 @@ def describe_groups(call: PendingRequest) -> Body:
     return {"groups": groups}
 
 
-def _described(view: GroupDescription) -> Body:
+def _described(view: FakeGroupView) -> Body:
     return {
         "group_id": view.group_id,
         "group_state": view.state,

@@ -46,7 +46,7 @@ from zkconsumer.version import VERSION
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.lease import Lease
-from zkconsumer.zookeeper.node_codecs import BrokerRegistration
+from zkconsumer.zookeeper.node_codecs import RegisteredBroker
 from zkconsumer.zookeeper.registry_security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged
 
@@ -332,7 +332,7 @@ def registered_endpoints(session: Session, config: ConsumerConfig, deadline: Dea
     return reachable(registered_brokers(session, deadline), config)
 
 
-def reachable(brokers: Iterable[BrokerRegistration], config: ConsumerConfig) -> list[Endpoint]:
+def reachable(brokers: Iterable[RegisteredBroker], config: ConsumerConfig) -> list[Endpoint]:
     """Return the addresses of these brokers. Raises NoReachableEndpointError if no broker has one that we can use."""
     found: list[Endpoint] = []
     unreachable: NoReachableEndpointError | None = None

@@ -13,7 +13,7 @@ from time import monotonic
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.node_codecs import BrokerRegistration
+from zkconsumer.zookeeper.node_codecs import RegisteredBroker
 from zkconsumer.zookeeper.node_values import Node, NodeEvent, Watch
 from zkconsumer.zookeeper.session import Session
 
@@ -29,9 +29,9 @@ class BrokerDirectory:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._changes = 0  # counted by kazoo's callback thread alone
-        self._known: tuple[int, int, float, Sequence[BrokerRegistration]] | None = None
+        self._known: tuple[int, int, float, Sequence[RegisteredBroker]] | None = None
 
-    def brokers(self, deadline: Deadline) -> Sequence[BrokerRegistration]:
+    def brokers(self, deadline: Deadline) -> Sequence[RegisteredBroker]:
         """Return the brokers as :func:`registered_brokers` does."""
         # as of before the reading: a change while we read makes the result old at once
         changes, epoch = self._changes, self._session.lease.epoch
@@ -47,7 +47,7 @@ class BrokerDirectory:
         self._changes += 1
 
 
-def registered_brokers(session: Session, deadline: Deadline, watch: Watch | None = None) -> list[BrokerRegistration]:
+def registered_brokers(session: Session, deadline: Deadline, watch: Watch | None = None) -> list[RegisteredBroker]:
     """Return the brokers under ``/brokers/ids``, by id. A broker whose node cannot be read is left out and logged.
 
     Arguments: ``watch`` is told when another look may show other brokers. Raises RegistryError.
@@ -62,7 +62,7 @@ def broker_ids(names: Sequence[str] | None) -> list[int]:
     return sorted(int(name) for name in names or () if name.isascii() and name.isdecimal())
 
 
-def decode_brokers(ids: Sequence[int], nodes: Sequence[Node | None]) -> list[BrokerRegistration]:
+def decode_brokers(ids: Sequence[int], nodes: Sequence[Node | None]) -> list[RegisteredBroker]:
     """Return the brokers with these ids. A broker whose node cannot be read is left out and logged."""
     found = []
     for broker_id, node in zip(ids, nodes, strict=True):

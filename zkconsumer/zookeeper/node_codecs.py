@@ -60,7 +60,7 @@ _KNOWN_KEYS = ("version", "subscription", "pattern", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerRegistration:
+class RegisteredBroker:
     """A broker as it registered itself: ``version`` is the format of its JSON (1 to 5), never without ``endpoints``."""
 
     broker_id: int
@@ -326,7 +326,7 @@ def decode_offset(data: bytes | None, path: str) -> int:
 # --- brokers and topics -----------------------------------------------------------------------------------------------
 
 
-def decode_broker(data: bytes | None, path: str) -> BrokerRegistration:
+def decode_broker(data: bytes | None, path: str) -> RegisteredBroker:
     """Return a broker's registration, in formats 1 to 5 and later ones. Raises MalformedNodeError.
 
     Format 1 has one PLAINTEXT endpoint, ``host`` and ``port``. Later formats list ``endpoints``; there the two fields
@@ -346,7 +346,7 @@ def decode_broker(data: bytes | None, path: str) -> BrokerRegistration:
         host, port = document.get("host"), _int(document.get("port"), path, "port")
         if not isinstance(host, str) or not host:
             raise MalformedNodeError(path, f"host should be text, not {_shown(host)}")
-        return BrokerRegistration(
+        return RegisteredBroker(
             broker_id, version, (Endpoint(broker_id, host, port, version, "PLAINTEXT", rack),), rack
         )
     listed = document.get("endpoints")
@@ -358,7 +358,7 @@ def decode_broker(data: bytes | None, path: str) -> BrokerRegistration:
     endpoints = tuple(endpoint for endpoint in read if endpoint is not None)
     if not endpoints:
         raise MalformedNodeError(path, f"no endpoint can be read in {_shown(listed)}")
-    return BrokerRegistration(broker_id, version, endpoints, rack)
+    return RegisteredBroker(broker_id, version, endpoints, rack)
 
 
 def _endpoint(

@@ -11,7 +11,7 @@ import pytest
 from tests.timing import eventually
 from zkconsumer.balance.dead_letter_topic import DeadLetterTopic, Failure
 from zkconsumer.balance.dead_letters import FIRST_BACKOFF, DeadLetters, checked_target
-from zkconsumer.balance.read_work import ChunkPart, ReadWork
+from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.retry import Kind, RetryDecision
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
@@ -43,7 +43,7 @@ class Fixture:
 
     def bury(self, offset: int) -> bool:
         record = SimpleNamespace(offset=offset, value=b"")
-        work = ReadWork(record, offset, b"k", ChunkPart(self.home, None, 0))
+        work = ReadWork(record, offset, b"k", ReadPart(self.home, None, 0))
         decision = RetryDecision(Kind.DEAD, 0.0, 0, 16, 5, "ValueError: bad", ValueError("bad"))
         return self.letters.bury(work, decision, "mark")
 

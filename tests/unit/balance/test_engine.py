@@ -19,7 +19,7 @@ from zkconsumer.balance.lanes import Order
 from zkconsumer.balance.message_fates import EngineRules
 from zkconsumer.balance.open_partition import OpenPartition
 from zkconsumer.balance.outcomes import DONE, NOT_STARTED, PENDING, Failed, Later, Outcome
-from zkconsumer.balance.read_work import ChunkPart, ReadWork
+from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.balance.retry import Retry
 from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
@@ -54,7 +54,7 @@ class World:
         self.engine.open(self.home)
         self.chunk = Chunk(self.position, b"", 0, messages)
         self.chunk.unfinished = 1
-        part = ChunkPart(self.home, self.chunk, 1)
+        part = ReadPart(self.home, self.chunk, 1)
         records = [SimpleNamespace(offset=n, value=b"", key=b"ab"[n % 2 :][:1]) for n in range(messages)]
         works = [ReadWork(record, record.offset, record.key, part) for record in records]
         self.ledger.read(range(messages), messages)
@@ -75,7 +75,7 @@ def one_without_key_in_hand(order: Order) -> tuple[World, Any, Any]:
     world.home.shared = True
     record: Any = SimpleNamespace(offset=1, value=b"", key=None)
     world.ledger.read([1], 2)
-    world.engine.push(world.home, [ReadWork(record, 1, None, ChunkPart(world.home, None, 1))])
+    world.engine.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
     (first,) = world.take()
     return world, record, first
 
@@ -104,7 +104,7 @@ def test_a_message_in_hand_is_not_begun_beside_itself(order: Order, outcome: Out
     world.engine.open(home)
     ledger.read([1, 2], 3)
     later: Any = SimpleNamespace(offset=2, value=b"", key=None)
-    part = ChunkPart(home, None, 2)
+    part = ReadPart(home, None, 2)
     world.engine.push(home, [ReadWork(record, 1, None, part), ReadWork(later, 2, None, part)])
     (other,) = world.take()
     assert other.offset == 2
@@ -124,7 +124,7 @@ def test_a_slot_comes_back_with_a_message_in_hand(order: Order, outcome: Outcome
     world, record, first = one_without_key_in_hand(order)
     world.engine.give_up(world.home, ALL_SLOTS, lambda: None)
     world.engine.reopen(world.home, ALL_SLOTS)
-    world.engine.push(world.home, [ReadWork(record, 1, None, ChunkPart(world.home, None, 1))])
+    world.engine.push(world.home, [ReadWork(record, 1, None, ReadPart(world.home, None, 1))])
     assert world.take() == []
     world.settle([first], outcome)
     if outcome is not DONE:

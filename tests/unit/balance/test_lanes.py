@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zkconsumer.balance.lanes import Lanes, Order, order_named
-from zkconsumer.balance.read_work import ChunkPart, ReadWork
+from zkconsumer.balance.read_work import ReadPart, ReadWork
 from zkconsumer.model import TopicPartition
 
 
@@ -28,7 +28,7 @@ class Fed:
     def add(self, keys: list[bytes | None], where: Any = None) -> list[ReadWork]:
         at = where or self.home
         self.serial += 1
-        part = ChunkPart(at, None, self.serial)
+        part = ReadPart(at, None, self.serial)
         works = []
         for key in keys:
             works.append(ReadWork(SimpleNamespace(value=b""), self.offset, key, part))

@@ -310,7 +310,7 @@ FEATURES = '"features":{"metadata.version":{"min_version":1,"max_version":2,"fir
 def test_a_broker_of_any_generation_is_read(
     text: str, version: int, endpoints: list[Endpoint], rack: str | None
 ) -> None:
-    assert node_codecs.decode_broker(text.encode(), BROKER) == node_codecs.BrokerRegistration(
+    assert node_codecs.decode_broker(text.encode(), BROKER) == node_codecs.RegisteredBroker(
         4, version, tuple(endpoints), rack
     )
 
