@@ -67,7 +67,7 @@ def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKe
     member.events.put(StartsResolved({position: 77}))
     settle([member])
     assert offsets(server) == {0: 77}
-    assert (position.fetched, position.consumed, position.committed) == (77, 77, 77)
+    assert (position.fetched, position.consumed, position.stored.committed) == (77, 77, 77)
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])

@@ -16,7 +16,6 @@ from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.model import ThreadId
-from zkconsumer.offsets.commit_schedule import due_offset
 from zkconsumer.testing import FakeCluster
 
 TP = TopicPartition("events", 0)
@@ -68,9 +67,9 @@ def test_a_number_counts_what_was_in_hand(
     consumed: int, held_until: int, committed: int, counting: int, offset: int | None
 ) -> None:
     position = PartitionPosition(TP, ThreadId("g_c-0"), consumed)
-    position.held_until, position.committed = held_until, committed
+    position.held_until, position.stored.committed = held_until, committed
 
-    assert due_offset(position, counting_held=False, ahead=False, caller_held=range(5, counting)) == offset
+    assert position.stored.due_offset(counting_held=False, caller_held=range(5, counting)) == offset
 
 
 def test_an_error_is_told(

@@ -142,7 +142,7 @@ def test_a_committer_ends_in_time_beside_a_stuck_store(clock: Simulation, monkey
     standing = Standing(clock)
     monkeypatch.setattr(committers, "Thread", lambda **options: StandingThread(standing, options["name"]))
     close = staticmethod(lambda: standing.take("store", None))
-    store = type("Store", (), {"releases": False, "forgets": False, "close": close})()
+    store = type("Store", (), {"releases": False, "forgets": False, "close": close, "tracked": {}})()
     committer = Committer(
         "c",
         store,

@@ -250,7 +250,7 @@ class DeadLetters:
             return _NO_POINTERS
         position, ledger = one.work.ledger.position, one.work.ledger
         if not ledger.may_park:
-            return f"no pointers of it can be kept: {position.parking_trouble or 'its offsets are kept elsewhere'}"
+            return f"no pointers of it can be kept: {position.stored.parking_trouble}"
         return "" if one.work.ledger.point_at([one.pointer]) else _FULL
 
 

@@ -99,7 +99,7 @@ def _warnings(parts: RunParts) -> Iterator[str]:
         yield f"{risk.partition}: {risk.text}"
     if parts.engine.rules.parks and parts.engine.rules.order is not Order.PARTITION:
         for home in parts.reader.partitions:
-            if home.own and (why := home.position.parking_trouble):
+            if home.own and (why := home.position.stored.parking_trouble):
                 yield f"nothing of {home.position.tp} can be parked: {why}"
 
 

@@ -72,8 +72,8 @@ def _lags(member: GroupMember, client: tuple[tuple[str, str], ...]) -> _Found:
         position = positions.get(tp)
         if position is None:
             continue  # it has just left
-        if position.committed is not None:
-            yield MetricName(*OURS, "CommittedOffset", tags), position.committed
+        if position.stored.committed is not None:
+            yield MetricName(*OURS, "CommittedOffset", tags), position.stored.committed
         if lag is not None:
             yield MetricName(*OURS, "LogEndOffset", tags), position.log_end
     largest = max((inf if lag is None else lag for lag in lags.values()), default=0)

@@ -84,7 +84,7 @@ class PartitionControl:
         tp = partition_of(partition)
         position = self._positions().get(tp)
         if position is not None:
-            return position.committed
+            return position.stored.committed
         deadline = self._deadline(timeout)
         committer = self._live().committer
         if committer is None:
@@ -400,7 +400,7 @@ def checked_offsets(
 
 def _check_committed(held: Held) -> None:
     """Raise ConnectorClosedException if the last commit came before this one, which then wrote nothing."""
-    late = [f"{one.tp} at {one.consumed}" for one, offsets in held.items() if one.committed != offsets.stop]
+    late = [f"{one.tp} at {one.consumed}" for one, offsets in held.items() if one.stored.committed != offsets.stop]
     if late:
         raise ConnectorClosedException(
             f"the connector was shut down, and its last commit was done without {', '.join(late)}: it is consumed again"

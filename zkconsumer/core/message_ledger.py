@@ -253,8 +253,8 @@ class MessageLedger:
 
     @property
     def may_park(self) -> bool:
-        """Whether pointers of this partition can be stored; ``position.parking_trouble`` tells why not."""
-        return self.position.may_park
+        """Whether pointers of this partition can be stored; ``position.stored.parking_trouble`` tells why not."""
+        return self.position.stored.may_park
 
     def stored(self, point: CommitPoint) -> bool:
         """Note that this was written. Returns False, and notes nothing, if it is of an earlier ledger."""

@@ -7,14 +7,15 @@ Threads: each field has one usual writer. The first four take no lock:
 
 * the fetcher: ``fetched``, ``log_end``, ``first_log_end``, ``epochs``
 * the thread that iterates the stream: ``consumed``, ``held_until``, ``batch_until``
-* the committer: ``committed``
+* the committer: ``stored``, see :mod:`zkconsumer.core.stored_offset`
 * the group thread, and the thread that shuts down: ``revoked``, which is only ever set
 * under the lock of the stream's queue: ``paused``, ``halted``, ``successor``
 
 The exceptions:
 
-* The group thread sets ``fetched``, ``consumed`` and ``committed`` at the start (:meth:`PartitionPosition.begin`,
-  :meth:`PartitionPosition.start_at`). No message of the position is queued before that.
+* The group thread sets ``fetched``, ``consumed`` and ``stored.committed`` at the start
+  (:meth:`PartitionPosition.begin`, :meth:`PartitionPosition.start_at`). No message of the position is queued before
+  that.
 * The reader sets ``fetch_from`` to have messages fetched again. The fetcher moves it to ``fetched`` and clears it.
 * A thread that closes the connector finishes or puts down its own message: it writes ``consumed`` and ``held_until``.
 * A streaming query has no reader: its own threads write ``consumed`` when a batch ends.
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING, Final
 from zkconsumer.core.finished_note import FinishedNote
 from zkconsumer.core.leader_epochs import Epochs
 from zkconsumer.core.message_pointers import Pointer
+from zkconsumer.core.stored_offset import StoredOffset
 from zkconsumer.data_plane.hand_out import NOTHING_HELD, HandOutMarks
 from zkconsumer.model import ThreadId, TopicPartition
 
@@ -46,7 +48,8 @@ __all__ = ["NONE_HELD", "NOTHING_HELD", "Held", "PartitionPosition"]
 
 
 class PartitionPosition(HandOutMarks):
-    """The offsets of one owned partition. Every offset is "next to ...".
+    """The offsets of one owned partition. Every offset is "next to ...". ``stored`` is what an earlier position of the
+    same ownership had, if there was one.
 
     * ``fetched``: the next offset to request from the broker
     * ``fetch_from``: the offset at which the fetcher must go on instead, or None
@@ -55,7 +58,7 @@ class PartitionPosition(HandOutMarks):
     * ``held_until``: the end of the batch that the stream is handing out
     * ``batch_until``: the end of the rows in the user's hands, if these are several messages (columns); otherwise never
       greater than ``consumed``
-    * ``committed``: the offset that was last written to or read from the store
+    * ``stored``: the committed offset and all else that is stored of the ownership
     * ``log_end``: the end of the messages that may be handed out: the high watermark, or the last stable offset with
       ``isolation.level=read_committed``; -1 if unknown
     * ``first_log_end``: ``log_end`` as it was in the first response of this position; -1 before
@@ -67,7 +70,6 @@ class PartitionPosition(HandOutMarks):
     * ``successor``: the position at which the same stream goes on with the partition, if it does
     * ``ledger``: the messages of the partition, where they are finished in any order; ``consumed`` is its base then
     * ``known_note`` and ``known_pointers``: what the store told of messages beyond the start, for the ledger
-    * ``may_park`` and ``parking_trouble``: whether pointers of the partition can be stored, and why not, in words
     * ``cut``: the offset from which the log is another one than that of ``known_pointers``; -1 if it is not
     * ``full``: true while the reader has enough messages of the partition, so that no more are fetched
     """
@@ -75,7 +77,6 @@ class PartitionPosition(HandOutMarks):
     __slots__ = (
         "_revoked",
         "batch_until",
-        "committed",
         "cut",
         "epochs",
         "fetch_from",
@@ -88,17 +89,18 @@ class PartitionPosition(HandOutMarks):
         "ledger",
         "log_end",
         "log_end_compared",
-        "may_park",
-        "parking_trouble",
         "partition",
         "paused",
+        "stored",
         "successor",
         "thread",
         "topic",
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, thread: ThreadId, start: int | None = None) -> None:
+    def __init__(
+        self, tp: TopicPartition, thread: ThreadId, start: int | None = None, stored: StoredOffset | None = None
+    ) -> None:
         super().__init__(start)
         self.tp = tp
         self.topic = tp.topic
@@ -106,7 +108,7 @@ class PartitionPosition(HandOutMarks):
         self.thread = thread
         self.fetched: int | None = start
         self.fetch_from: int | None = None
-        self.committed: int | None = start
+        self.stored = StoredOffset(self, start) if stored is None else stored
         self.batch_until = NOTHING_HELD
         self.log_end = self.first_log_end = -1
         self.log_end_compared = False
@@ -118,8 +120,6 @@ class PartitionPosition(HandOutMarks):
         self.ledger: MessageLedger | None = None
         self.known_note: FinishedNote | None = None
         self.known_pointers: Mapping[int, Pointer] = {}
-        self.may_park = False
-        self.parking_trouble = ""
         self.cut = -1
         self.full = False
 
@@ -154,7 +154,7 @@ class PartitionPosition(HandOutMarks):
     def begin(self, offset: int) -> None:
         """Begin at an offset that ``auto.offset.reset`` chose and that is already stored."""
         self.consumed = offset
-        self.committed = offset
+        self.stored.committed = offset
         self.fetched = offset
 
     def start_at(self, offset: int) -> None:
@@ -190,7 +190,7 @@ class PartitionPosition(HandOutMarks):
 
     def __repr__(self) -> str:
         state = " revoked" if self.revoked else ""
-        return f"<{self.tp} consumed={self.consumed} fetched={self.fetched} committed={self.committed}{state}>"
+        return f"<{self.tp} consumed={self.consumed} fetched={self.fetched} committed={self.stored.committed}{state}>"
 
 
 Held = Mapping[PartitionPosition, range]

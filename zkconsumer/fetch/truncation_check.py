@@ -120,7 +120,7 @@ class TruncationCheck:
             start, end = starts.get(fetch.tp, _UNANSWERED), ends.get(fetch.tp, _UNANSWERED)
             failed = next((one for one in (start, end) if one.error != codes.NONE or one.offset < 0), None)
             known = epoch_before(position.epochs, offset) > NO_EPOCH
-            read = known or offset <= fetch.reached or position.committed == offset
+            read = known or offset <= fetch.reached or position.stored.committed == offset
             if failed is not None:
                 self._put_off(fetch, f"returned no start offset: {codes.name(failed.error)}", outcomes)
             elif start.offset <= offset <= end.offset:

@@ -30,7 +30,7 @@ from zkconsumer.kafka.group_responses import (
     Joined,
     ListedGroup,
     Membership,
-    StoredOffset,
+    OffsetAndMetadata,
     Versions,
     negotiated_versions,
 )
@@ -53,7 +53,7 @@ from zkconsumer.kafka.group_schemas import (
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 
-__all__ = ["DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Membership", "StoredOffset"]
+__all__ = ["DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Membership", "OffsetAndMetadata"]
 
 _OF_THE_GROUP: Final = frozenset(
     {
@@ -208,13 +208,13 @@ class GroupChannel:
             self._check(code, f"leaving group {who.group!r}")
 
     def commit(
-        self, who: Membership, offsets: Mapping[TopicPartition, int | StoredOffset], deadline: Deadline
+        self, who: Membership, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> Mapping[TopicPartition, int]:
         """Write offsets, as a member, or without a member id while the group has no members.
 
-        A :class:`StoredOffset` is written with its metadata and leader epoch. Returns the error code of each partition,
-        0 if it is written. An error of the group, which the answer repeats for each partition, is raised: nothing is
-        written then.
+        A :class:`OffsetAndMetadata` is written with its metadata and leader epoch. Returns the error code of each
+        partition, 0 if it is written. An error of the group, which the answer repeats for each partition, is raised:
+        nothing is written then.
         """
         topics = _by_topic("partitions", {tp: _committed(tp, offset) for tp, offset in offsets.items()})
         codes = _codes(self._ask(OFFSET_COMMIT, {**self._values(who), "topics": topics}, deadline))
@@ -226,7 +226,7 @@ class GroupChannel:
 
     def offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None, deadline: Deadline
-    ) -> Mapping[TopicPartition, StoredOffset]:
+    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Read offsets of these partitions, or of all with an offset (None, brokers from 0.10.2 on).
 
         An offset is -1 if none is stored. The entry of a partition has its own error, UNSTABLE_OFFSET_COMMIT if a
@@ -240,7 +240,7 @@ class GroupChannel:
         answer = self._ask(OFFSET_FETCH, values, deadline)
         self._check(answer.get("error_code", error_codes.NONE), f"offsets of group {group!r}")
         found = {
-            TopicPartition(topic["name"], one["partition_index"]): StoredOffset(
+            TopicPartition(topic["name"], one["partition_index"]): OffsetAndMetadata(
                 one["committed_offset"], one["error_code"], one["metadata"] or "", one.get("committed_leader_epoch", -1)
             )
             for topic in answer["topics"] or ()
@@ -353,8 +353,8 @@ def _by_topic(field: str, parts: Mapping[TopicPartition, Any]) -> list[dict[str,
     return [{"name": topic, field: those} for topic, those in topics.items()]
 
 
-def _committed(tp: TopicPartition, offset: int | StoredOffset) -> dict[str, Any]:
-    if not isinstance(offset, StoredOffset):
+def _committed(tp: TopicPartition, offset: int | OffsetAndMetadata) -> dict[str, Any]:
+    if not isinstance(offset, OffsetAndMetadata):
         return {"partition_index": tp.partition, "committed_offset": offset}
     return {
         "partition_index": tp.partition,

@@ -50,7 +50,7 @@ class Membership(NamedTuple):
     instance_id: str | None = None
 
 
-class StoredOffset(NamedTuple):
+class OffsetAndMetadata(NamedTuple):
     """A partition's offset in Kafka: -1 if none is stored; unknown if ``error`` is not 0.
 
     ``metadata`` and ``leader_epoch`` (-1: unknown) stand beside the offset. Members write only the epoch.

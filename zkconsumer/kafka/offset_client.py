@@ -16,7 +16,7 @@ from zkconsumer.errors import BrokerError, BrokerResponseError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
-from zkconsumer.kafka.group_responses import StoredOffset
+from zkconsumer.kafka.group_responses import OffsetAndMetadata
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 
@@ -41,7 +41,7 @@ class OffsetClient:
 
     def fetch(
         self, partitions: Collection[TopicPartition] | None, deadline: Deadline
-    ) -> dict[TopicPartition, StoredOffset]:
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the stored offsets of these partitions, or of all (None, from 0.10.2 on).
 
         A partition without an offset is left out. Raises BrokerError if the offset of any partition is unknown.
@@ -53,7 +53,7 @@ class OffsetClient:
         return {tp: one for tp, one in stored.items() if one.offset >= 0}
 
     def commit(
-        self, who: Membership, offsets: Mapping[TopicPartition, int | StoredOffset], deadline: Deadline
+        self, who: Membership, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> dict[TopicPartition, BrokerResponseError]:
         """Write offsets in one request. Returns the partitions that the coordinator refused. Raises BrokerError."""
         codes = self.ask(lambda coordinator: coordinator.commit(who, offsets, deadline), deadline)

@@ -118,7 +118,7 @@ class OwnedPartitions:
             asked_for = position in self._sought
             self._sought.discard(position)
             # if we stored something else ourselves meanwhile, the place of a seek is good all the same
-            if position in refused and not (asked_for and position.committed is not None):
+            if position in refused and not (asked_for and position.stored.committed is not None):
                 doubtful.append(position)
                 continue
             position.start_at(offset)
@@ -131,8 +131,8 @@ class OwnedPartitions:
     def begin_at_committed(self, positions: Iterable[PartitionPosition]) -> None:
         """Start positions at the offsets that the user has committed meanwhile."""
         for position in positions:
-            if position.committed is not None:
-                position.begin(position.committed)
+            if position.stored.committed is not None:
+                position.begin(position.stored.committed)
         self._source.wake()
 
     # ---- going on elsewhere ----
@@ -145,14 +145,13 @@ class OwnedPartitions:
         old = self.positions.get(tp)
         if old is None or old.revoked:
             return False
-        new = PartitionPosition(tp, old.thread)
-        new.committed = old.committed
+        new = PartitionPosition(tp, old.thread, stored=old.stored)
         # the committer knows what was stored since, and tells the ledger
         new.known_pointers = old.known_pointers if old.ledger is None else old.ledger.stored_pointers
         waits = old in self._unstarted
         self._replace(old, new)
         self._commits.succeed(old, new)
-        if new.committed is not None:
+        if new.stored.committed is not None:
             new.start_at(offset)
             self._flow_or_wait(new, waits)
         else:
@@ -199,7 +198,7 @@ class OwnedPartitions:
             offset = known[old].offset
             if self._commits.asks and old.consumed is not None and offset is not None and offset >= 0:
                 new.begin(offset)
-        followed = [new for new in news.values() if new.committed is not None]
+        followed = [new for new in news.values() if new.stored.committed is not None]
         if followed:
             # to all stores; the node's new version tells the other process that this member goes on from its offset
             self._commits.write_starts(followed)
@@ -223,13 +222,14 @@ class OwnedPartitions:
 
         ``known`` is its offset node. None: the conflict is outside ZooKeeper, and the committer knows the offset.
         """
-        new = PartitionPosition(old.tp, old.thread)
+        new = PartitionPosition(old.tp, old.thread, stored=old.stored if known is None else None)
         self._replace(old, new)
         if known is None:
-            new.committed = old.committed
             self._commits.succeed(old, new)
         else:
-            new.committed = known.offset  # None: a seek stores its place first, even if it is the place we were at
+            new.stored.committed = (
+                known.offset
+            )  # None: a seek stores its place first, even if it is the place we were at
             _take_pointers(new, known)
             self._commits.forget([old])
             self._commits.track([(new, known)])
@@ -323,4 +323,3 @@ def _take_pointers(position: PartitionPosition, known: KnownOffset) -> None:
     acks = known.acks
     if acks is not None:
         position.known_pointers = acks.pointers
-        position.may_park, position.parking_trouble = not acks.trouble, acks.trouble

@@ -1,4 +1,4 @@
-"""Decides when the committer commits, and which offset of a partition, and keeps the committer's marks of a partition.
+"""Decides when the committer commits, and in which slices. ``core.stored_offset`` decides which offset is due.
 
 Times are monotonic seconds.
 """
@@ -6,17 +6,16 @@ Times are monotonic seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from zkconsumer.core.message_ledger import CommitPoint
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.stored_offset import NEGATIVE, StoredOffset
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.runtime.deadline import Deadline
 
 NEVER: Final = float("inf")
-NEGATIVE: Final = float("-inf")
 ACK_INTERVAL: Final = 1.0
 ACK_LOOK: Final = 0.2
 POINTER_LOOK: Final = 2.0
@@ -129,62 +128,6 @@ class CommitSchedule:
         return now - self._refresh
 
 
-@dataclass(slots=True)
-class TrackedPartition:
-    """One owned partition. Its offset was last written at ``written`` (monotonic seconds)."""
-
-    position: PartitionPosition
-    written: float
-    ahead: bool = False
-    """A commit of this position counted a message that is still in the user's hands."""
-    stores_differ: bool = False
-    """Its stores do not agree: the next commit writes it, changed or not."""
-    undecided: int | None = None
-    """The offset that another client wrote outside ZooKeeper, kept until the group thread decides about it."""
-    tried: float = NEGATIVE
-    """When a commit was last tried (monotonic seconds)."""
-    seeks: list[Deadline] = field(default_factory=list)
-    """The times of seeks. Until all are over nothing is committed, or a seek could be undone."""
-
-    @property
-    def moving(self) -> bool:
-        """Whether a seek is under way."""
-        self.seeks = [seek for seek in self.seeks if not seek.expired]
-        return bool(self.seeks)
-
-    def is_due(self, *, counting_held: bool) -> bool:
-        """Return whether there is anything to commit; ``counting_held`` as for :func:`due_offset`."""
-        position, ledger = self.position, self.position.ledger
-        if self.undecided is not None or position.committed is None:
-            return False
-        if ledger is not None:
-            return ledger.dirty or self.stores_differ or ledger.base != position.committed
-        return self.stores_differ or due_offset(position, counting_held=counting_held, ahead=self.ahead) is not None
-
-    @property
-    def cost(self) -> int:
-        """What a commit of this partition costs: the acknowledgements and pointers to encode."""
-        ledger = self.position.ledger
-        return 0 if ledger is None else ledger.unnoted + ledger.pointer_count
-
-    def point(self, *, by_key: bool, pointers: bool, always: bool) -> CommitPoint | None:
-        """Return what to write of a partition whose messages are finished in any order; None if nothing is due.
-
-        A message in hand there is never counted. Offset, note and pointers are of one moment.
-        """
-        ledger = self.position.ledger
-        assert ledger is not None
-        if not (always or ledger.dirty or self.stores_differ or ledger.base != self.position.committed):
-            return None
-        point = ledger.point(pointers=pointers)
-        return replace(point, note=replace(point.note, by_key=by_key))
-
-    def note_ahead(self, offset: int) -> None:
-        """Note whether the commit of this offset counted a message that is still in the user's hands."""
-        consumed = self.position.consumed
-        self.ahead = consumed is None or consumed < offset
-
-
 class Slices:
     """Splits partitions into slices that are committed one after the other, so that the success of one counts whatever
     becomes of the next.
@@ -198,9 +141,9 @@ class Slices:
 
     def commit_each(
         self,
-        ours: Iterable[TrackedPartition],
+        ours: Iterable[StoredOffset],
         deadline: Deadline,
-        write: Callable[[list[TrackedPartition]], None],
+        write: Callable[[list[StoredOffset]], None],
         *,
         whole: bool = True,
     ) -> None:
@@ -230,7 +173,7 @@ class Slices:
         if failed:
             raise OffsetCommitError("; ".join(map(str, failed))) from failed[0].__cause__
 
-    def _next(self, left: Sequence[TrackedPartition]) -> tuple[list[TrackedPartition], int]:
+    def _next(self, left: Sequence[StoredOffset]) -> tuple[list[StoredOffset], int]:
         """Return the next slice, of at least one partition, and its cost."""
         some, cost = [left[0]], left[0].cost
         for found in left[1:]:
@@ -262,9 +205,9 @@ class GivenOffset:
     @classmethod
     def as_of_call(cls, position: PartitionPosition | None, offset: int) -> GivenOffset:
         """Return the offset as a call gives it at this moment."""
-        return cls(offset, position, None if position is None else position.committed)
+        return cls(offset, position, None if position is None else position.stored.committed)
 
-    def refusal(self, found: TrackedPartition | None) -> str:
+    def refusal(self, found: StoredOffset | None) -> str:
         """Return why this is not written any more, in words; empty if it is. ``found`` is our ownership now."""
         if self.position is None:
             return "" if found is None else "this member has claimed the partition since the call"
@@ -277,27 +220,3 @@ class GivenOffset:
         if committed is None or committed == self.committed:
             return False
         return (self.committed is None or self.committed <= self.offset) and self.offset < committed
-
-
-def due_offset(
-    position: PartitionPosition, *, counting_held: bool, ahead: bool, caller_held: range = range(0)
-) -> int | None:
-    """Return the offset to write, None if nothing is new: an unchanged offset is not written again (KAFKA-987).
-
-    ``counting_held`` counts the message in hand as finished. ``caller_held`` counts the messages that a caller had in
-    hand at its call, unless the reader has passed them: by now another message may be in hand. ``ahead`` says that a
-    commit of this position counted the message in hand before. An offset that an earlier position committed, or
-    somebody else wrote, says nothing of this position: after a seek back a crash would skip from the sought place to
-    there.
-    """
-    held, committed, consumed = position.held, position.committed, position.consumed
-    if consumed is not None and consumed in caller_held:
-        return caller_held.stop if caller_held.stop != committed else None
-    offset = position.finished(including_held=counting_held)
-    if offset is None or offset == committed:
-        return None
-    if counting_held or not held or committed is None or not ahead:
-        return offset
-    if offset < committed <= max(offset + 1, position.batch_until):
-        return None  # the message in hand, or some of the rows, were committed explicitly before
-    return offset

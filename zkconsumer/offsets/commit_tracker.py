@@ -11,9 +11,10 @@ from time import monotonic, time
 
 from zkconsumer.core.message_ledger import CommitPoint
 from zkconsumer.core.partition_position import Held, PartitionPosition
+from zkconsumer.core.stored_offset import StoredOffset
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset, Slices, TrackedPartition, due_offset
+from zkconsumer.offsets.commit_schedule import CommitSettings, GivenOffset, Slices
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.note_store import NO_POINTS, Points
 from zkconsumer.offsets.start_offsets import Barred, StartOffsets, Stored
@@ -53,7 +54,7 @@ class CommitTracker:
         self._settings = settings
         self._refused = refused
         self._moved = moved
-        self._tracked: dict[TopicPartition, TrackedPartition] = {}
+        self._tracked = store.tracked
         self.last_commit: float | None = None
         """When an offset was last written (seconds since 1970); None if none was. Any thread."""
         self._slices = Slices()
@@ -72,27 +73,27 @@ class CommitTracker:
     def __len__(self) -> int:
         return len(self._tracked)
 
-    def _find(self, position: PartitionPosition) -> TrackedPartition | None:
+    def _find(self, position: PartitionPosition) -> StoredOffset | None:
         """Return the tracked data of this position, if the member still owns it."""
         found = self._tracked.get(position.tp)
         return found if found is not None and found.position is position else None
 
-    def _ours(self, positions: Collection[PartitionPosition]) -> list[TrackedPartition]:
+    def _ours(self, positions: Collection[PartitionPosition]) -> list[StoredOffset]:
         return [found for position in positions if (found := self._find(position)) is not None]
 
     def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
         """Start to track these claimed partitions, so that commits write their progress."""
         for position, known in claimed:
-            self._tracked[position.tp] = TrackedPartition(position, monotonic())
-            self._store.track(position.tp, known)
-            self._note_parking(position)
+            could = position.stored.may_park
+            position.stored.position, position.stored.written = position, monotonic()
+            self._store.track(position.tp, position.stored, known)
+            self._note_parking(position, could)
 
     def untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
         """Stop tracking these positions. Returns their offset nodes as last seen."""
         known = {}
         for found in self._ours(positions):
             tp = found.position.tp
-            del self._tracked[tp]
             self.starts.forget(found.position)
             known[tp] = self._store.untrack(tp)
         return known
@@ -101,12 +102,10 @@ class CommitTracker:
         """Track the new position of a partition instead of the old one."""
         found = self._find(old)
         if found is not None:
-            new.committed = old.committed
             found.position, found.ahead, found.undecided = new, False, None
             self.starts.forget(old)
             # as stored: pointers of the old position that were not stored yet are of messages that are read again
-            new.known_pointers = self._store.pointers(new.tp)
-            self._note_parking(new)
+            new.known_pointers = found.pointers
             if new.ledger is not None:
                 new.ledger.pointers_read(new.known_pointers)
 
@@ -116,7 +115,7 @@ class CommitTracker:
         """Return the number of acknowledgements that are not written, and whether there is anything to write."""
         count, dirty = 0, False
         for found in self._tracked.values():
-            ledger, committed = found.position.ledger, found.position.committed
+            ledger, committed = found.position.ledger, found.committed
             if ledger is not None and committed is not None:
                 count += ledger.unnoted
                 dirty = dirty or ledger.dirty or ledger.base != committed
@@ -125,6 +124,7 @@ class CommitTracker:
     def look_at_pointers(self) -> None:
         """Tell the ledgers what somebody else wrote to their pointers, for instance a replay of dead letters."""
         ledgers = {tp: found for tp, found in self._tracked.items() if found.position.ledger is not None}
+        could = {tp: found.may_park for tp, found in ledgers.items()}
         if not ledgers or not self._lease.valid:
             return
         try:
@@ -133,18 +133,16 @@ class CommitTracker:
             log.info("whether somebody else wrote pointers could not be seen: %s", e)
             return
         for tp, found in ledgers.items():
-            self._note_parking(found.position)
+            self._note_parking(found.position, could[tp])
             ledger = found.position.ledger
             if ledger is not None and tp in changed:
                 ledger.pointers_read(changed[tp])
-            if ledger is not None and self._store.restoring(tp):
+            if ledger is not None and found.notes is not None and found.notes.restoring:
                 ledger.touch()
 
-    def _note_parking(self, position: PartitionPosition) -> None:
-        could = position.may_park
-        position.parking_trouble = self._store.parking_trouble(position.tp)
-        position.may_park = not position.parking_trouble
-        if position.may_park and not could and position.ledger is not None:
+    @staticmethod
+    def _note_parking(position: PartitionPosition, could: bool) -> None:
+        if position.stored.may_park and not could and position.ledger is not None:
             position.ledger.touch()  # some messages may wait for their pointers
 
     # ---- what somebody else wrote ----
@@ -167,15 +165,13 @@ class CommitTracker:
         Offsets that the store has lost are written again. Returns the partitions that the store did not answer for.
         """
         known = {
-            tp: found
-            for tp, found in self._tracked.items()
-            if found.position.committed is not None and found.undecided is None
+            tp: found for tp, found in self._tracked.items() if found.committed is not None and found.undecided is None
         }
         differences = self._store.compare(known, deadline or Deadline(self._settings.timeout))
         for tp, offset in differences.ours.items():
             self._mark(known[tp], offset)
         for tp, offset in differences.theirs.items():
-            known[tp].position.committed = known[tp].undecided = offset
+            known[tp].committed = known[tp].undecided = offset
             known[tp].ahead = False
         if differences.forgotten:
             forgotten = ", ".join(map(str, sorted(differences.forgotten)))
@@ -190,10 +186,10 @@ class CommitTracker:
         found = self._find(position)
         if found is not None:
             if known is not None:
-                self._store.track(position.tp, known)
-                position.committed = known.offset
+                self._store.see(found, known)
+                found.committed = known.offset
                 if position.ledger is not None:
-                    position.ledger.pointers_read(self._store.pointers(position.tp))
+                    position.ledger.pointers_read(found.pointers)
                     position.ledger.touch()  # its note is void
             found.ahead, found.undecided = False, None
 
@@ -206,7 +202,7 @@ class CommitTracker:
         ours = self._ours(positions)
         for found in ours:
             found.stores_differ = True
-        committed = {found.position.tp: found.position.committed for found in ours}
+        committed = {found.position.tp: found.committed for found in ours}
         self._write_again({tp: offset for tp, offset in committed.items() if offset is not None})
 
     def _note_stores_differ(self, tp: TopicPartition) -> None:
@@ -226,7 +222,7 @@ class CommitTracker:
         ours = [found for tp, found in self._tracked.items() if tp not in moving]
         put_off = {} if patient else self._look_before(ours, deadline)
 
-        def write(some: list[TrackedPartition]) -> None:
+        def write(some: list[StoredOffset]) -> None:
             limit = deadline if patient else Deadline(self._settings.timeout)  # one slow slice costs no other its time
             self._commit(some, held, limit, patient=patient, put_off=put_off)
 
@@ -235,7 +231,7 @@ class CommitTracker:
         if late:
             raise OffsetCommitError(f"not committed: {', '.join(sorted(late))} (a seek is under way)")
 
-    def _look_before(self, ours: Collection[TrackedPartition], deadline: Deadline) -> Failures:
+    def _look_before(self, ours: Collection[StoredOffset], deadline: Deadline) -> Failures:
         """Look whether somebody else wrote elsewhere, if anything is due. Returns the partitions that have to wait."""
         if not any(found.is_due(counting_held=self._settings.count_held) for found in ours):
             return {}
@@ -248,7 +244,7 @@ class CommitTracker:
         return put_off
 
     def _commit(
-        self, ours: Collection[TrackedPartition], held: Held, deadline: Deadline, *, patient: bool, put_off: Failures
+        self, ours: Collection[StoredOffset], held: Held, deadline: Deadline, *, patient: bool, put_off: Failures
     ) -> None:
         changed, points = self._progress(ours, held)
         due = {tp: offset for tp, offset in changed.items() if tp not in put_off}
@@ -275,7 +271,7 @@ class CommitTracker:
         ours = {
             tp: one.offset
             for tp, one in left.items()
-            if one.position is not None and not one.overtaken_by(one.position.committed)
+            if one.position is not None and not one.overtaken_by(one.position.stored.committed)
         }
         failures |= self._store.commit(ours, {}, deadline, patient=True) if ours else {}
         if others:
@@ -336,7 +332,7 @@ class CommitTracker:
         return {} if unanswered else {tp: None if tp in released else offset for tp, offset in known.items()}
 
     def _release(
-        self, ours: Collection[TrackedPartition], held: Held, deadline: Deadline, released: set[TopicPartition]
+        self, ours: Collection[StoredOffset], held: Held, deadline: Deadline, released: set[TopicPartition]
     ) -> None:
         """Do the last commit and the release in one request; add the released partitions to ``released``."""
         changed, points = self._progress(ours, held)
@@ -347,7 +343,7 @@ class CommitTracker:
         released |= done
         self._settle(changed, {}, failures, points)
 
-    def _progress(self, ours: Collection[TrackedPartition], held: Held) -> tuple[dict[TopicPartition, int], Points]:
+    def _progress(self, ours: Collection[StoredOffset], held: Held) -> tuple[dict[TopicPartition, int], Points]:
         """Return the offsets to write, and what goes with them."""
         changed: dict[TopicPartition, int] = {}
         points: dict[TopicPartition, CommitPoint] = {}
@@ -355,17 +351,17 @@ class CommitTracker:
             if found.undecided is not None:
                 continue
             position = found.position
-            if position.ledger is not None and position.committed is not None:
+            if position.ledger is not None and found.committed is not None:
                 point = self._point(found)
                 if point is not None:
                     points[position.tp], changed[position.tp] = point, point.offset
                 continue
-            consumed, committed = position.consumed, position.committed
+            consumed, committed = position.consumed, found.committed
             if consumed is not None and committed is not None and consumed >= committed:
                 found.ahead = False  # finished since: an earlier offset is a truncated log's from now on
             caller_held = held.get(position, range(0))
             counting = self._settings.count_held
-            offset = due_offset(position, counting_held=counting, ahead=found.ahead, caller_held=caller_held)
+            offset = found.due_offset(counting_held=counting, caller_held=caller_held)
             if offset is not None:
                 changed[position.tp] = offset
             elif committed is not None:
@@ -375,9 +371,8 @@ class CommitTracker:
                     changed[position.tp] = committed
         return changed, points
 
-    def _point(self, found: TrackedPartition, *, always: bool = False) -> CommitPoint | None:
-        pointers = not self._store.parking_trouble(found.position.tp)
-        return found.point(by_key=self._settings.by_key(), pointers=pointers, always=always)
+    def _point(self, found: StoredOffset, *, always: bool = False) -> CommitPoint | None:
+        return found.point(by_key=self._settings.by_key(), always=always)
 
     def _conflicting(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Exception]:
         undecided = {tp: self._tracked[tp].undecided for tp in wanted if tp in self._tracked}
@@ -401,9 +396,9 @@ class CommitTracker:
 
     def _unchanged_since(self, before: float) -> dict[TopicPartition, int]:
         return {
-            tp: found.position.committed
+            tp: found.committed
             for tp, found in self._tracked.items()
-            if found.position.committed is not None and found.written <= before and found.undecided is None
+            if found.committed is not None and found.written <= before and found.undecided is None
         }
 
     def _write_again(self, due: Mapping[TopicPartition, int], *, everywhere: bool = True) -> None:
@@ -458,12 +453,12 @@ class CommitTracker:
             "not committed: " + ", ".join(f"{tp} at {offsets[tp]} ({failures[tp]})" for tp in sorted(failures))
         ) from failures[min(failures)]
 
-    def _mark(self, found: TrackedPartition, offset: int, point: CommitPoint | None = None) -> None:
+    def _mark(self, found: StoredOffset, offset: int, point: CommitPoint | None = None) -> None:
         position = found.position
         if point is not None and position.ledger is not None and not position.ledger.stored(point):
             # the reader jumped to another offset meanwhile: the new ledger does not know what was stored
-            position.ledger.pointers_read(self._store.pointers(position.tp))
-        position.committed = offset
+            position.ledger.pointers_read(found.pointers)
+        found.committed = offset
         found.stores_differ = False
         found.written = monotonic()
         self.last_commit = time()
@@ -474,7 +469,7 @@ class CommitTracker:
         Any thread.
         """
         found = self._find(position)
-        return position.committed if found is not None and found.ahead else None
+        return found.committed if found is not None and found.ahead else None
 
     def store_starts(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
         """Store resolved starts; ``done`` is told of each whether it is stored."""

@@ -24,11 +24,12 @@ from typing import NamedTuple, Protocol
 
 from zkconsumer.core.dual_store_start import MergedStart, merged_start
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.message_pointers import Pointer
+from zkconsumer.core.stored_offset import OffsetElsewhere, StoredOffset
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerResponseError,
     CoordinatorUnavailableError,
+    OffsetCommitError,
     RegistryError,
     ZkConsumerError,
 )
@@ -36,7 +37,7 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.note_store import NO_POINTS, Points, ReadPointers
 from zkconsumer.offsets.store import CommitRefusedError, Failures, FencedStore, NotingStore, OffsetStore
-from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets, see_node, seen_node
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 
 Check = Callable[[Collection[TopicPartition], Deadline], Failures]
 
+NO_POINTERS = "a group that the brokers coordinate has no place for pointers to messages"
 ONE_TRY = 10.0
 """Seconds for one call of a store, if no deadline is nearer."""
 
@@ -51,31 +53,16 @@ ONE_TRY = 10.0
 class Fence(Protocol):
     """Knows which partitions this member owns, for stores that cannot refuse a former owner themselves."""
 
-    def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """Note a claimed partition, with its offset node as of the claim."""
+    tracked: dict[TopicPartition, StoredOffset]
+    """The partitions that this member owns, and what is stored of them."""
 
-    def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """Forget a released or lost partition; return its offset node as last seen."""
-
-    def parking_trouble(self, partition: TopicPartition) -> str:
-        """Return why no pointers to messages of a tracked partition can be stored, in words; empty if they can."""
-
-    def write_pointers(self, points: Points, deadline: Deadline) -> Failures:
-        """Write pointers to messages of tracked partitions. Raises RegistryError if the outcome is unknown."""
-
-    def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
-        """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
-
-    def restoring(self, partition: TopicPartition) -> bool:
-        """Return whether the node of pointers was deleted, so that the next commit has to make it again."""
-
-    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
-        """Return the pointers of a tracked partition as last read or written."""
+    def claimed(self, partition: TopicPartition) -> None:
+        """Note in ``tracked`` by what this claim can be told from a later one."""
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions that this member does not own; looked up at this moment."""
 
-    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+    def with_owner(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return which of these partitions, none of them ours, have an owner now."""
 
 
@@ -114,7 +101,10 @@ class DualStore:
         zookeeper_first: bool = False,
     ) -> None:
         self._fence = fence
+        self.tracked = fence.tracked
+        """The partitions that this member owns, and what is stored of them. The committer's thread alone uses it."""
         self._nodes = nodes
+        self._pointers = fence if isinstance(fence, ZooKeeperOffsets) else None
         self._elsewhere = elsewhere
         self.in_zookeeper = nodes is not None
         """Whether ZooKeeper keeps the offsets too, or alone."""
@@ -131,48 +121,32 @@ class DualStore:
         self._max_retries = max_retries
         self._zookeeper_first = zookeeper_first
         self._closing = Event()
-        self._stored: dict[TopicPartition, int] = {}
-        """The offsets of tracked partitions elsewhere, as last read or written."""
-        self._notes: dict[TopicPartition, FinishedNote] = {}
-        """The notes that were read elsewhere with the starts of tracked partitions."""
-        self._doubtful: dict[TopicPartition, tuple[int, int]] = {}
-        """The lowest and highest offset of tries whose outcome is unknown."""
 
-    def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """Note a claimed partition, with its offset node as of the claim."""
-        self._stored.pop(partition, None)
-        self._notes.pop(partition, None)
-        self._doubtful.pop(partition, None)
-        self._fence.track(partition, known)
+    def track(self, partition: TopicPartition, stored: StoredOffset, known: KnownOffset) -> None:
+        """Keep what is stored of a claimed partition from now on. ``known`` is its offset node as of the claim."""
+        self.tracked[partition] = stored
+        self.see(stored, known)
+        self._fence.claimed(partition)
+
+    def see(self, stored: StoredOffset, known: KnownOffset) -> None:
+        """Keep the offset node of a tracked partition as somebody else has written it."""
+        see_node(stored, known)
+        stored.elsewhere = OffsetElsewhere(epoch=stored.elsewhere.epoch)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """Forget a released or lost partition; return its offset node as last seen."""
-        self._stored.pop(partition, None)
-        self._notes.pop(partition, None)
-        self._doubtful.pop(partition, None)
-        return self._fence.untrack(partition)
-
-    def parking_trouble(self, partition: TopicPartition) -> str:
-        """Return why no pointers to messages of a tracked partition can be stored, in words; empty if they can."""
-        return self._fence.parking_trouble(partition)
-
-    def restoring(self, partition: TopicPartition) -> bool:
-        """Return whether the node of pointers was deleted, so that the next commit has to make it again."""
-        return self._fence.restoring(partition)
-
-    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
-        """Return the pointers to messages of a tracked partition as last read or written."""
-        return self._fence.pointers(partition)
+        return seen_node(self.tracked.pop(partition))
 
     def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
         """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
-        return self._fence.look_at_pointers(partitions, deadline)
+        return {} if self._pointers is None else self._pointers.look_at_pointers(partitions, deadline)
 
     def start_note(self, partition: TopicPartition, start: int | None) -> FinishedNote | None:
         """Return what is finished beyond the start that :meth:`starts` found, if a store knows it."""
-        note = self._notes.pop(partition, None)
-        if note is None and self._nodes is not None:
-            note = self._nodes.start_note(partition, start)
+        stored = self.tracked[partition]
+        note, stored.elsewhere.note = stored.elsewhere.note, None
+        if note is None and self._nodes is not None and stored.notes is not None:
+            note = stored.notes.start_note
         return note if note is not None and note.base == start else None
 
     def starts(
@@ -182,10 +156,12 @@ class DualStore:
         with _exceptions_only():
             stored = self._fetch_starts(partitions, deadline)
         found = {}
-        self._stored.update((tp, offset) for tp, offset in stored.items() if offset >= 0)
         for tp in partitions:
+            ours = self.tracked[tp]
+            if stored.get(tp, -1) >= 0:
+                ours.elsewhere.offset = stored[tp]
             held = [stored.get(tp)] if self._elsewhere is not None else []
-            copy = None if self._nodes is None else self._nodes.known(tp)
+            copy = None if self._nodes is None else ours.node.offset
             if self._nodes is not None and not isinstance(self._elsewhere, FencedStore):
                 held.append(copy)
             found[tp] = merged_start(held)
@@ -202,7 +178,8 @@ class DualStore:
         timeout = deadline.bounded(ONE_TRY)
         if isinstance(self._elsewhere, NotingStore):
             stored, notes = self._elsewhere.fetch_noted(partitions, timeout)
-            self._notes.update(notes)
+            for tp in partitions:
+                self.tracked[tp].elsewhere.note = notes.get(tp)
             return stored
         return self._elsewhere.fetch(partitions, timeout) if self._elsewhere is not None else {}
 
@@ -246,14 +223,16 @@ class DualStore:
             self._zookeeper_first
             and not refused
             and self._nodes is not None
-            and (self._nodes.known(partition) == offset)
+            and self._nodes.is_stored(partition, offset)
         )
 
     def _write_pointers(self, points: Points, deadline: Deadline) -> Failures:
         if not points:
             return {}
+        if self._pointers is None:
+            return {tp: OffsetCommitError(NO_POINTERS) for tp, point in points.items() if point.changes}
         try:
-            return self._fence.write_pointers(points, Deadline(deadline.bounded(ONE_TRY)))
+            return self._pointers.write_pointers(points, Deadline(deadline.bounded(ONE_TRY)))
         except RegistryError as e:
             return dict.fromkeys(points, e)
 
@@ -288,7 +267,7 @@ class DualStore:
         if self._elsewhere is None:
             return failures
         left = {tp: offset for tp, offset in offsets.items() if tp not in failures}
-        return {**failures, **self._write_elsewhere(left, self._fence.owned, deadline, patient=True)}
+        return {**failures, **self._write_elsewhere(left, self._fence.with_owner, deadline, patient=True)}
 
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
         """Return owned partitions whose offset nodes another client wrote, if nodes are used. Raises RegistryError."""
@@ -300,21 +279,21 @@ class DualStore:
         With ``zookeeper_first`` it does not look: ZooKeeper alone decides, and the other store has a copy.
         """
         found = Differences({}, {}, set(), set())
-        wanted = [tp for tp in partitions if tp in self._stored]
+        wanted = [tp for tp in partitions if self.tracked[tp].elsewhere.offset is not None]
         if self._elsewhere is None or not self.forgets or self._zookeeper_first or not wanted:
             return found
         stored, untold = self._fetch_known(wanted, deadline)
         found.untold.update(untold)
         for tp in wanted:
-            offset = stored.get(tp, -1)
-            if tp in untold or offset == self._stored[tp]:
+            offset, known = stored.get(tp, -1), self.tracked[tp].elsewhere
+            if tp in untold or offset == known.offset:
                 continue
             if offset < 0:
                 found.forgotten.add(tp)
-                del self._stored[tp]
+                known.offset = None
                 continue
-            self._stored[tp] = offset
-            lowest, highest = self._doubtful.get(tp, (0, -1))
+            known.offset = offset
+            lowest, highest = known.doubtful or (0, -1)
             (found.ours if lowest <= offset <= highest else found.theirs)[tp] = offset
         return found
 
@@ -353,17 +332,17 @@ class DualStore:
         store answers after it counts. Raises RegistryError, or what the store raises if it does not answer.
         """
         found = set() if self._nodes is None else self._nodes.settle_unanswered(partitions, deadline)
-        doubtful = [tp for tp in partitions if tp in self._doubtful]
+        ours = {tp: self.tracked[tp].elsewhere for tp in partitions if tp in self.tracked}
+        doubtful = {tp: known for tp, known in ours.items() if known.doubtful is not None}
         if doubtful and self._elsewhere is not None:
             with _exceptions_only():
                 stored = self._elsewhere.fetch(doubtful, deadline.bounded(ONE_TRY))
-            for tp in doubtful:
-                lowest, highest = self._doubtful[tp]
+            for tp, known in doubtful.items():
+                lowest, highest = known.doubtful or (0, -1)
                 if lowest <= stored.get(tp, -1) <= highest:
-                    self._stored[tp] = stored[tp]
-                    del self._doubtful[tp]
-                elif stored.get(tp, -1) == self._stored.get(tp, -1):
-                    del self._doubtful[tp]
+                    known.offset, known.doubtful = stored[tp], None
+                elif stored.get(tp, -1) == (-1 if known.offset is None else known.offset):
+                    known.doubtful = None
         return found.union(doubtful)
 
     def close(self) -> None:
@@ -427,13 +406,15 @@ class DualStore:
     def _note(self, offsets: Mapping[TopicPartition, int], failures: Failures) -> None:
         """Remember the offsets that the store holds now, and those that it may hold."""
         for tp, offset in offsets.items():
-            failure = failures.get(tp)
+            stored, failure = self.tracked.get(tp), failures.get(tp)
+            if stored is None:
+                continue
+            known = stored.elsewhere
             if failure is None:
-                self._stored[tp] = offset
-                self._doubtful.pop(tp, None)
+                known.offset, known.doubtful = offset, None
             elif not isinstance(failure, CoordinatorUnavailableError):  # else nothing was sent
-                lowest, highest = self._doubtful.get(tp, (offset, offset))
-                self._doubtful[tp] = min(lowest, offset), max(highest, offset)
+                lowest, highest = known.doubtful or (offset, offset)
+                known.doubtful = min(lowest, offset), max(highest, offset)
 
     def _pause(self, deadline: Deadline) -> bool:
         """Wait before the next try; return False if no time is left for one, or the store is closed."""

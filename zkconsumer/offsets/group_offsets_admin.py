@@ -26,7 +26,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
-from zkconsumer.kafka.group_channel import GroupChannel, Membership, StoredOffset
+from zkconsumer.kafka.group_channel import GroupChannel, Membership, OffsetAndMetadata
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
@@ -150,7 +150,7 @@ class KafkaSide:
             for tp, stored in sorted(found.items())
         }
 
-    def _offsets(self, coordinator: GroupChannel, deadline: Deadline) -> Mapping[TopicPartition, StoredOffset]:
+    def _offsets(self, coordinator: GroupChannel, deadline: Deadline) -> Mapping[TopicPartition, OffsetAndMetadata]:
         wanted = None if coordinator.versions["OffsetFetch"] >= 2 else self._partitions(deadline)
         return self._client.fetch(wanted, deadline)
 
@@ -161,7 +161,7 @@ class KafkaSide:
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """Send one commit for all writes and one request for all removals. Returns the refused partitions."""
         wanted = {
-            step.partition: StoredOffset(step.after.offset, 0, step.after.metadata, step.after.leader_epoch)
+            step.partition: OffsetAndMetadata(step.after.offset, 0, step.after.metadata, step.after.leader_epoch)
             for step in steps
             if step.verdict is MoveVerdict.WRITE and step.after is not None and step.after.offset is not None
         }

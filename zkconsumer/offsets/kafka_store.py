@@ -20,20 +20,19 @@ from typing import Protocol
 
 from zkconsumer.core.coordinator_error_actions import ErrorAction, action_for
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
-from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.stored_offset import StoredNotes, StoredOffset
 from zkconsumer.errors import BrokerError, FencedInstanceIdError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
-from zkconsumer.kafka.group_channel import Membership, StoredOffset
+from zkconsumer.kafka.group_channel import Membership, OffsetAndMetadata
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.dual_store import NO_POINTERS
 from zkconsumer.offsets.metadata_notes import MetadataNotes, note_in
-from zkconsumer.offsets.note_store import Points, ReadPointers
 from zkconsumer.offsets.store import NO_NOTES, Failures, Notes, NotingStore
 from zkconsumer.runtime.deadline import Deadline
-from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset
 
 LOOK_AGAIN = 0.05
 """Seconds between two tries while the group passes into the next generation."""
@@ -41,7 +40,6 @@ LOOK_AGAIN = 0.05
 Offsets = Mapping[TopicPartition, int]
 
 ASKED = "an offset commit"
-NO_POINTERS = "a group that the brokers coordinate has no place for pointers to messages"
 NOT_OURS = "lost with our membership of the group, or given to another member since"
 """The reason of a commit that is not sent."""
 
@@ -145,13 +143,13 @@ class MemberOffsets(NotingStore):
                 position.epochs = ((stored.offset - 1, stored.leader_epoch),)
         return _noted(found)
 
-    def _with_epochs(self, offsets: Offsets) -> dict[TopicPartition, int | StoredOffset]:
+    def _with_epochs(self, offsets: Offsets) -> dict[TopicPartition, int | OffsetAndMetadata]:
         positions = self._positions()
-        found: dict[TopicPartition, int | StoredOffset] = dict(offsets)
+        found: dict[TopicPartition, int | OffsetAndMetadata] = dict(offsets)
         for tp, offset in offsets.items():
             epoch = epoch_before(positions[tp].epochs, offset) if tp in positions else NO_EPOCH
             if epoch > NO_EPOCH:
-                found[tp] = StoredOffset(offset, leader_epoch=epoch)
+                found[tp] = OffsetAndMetadata(offset, leader_epoch=epoch)
         return found
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float, notes: Notes = NO_NOTES) -> Failures:
@@ -197,7 +195,7 @@ class MemberOffsets(NotingStore):
         self._client.close()
 
 
-def _noted(found: Mapping[TopicPartition, StoredOffset]) -> tuple[Mapping[TopicPartition, int], Notes]:
+def _noted(found: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[Mapping[TopicPartition, int], Notes]:
     notes = {tp: note for tp, stored in found.items() if (note := note_in(stored)) is not None}
     return {tp: stored.offset for tp, stored in found.items()}, notes
 
@@ -235,43 +233,21 @@ class EpochFence:
 
     def __init__(self, held: Callable[[], GenerationEpochs]) -> None:
         self._held = held
-        self._stays: dict[TopicPartition, int | None] = {}
+        self.tracked: dict[TopicPartition, StoredOffset] = {}
 
-    def track(self, partition: TopicPartition, known: KnownOffset) -> None:
+    def claimed(self, partition: TopicPartition) -> None:
         """Note a partition with its present epoch, or with none if a newer generation has begun."""
-        self._stays[partition] = self._held().epochs.get(partition)
-
-    def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """Forget a partition; return that it has no offset node."""
-        self._stays.pop(partition, None)
-        return ABSENT
-
-    def parking_trouble(self, partition: TopicPartition) -> str:
-        """Return why no pointers can be stored."""
-        return NO_POINTERS
+        stored = self.tracked[partition]
+        stored.elsewhere.epoch = self._held().epochs.get(partition)
+        stored.notes = StoredNotes(trouble=NO_POINTERS)
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return those that were lost or handed over since. The coordinator itself refuses others that are not ours."""
-        held, stays = self._held(), self._stays
-        return {tp: OffsetCommitError(NOT_OURS) for tp in partitions if tp in stays and held.ended(tp, stays[tp])}
+        held = self._held()
+        ours = {tp: self.tracked[tp].elsewhere.epoch for tp in partitions if tp in self.tracked}
+        return {tp: OffsetCommitError(NOT_OURS) for tp, epoch in ours.items() if held.ended(tp, epoch)}
 
-    def write_pointers(self, points: Points, deadline: Deadline) -> Failures:
-        """Write nothing. No point has pointers here, see :meth:`parking_trouble`."""
-        return {tp: OffsetCommitError(NO_POINTERS) for tp, point in points.items() if point.changes}
-
-    def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
-        """Return nothing."""
-        return {}
-
-    def restoring(self, partition: TopicPartition) -> bool:
-        """Return False."""
-        return False
-
-    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
-        """Return nothing."""
-        return {}
-
-    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+    def with_owner(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return all of them: only the group's leader knows whether they have owners."""
         reason = "not owned by this member, and in a group that the brokers coordinate only the owner commits"
         return {tp: OffsetCommitError(reason) for tp in partitions}

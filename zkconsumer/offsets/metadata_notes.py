@@ -22,7 +22,7 @@ from zkconsumer.core.finished_note import (
 )
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.group_channel import StoredOffset
+from zkconsumer.kafka.group_channel import OffsetAndMetadata
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import Notes
 
@@ -32,7 +32,7 @@ MOST_CHARACTERS = 4096
 """Characters of a note at first: the default limit of brokers."""
 _LEAST = 32
 
-Offsets = Mapping[TopicPartition, int | StoredOffset]
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 Send = Callable[[Offsets], Mapping[TopicPartition, BrokerResponseError]]
 """Sends one request; returns the refused partitions."""
 
@@ -66,17 +66,21 @@ class MetadataNotes:
         return note_as_text(data) if data else ""
 
 
-def note_in(stored: StoredOffset) -> FinishedNote | None:
+def note_in(stored: OffsetAndMetadata) -> FinishedNote | None:
     """Return the note beside an offset; None if there is none of this offset."""
     data = note_of_text(stored.metadata) if stored.metadata else None
     note = None if data is None else decode_note(data)
     return note if note is not None and note.base == stored.offset else None
 
 
-def _with(offset: int | StoredOffset, text: str) -> int | StoredOffset:
+def _with(offset: int | OffsetAndMetadata, text: str) -> int | OffsetAndMetadata:
     if not text:
         return offset
-    return offset._replace(metadata=text) if isinstance(offset, StoredOffset) else StoredOffset(offset, metadata=text)
+    return (
+        offset._replace(metadata=text)
+        if isinstance(offset, OffsetAndMetadata)
+        else OffsetAndMetadata(offset, metadata=text)
+    )
 
 
 def _too_long(error: BrokerResponseError) -> bool:

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from zkconsumer.core.finished_note import FinishedNote, encode_note
+from zkconsumer.core.finished_note import encode_note
 from zkconsumer.core.message_ledger import CommitPoint, applied
 from zkconsumer.core.message_pointers import Pointer, encode_pointers
+from zkconsumer.core.stored_offset import StoredNotes, StoredOffset
 from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.ack_nodes import NO_ACKS, NOTE_BYTES, AckWrite, KnownAcks, known_pointers
+from zkconsumer.zookeeper.ack_nodes import NO_ACKS, NOTE_BYTES, AckWrite, known_pointers
 from zkconsumer.zookeeper.fenced_writes import Outcome
 from zkconsumer.zookeeper.node_values import FORBIDDEN
 from zkconsumer.zookeeper.session import Session
@@ -33,27 +34,6 @@ NO_POINTS: Points = {}
 ReadPointers = Mapping[TopicPartition, Mapping[int, Pointer]]
 """Pointers of partitions as read."""
 
-UNREAD = "the pointers to parked messages are not read yet"
-
-
-@dataclass(slots=True)
-class _Stored:
-    """The nodes of one partition as last read or written.
-
-    ``notes`` says whether a note can be written. ``restoring``: the node of pointers must be written again, because it
-    is gone, or names messages of a deleted topic.
-    """
-
-    has_note: bool = False
-    note: FinishedNote | None = None
-    notes: bool = True
-    pointers: Mapping[int, Pointer] = field(default_factory=dict)
-    version: int | None = None
-    restoring: bool = False
-    trouble: str = ""
-    encoded: tuple[Mapping[int, Pointer], bytes] | None = None
-    """The pointers that were encoded last, and their bytes: a commit that is tried again encodes nothing anew."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -64,54 +44,29 @@ class Prepared:
 
 
 class NoteStore:
-    """The notes and pointers of one group's partitions that are ours."""
+    """The nodes of notes and pointers of one group's partitions that are ours.
 
-    def __init__(self, session: Session, group: str) -> None:
+    Arguments: ``tracked`` are these partitions. What a node holds is kept in their ``notes``.
+    """
+
+    def __init__(self, session: Session, group: str, tracked: Mapping[TopicPartition, StoredOffset]) -> None:
         self._session = session
         self._group = group
-        self._stored: dict[TopicPartition, _Stored] = {}
+        self._tracked = tracked
         self._directories: set[str] = set()
         """Directories of nodes that were made, if we may make them."""
-        self._met: set[TopicPartition] = set()
-        """Partitions whose pointers a commit read again: the next look tells of them, though nothing moves since."""
 
-    def track(self, partition: TopicPartition, known: KnownAcks | None) -> None:
-        """Note what was read of a partition; None: nothing was, and what is known stays."""
-        if known is not None:
-            self._stored[partition] = _Stored(
-                known.has_note,
-                known.note,
-                pointers=known.pointers,
-                version=known.version,
-                restoring=known.outdated,
-                trouble=known.trouble,
-            )
+    def _notes(self, partition: TopicPartition) -> StoredNotes | None:
+        """Return what is known of the nodes, None if they were not read."""
+        stored = self._tracked.get(partition)
+        return None if stored is None else stored.notes
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Forget a partition that is ours no longer."""
-        self._stored.pop(partition, None)
-        self._met.discard(partition)
-
-    def start_note(self, partition: TopicPartition, start: int | None) -> FinishedNote | None:
-        """Return the note that was read at the claim, if it belongs to this start."""
-        stored = self._stored.get(partition)
-        note = None if stored is None else stored.note
-        return note if note is not None and note.base == start else None
-
-    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
-        """Return the pointers as last read or written."""
-        stored = self._stored.get(partition)
-        return {} if stored is None else stored.pointers
-
-    def trouble(self, partition: TopicPartition) -> str:
-        """Return why no pointers of the partition can be stored, in words; empty if they can."""
-        stored = self._stored.get(partition)
-        return UNREAD if stored is None else stored.trouble
-
-    def restoring(self, partition: TopicPartition) -> bool:
-        """Return whether the node of pointers was deleted, so that the next commit has to make it again."""
-        stored = self._stored.get(partition)
-        return stored is not None and stored.restoring
+    def _read_notes(self, partition: TopicPartition) -> StoredNotes:
+        """Return what is known of nodes that were read, or are read now for the first time."""
+        stored = self._tracked[partition]
+        if stored.notes is None:
+            stored.notes = StoredNotes(has_note=True)
+        return stored.notes
 
     # ---- writing
 
@@ -121,11 +76,11 @@ class NoteStore:
 
     def prepare(self, partition: TopicPartition, point: CommitPoint | None, *, note: bool = True) -> Prepared:
         """Return what to write with an offset. ``note`` False: only pointers."""
-        stored = self._stored.get(partition)
+        stored = self._notes(partition)
         if stored is None:
             return Prepared()
         data, pointers, changes = b"", None, {} if point is None else point.changes
-        if point is not None and note and stored.notes and not point.note.empty:
+        if point is not None and note and stored.keeps_notes and not point.note.empty:
             data = encode_note(point.note, NOTE_BYTES)
         if not stored.trouble and (changes or stored.restoring):
             pointers = applied(stored.pointers, changes)
@@ -143,9 +98,7 @@ class NoteStore:
 
         Without one a transaction fails as a whole, and is sent again without one partition after the other.
         """
-        nodes = {
-            path(self._group, tp) for tp in partitions if tp in self._stored for path in (paths.ack, paths.pointers)
-        }
+        nodes = {path(self._group, tp) for tp in partitions if self._notes(tp) for path in (paths.ack, paths.pointers)}
         missing = {path: parent for path in nodes if (parent := path.rpartition("/")[0]) not in self._directories}
         if missing:
             self._make_parents(missing, deadline)
@@ -153,7 +106,7 @@ class NoteStore:
 
     def wrote(self, partition: TopicPartition, prepared: Prepared) -> None:
         """Note what was written."""
-        stored = self._stored.get(partition)
+        stored = self._notes(partition)
         if stored is None:
             return
         if prepared.write.note is not None:
@@ -180,14 +133,14 @@ class NoteStore:
         for tp, outcome in outcomes.items():
             if outcome is Outcome.NOTE_FAILED:
                 self._refuse_note(tp)
-            elif outcome is Outcome.POINTERS_MOVED and not self._stored[tp].trouble:
+            elif outcome is Outcome.POINTERS_MOVED and not self._read_notes(tp).trouble:
                 path = paths.pointers(self._group, tp)
-                self._stored[tp].trouble = f"{path}: it cannot be written; check the node's ACL"
+                self._read_notes(tp).trouble = f"{path}: it cannot be written; check the node's ACL"
 
     def _refuse_note(self, tp: TopicPartition) -> None:
         path = paths.ack(self._group, tp)
         log.error("%s: ZooKeeper refuses notes of finished messages; check the ACL. Some will be repeated", path)
-        self._stored[tp].notes = False
+        self._read_notes(tp).keeps_notes = False
 
     def _look_for_notes(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
         if not partitions:
@@ -196,7 +149,7 @@ class NoteStore:
         refused = self._make_parents(wanted.values(), deadline)
         nodes = self._session.stat(list(wanted.values()), deadline)
         for (tp, path), node in zip(wanted.items(), nodes, strict=True):
-            stored, exists = self._stored[tp], node is not None
+            stored, exists = self._read_notes(tp), node is not None
             if path in refused or node is FORBIDDEN or (exists and stored.has_note):
                 self._refuse_note(tp)
             stored.has_note = exists
@@ -205,15 +158,15 @@ class NoteStore:
         if not moved:
             return []
         refused = self._make_parents([paths.pointers(self._group, tp) for tp in moved], deadline)
-        before = {tp: self._stored[tp].version for tp in moved}
+        before = {tp: self._read_notes(tp).version for tp in moved}
         self.read(moved, deadline)
-        self._met.update(moved)
         for tp in moved:
-            stored, path = self._stored[tp], paths.pointers(self._group, tp)
+            self._read_notes(tp).met = True
+            stored, path = self._read_notes(tp), paths.pointers(self._group, tp)
             denied = stored.version is not None and stored.version == before[tp]
             if not stored.trouble and (path in refused or denied):
                 stored.trouble = f"{path}: ZooKeeper refuses pointers to parked messages; check the node's ACL"
-        return [tp for tp in moved if not self._stored[tp].trouble]
+        return [tp for tp in moved if not self._read_notes(tp).trouble]
 
     def _make_parents(self, nodes: Iterable[str], deadline: Deadline) -> frozenset[str]:
         """Make the directories of these nodes. Returns the nodes whose directory we may not make."""
@@ -228,7 +181,7 @@ class NoteStore:
         wanted = {tp: paths.pointers(self._group, tp) for tp in partitions}
         nodes = self._session.read(list(wanted.values()), deadline)
         for (tp, path), node in zip(wanted.items(), nodes, strict=True):
-            stored = self._stored.setdefault(tp, _Stored(has_note=True))
+            stored = self._read_notes(tp)
             if node is None and (stored.pointers or stored.version is not None) and not stored.trouble:
                 if stored.pointers and not stored.restoring:
                     log.error("%s was deleted; its %d pointers are written again", path, len(stored.pointers))
@@ -243,15 +196,17 @@ class NoteStore:
 
     def look(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> ReadPointers:
         """Read pointers that somebody else wrote meanwhile. Returns those. Raises RegistryError."""
-        known = [tp for tp in partitions if tp in self._stored]
+        known = {tp: notes for tp in partitions if (notes := self._notes(tp)) is not None}
         nodes = self._session.stat([paths.pointers(self._group, tp) for tp in known], deadline) if known else []
-        moved = [tp for tp in partitions if tp not in self._stored]
-        for tp, node in zip(known, nodes, strict=True):
+        moved = [tp for tp in partitions if tp not in known]
+        for (tp, notes), node in zip(known.items(), nodes, strict=True):
             version = None if node is None else node.version
-            if version != self._stored[tp].version:
+            if version != notes.version:
                 moved.append(tp)
         if moved:
             self.read(moved, deadline)
-        told = {*moved, *self._met.intersection(partitions)}
-        self._met -= told
-        return {tp: self._stored[tp].pointers for tp in told if not self._stored[tp].trouble}
+        told = {*moved, *(tp for tp, notes in known.items() if notes.met)}
+        found = {tp: self._read_notes(tp) for tp in told}
+        for notes in found.values():
+            notes.met = False
+        return {tp: notes.pointers for tp, notes in found.items() if not notes.trouble}

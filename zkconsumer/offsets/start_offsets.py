@@ -192,8 +192,8 @@ class StartWriter:
 
     def _tell_known(self) -> None:
         """Tell of partitions that have an offset by now: a start stored before, or a commit of the user."""
-        known = {p: asked for p, asked in self._waiting.items() if p.committed is not None}
-        self._tell({position: position.committed == offset for position, (offset, _) in known.items()})
+        known = {p: asked for p, asked in self._waiting.items() if p.stored.committed is not None}
+        self._tell({position: position.stored.committed == offset for position, (offset, _) in known.items()})
 
     def _tell(self, stored: Mapping[PartitionPosition, bool]) -> None:
         """Tell of these whether they are stored, and forget them."""

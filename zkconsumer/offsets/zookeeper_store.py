@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.message_pointers import Pointer
+from zkconsumer.core.stored_offset import OffsetNode, StoredNotes, StoredOffset
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.note_store import NO_POINTS, NoteStore, Points, ReadPointers
 from zkconsumer.offsets.store import Failures, refusals
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, ClaimSessions, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 _ROUNDS = 5
@@ -28,46 +27,28 @@ _REPAIRED = (Outcome.OFFSET_MOVED, Outcome.NOTE_FAILED, Outcome.POINTERS_MOVED)
 
 
 class ZooKeeperOffsets:
-    """The offset nodes of one group (an ``OffsetStore`` and a ``Fence``). Tracked partitions are ours.
+    """The offset nodes of one group (an ``OffsetStore`` and a ``Fence``).
 
-    Arguments: ``written`` is told the number of offsets that each commit wrote.
+    Arguments: ``written`` is told the number of offsets that each commit wrote. ``tracked`` are the partitions that are
+    ours; what their nodes hold is kept there.
     """
 
     def __init__(self, session: Session, group: str, written: Callable[[int], None] = lambda _: None) -> None:
         self._session = session
         self._written = written
         self._group = group
-        self._known: dict[TopicPartition, KnownOffset] = {}
-        self._unanswered: dict[TopicPartition, set[bytes]] = {}
-        self._claims = ClaimSessions(session)
-        self.acks = NoteStore(session, group)
+        self.tracked: dict[TopicPartition, StoredOffset] = {}
+        self.notes = NoteStore(session, group, self.tracked)
         """What is stored beyond the offsets, for partitions whose messages are finished in any order."""
 
-    def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """Note a claimed partition, with its offset node as of the claim.
+    def claimed(self, partition: TopicPartition) -> None:
+        """Note that a tracked partition was claimed in the present session."""
+        self.tracked[partition].node.session = self._session.session_id
 
-        For a partition that is tracked already, ``known`` is the node as somebody else has written it since. The claim
-        stays the old one.
-        """
-        self._known[partition] = known
-        self._claims.claimed(partition)
-        self._unanswered.pop(partition, None)
-        self.acks.track(partition, known.acks)
-
-    def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """Forget a released or lost partition; return its offset node as last seen."""
-        self._unanswered.pop(partition, None)
-        self._claims.forget(partition)
-        self.acks.forget(partition)
-        return self._known.pop(partition, ABSENT)
-
-    def known(self, partition: TopicPartition) -> int | None:
-        """Return the offset in a tracked partition's node as last seen; None if there is no node."""
-        return self._known.get(partition, ABSENT).offset
-
-    def parking_trouble(self, partition: TopicPartition) -> str:
-        """Return why no pointers to messages of a tracked partition can be stored, in words; empty if they can."""
-        return self.acks.trouble(partition)
+    def is_stored(self, partition: TopicPartition, offset: int) -> bool:
+        """Return whether this is the offset in a tracked partition's node as last seen."""
+        stored = self.tracked.get(partition)
+        return stored is not None and stored.node.offset == offset
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """Read offset nodes. Raises RegistryError; MalformedNodeError if a node holds no offset."""
@@ -86,7 +67,7 @@ class ZooKeeperOffsets:
         Returns the refused partitions. Raises RegistryError if the outcome is unknown.
         """
         deadline = Deadline(timeout)
-        ours = {tp: offset for tp, offset in offsets.items() if tp in self._known}
+        ours = {tp: offset for tp, offset in offsets.items() if tp in self.tracked}
         outcomes = self._commit_owned(ours, deadline, points)
         outcomes |= self._commit_unowned({tp: o for tp, o in offsets.items() if tp not in ours}, deadline)
         done = sum(outcome is Outcome.DONE for outcome in outcomes.values())
@@ -99,32 +80,15 @@ class ZooKeeperOffsets:
 
         Returns the refused partitions. Raises RegistryError if the outcome is unknown.
         """
-        wanted = {tp: point for tp, point in points.items() if self.acks.is_due(tp, point) and tp in self._known}
+        wanted = {tp: point for tp, point in points.items() if tp in self.tracked and self.notes.is_due(tp, point)}
         if not wanted:
             return {}
-        known = self._known
-        try:
-            # offset nodes mean nothing here, and any tool may write them: the owner node alone is the fence
-            self._known = {**known, **dict.fromkeys(wanted, ABSENT)}
-            return self._refusals(self._commit_owned(dict.fromkeys(wanted), deadline, wanted))
-        finally:
-            self._known = known
+        # offset nodes mean nothing here, and any tool may write them: the owner node alone is the fence
+        return self._refusals(self._commit_owned(dict.fromkeys(wanted), deadline, wanted, by_owner=True))
 
     def look_at_pointers(self, partitions: Collection[TopicPartition], deadline: Deadline) -> ReadPointers:
         """Return the pointers of tracked partitions that somebody else wrote since. Raises RegistryError."""
-        return self.acks.look([tp for tp in partitions if tp in self._known], deadline)
-
-    def restoring(self, partition: TopicPartition) -> bool:
-        """Return whether the node of pointers was deleted, so that the next commit has to make it again."""
-        return self.acks.restoring(partition)
-
-    def pointers(self, partition: TopicPartition) -> Mapping[int, Pointer]:
-        """Return the pointers of a tracked partition as last read or written."""
-        return self.acks.pointers(partition)
-
-    def start_note(self, partition: TopicPartition, start: int | None) -> FinishedNote | None:
-        """Return the note that was read with the offset of a claimed partition, if it begins there."""
-        return self.acks.start_note(partition, start)
+        return self.notes.look([tp for tp in partitions if tp in self.tracked], deadline)
 
     def release(
         self,
@@ -151,12 +115,13 @@ class ZooKeeperOffsets:
 
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
         """Return tracked partitions whose offset nodes are not as we last saw or wrote them. Raises RegistryError."""
-        tracked = [tp for tp, known in self._known.items() if tp not in self._unanswered and known.version is not None]
-        nodes = self._session.stat([paths.offset(self._group, tp) for tp in tracked], deadline)
+        seen = {tp: one.node for tp, one in self.tracked.items() if not one.node.unanswered}
+        known = {tp: node.version for tp, node in seen.items() if node.version is not None}
+        nodes = self._session.stat([paths.offset(self._group, tp) for tp in known], deadline)
         return [
             tp
-            for tp, node in zip(tracked, nodes, strict=True)
-            if node is None or node.version != self._known[tp].version
+            for (tp, version), node in zip(known.items(), nodes, strict=True)
+            if node is None or node.version != version
         ]
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
@@ -183,7 +148,7 @@ class ZooKeeperOffsets:
             raise RegistryError(f"{min(set(wanted) - found.keys())}: its owner node is not ours now")
         return found
 
-    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+    def with_owner(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions that have an owner node now. Raises RegistryError."""
         return refusals(
             {
@@ -204,18 +169,31 @@ class ZooKeeperOffsets:
         failures = refusals(outcomes)
         for tp, outcome in outcomes.items():
             if outcome in (Outcome.POINTERS_MOVED, Outcome.NOTE_FAILED):
-                failures[tp] = OffsetCommitError(self.acks.trouble(tp) or outcome.value)
+                failures[tp] = OffsetCommitError(self.tracked[tp].parking_trouble or outcome.value)
             elif outcome is Outcome.UNANSWERED:
                 failures[tp] = OffsetCommitError(outcome.value)
         return failures
 
     def _commit_owned(
-        self, offsets: Mapping[TopicPartition, int | None], deadline: Deadline, points: Points, *, release: bool = False
+        self,
+        offsets: Mapping[TopicPartition, int | None],
+        deadline: Deadline,
+        points: Points,
+        *,
+        release: bool = False,
+        by_owner: bool = False,
     ) -> dict[TopicPartition, Outcome]:
-        """Write offsets (None: none), and with ``release`` delete the owner nodes as well."""
-        outcomes = self._write_owned(offsets, points, deadline, release)
+        """Write offsets (None: none), and with ``release`` delete the owner nodes as well.
+
+        ``by_owner``: the offset nodes may be as they like.
+        """
+
+        def write(wanted: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, Outcome]:
+            return self._write_owned(wanted, points, deadline, release=release, by_owner=by_owner)
+
+        outcomes = write(offsets)
         try:
-            self._repair(outcomes, offsets, points, deadline, release)
+            self._repair(outcomes, offsets, write, deadline)
         except RegistryError:
             if release or Outcome.DONE not in outcomes.values():
                 raise
@@ -224,16 +202,15 @@ class ZooKeeperOffsets:
             outcomes |= dict.fromkeys(unrepaired, Outcome.UNANSWERED)
         for tp, outcome in outcomes.items():
             if outcome is not Outcome.UNANSWERED and (release or offsets[tp] is not None):
-                self._unanswered.pop(tp, None)
+                self.tracked[tp].node.unanswered.clear()
         return outcomes
 
     def _repair(
         self,
         outcomes: dict[TopicPartition, Outcome],
         offsets: Mapping[TopicPartition, int | None],
-        points: Points,
+        write: Callable[[Mapping[TopicPartition, int | None]], dict[TopicPartition, Outcome]],
         deadline: Deadline,
-        release: bool,
     ) -> None:
         """Try partitions again whose nodes were not as we last saw them. Raises RegistryError."""
         for last in (*(_ROUNDS - 1) * (False,), True):
@@ -241,41 +218,54 @@ class ZooKeeperOffsets:
             # perhaps we moved it ourselves, by a commit that was done and whose answer was lost with the connection
             again = self._moved_by_us(moved, deadline)
             if last:
-                self.acks.despair(outcomes)
+                self.notes.despair(outcomes)
             else:
-                again += self.acks.repair(outcomes, deadline)
+                again += self.notes.repair(outcomes, deadline)
             if last or not again:
                 break
-            outcomes.update(self._write_owned({tp: offsets[tp] for tp in again}, points, deadline, release))
+            outcomes.update(write({tp: offsets[tp] for tp in again}))
+
+    def _session_ended(self, tp: TopicPartition) -> bool:
+        """Return whether the session of the claim has ended, and the owner node with it; False if one is unknown."""
+        now, then = self._session.session_id, self.tracked[tp].node.session
+        return bool(now and then) and now != then
 
     def _write_owned(
-        self, offsets: Mapping[TopicPartition, int | None], points: Points, deadline: Deadline, release: bool
+        self,
+        offsets: Mapping[TopicPartition, int | None],
+        points: Points,
+        deadline: Deadline,
+        *,
+        release: bool,
+        by_owner: bool,
     ) -> dict[TopicPartition, Outcome]:
-        lost = {tp: Outcome.NOT_OURS for tp in offsets if self._claims.ended(tp)}
+        lost = {tp: Outcome.NOT_OURS for tp in offsets if self._session_ended(tp)}
         offsets = {tp: offset for tp, offset in offsets.items() if tp not in lost}
         prepared = {
-            tp: self.acks.prepare(tp, points.get(tp), note=offset is not None) for tp, offset in offsets.items()
+            tp: self.notes.prepare(tp, points.get(tp), note=offset is not None) for tp, offset in offsets.items()
         }
         commits: Sequence[Commit] = [
-            Commit(tp, offset, self._known[tp], prepared[tp].write) for tp, offset in offsets.items()
+            Commit(tp, offset, ABSENT if by_owner else seen_node(self.tracked[tp]), prepared[tp].write)
+            for tp, offset in offsets.items()
         ]
         written = {tp: offset for tp, offset in offsets.items() if offset is not None}
-        self.acks.make_directories(points, deadline)
+        self.notes.make_directories(points, deadline)
         try:
             perform = fenced_writes.release if release else fenced_writes.commit
             outcomes = perform(self._session, self._group, commits, deadline)
         except RegistryError:
             for tp, offset in written.items():
-                self._unanswered.setdefault(tp, set()).add(node_codecs.encode_offset(offset))
+                self.tracked[tp].node.unanswered.add(node_codecs.encode_offset(offset))
             raise
         for tp in offsets:
             if outcomes[tp] is Outcome.DONE:
-                self.acks.wrote(tp, prepared[tp])
+                self.notes.wrote(tp, prepared[tp])
         for tp, offset in written.items():
+            node = self.tracked[tp].node
             if outcomes[tp] is Outcome.DONE:
-                self._known[tp] = KnownOffset(offset, _next_version(self._known[tp]))
+                node.offset, node.version = offset, _next_version(node)
             elif outcomes[tp] is Outcome.UNANSWERED:
-                self._unanswered.setdefault(tp, set()).add(node_codecs.encode_offset(offset))
+                node.unanswered.add(node_codecs.encode_offset(offset))
         return {**outcomes, **lost}
 
     def _moved_by_us(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
@@ -283,15 +273,15 @@ class ZooKeeperOffsets:
 
         Their nodes are known as read then. Raises RegistryError.
         """
-        doubtful = [tp for tp in partitions if tp in self._unanswered]
+        doubtful = {tp: known for tp in partitions if (known := self.tracked[tp].node).unanswered}
         if not doubtful:
             return []
         found = []
         nodes = self._session.read([paths.offset(self._group, tp) for tp in doubtful], deadline)
-        for tp, node in zip(doubtful, nodes, strict=True):
-            ours = node is not None and node.version == _next_version(self._known[tp])
-            if node is not None and ours and node.data in self._unanswered[tp]:
-                self._known[tp] = KnownOffset(int(node.data), node.version)
+        for (tp, known), node in zip(doubtful.items(), nodes, strict=True):
+            ours = node is not None and node.version == _next_version(known)
+            if node is not None and ours and node.data in known.unanswered:
+                known.offset, known.version = int(node.data), node.version
                 found.append(tp)
         return found
 
@@ -302,8 +292,9 @@ class ZooKeeperOffsets:
 
         The session's requests are served in order: what this reads is answered after them.
         """
-        self._moved_by_us(partitions, deadline)
-        return self._unanswered.keys() & set(partitions)
+        ours = [tp for tp in partitions if tp in self.tracked]
+        self._moved_by_us(ours, deadline)
+        return {tp for tp in ours if self.tracked[tp].node.unanswered}
 
     def _commit_unowned(
         self, offsets: Mapping[TopicPartition, int], deadline: Deadline
@@ -323,5 +314,25 @@ class ZooKeeperOffsets:
         return outcomes
 
 
-def _next_version(known: KnownOffset) -> int:
+def see_node(stored: StoredOffset, known: KnownOffset) -> None:
+    """Keep the offset node as it was read, and the nodes beside it if these were read too. The claim stays the same."""
+    stored.node = OffsetNode(known.offset, known.version, session=stored.node.session)
+    acks = known.acks
+    if acks is not None:
+        stored.notes = StoredNotes(
+            acks.has_note,
+            acks.note,
+            pointers=acks.pointers,
+            version=acks.version,
+            restoring=acks.outdated,
+            trouble=acks.trouble,
+        )
+
+
+def seen_node(stored: StoredOffset) -> KnownOffset:
+    """Return the offset node as last seen."""
+    return KnownOffset(stored.node.offset, stored.node.version)
+
+
+def _next_version(known: OffsetNode) -> int:
     return 0 if known.version is None else known.version + 1

@@ -32,7 +32,7 @@ from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.kafka.cluster_metadata import ClusterSeen, cluster_of
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription
-from zkconsumer.kafka.group_responses import DescribedMember, ListedGroup, StoredOffset
+from zkconsumer.kafka.group_responses import DescribedMember, ListedGroup, OffsetAndMetadata
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.operations.balance_nodes import note_in
@@ -150,7 +150,9 @@ class BrokersReader:
                     raise
                 sleep(patience.bounded(_PAUSE))
 
-    def _stored(self, channel: GroupChannel, group: str, deadline: Deadline) -> Mapping[TopicPartition, StoredOffset]:
+    def _stored(
+        self, channel: GroupChannel, group: str, deadline: Deadline
+    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
         wanted = None
         if channel.versions["OffsetFetch"] < _ALL_OFFSETS:
             wanted = self._cluster(None).partitions.keys()
@@ -303,7 +305,7 @@ def member_of(one: DescribedMember, protocol_type: str) -> BrokersMember:
     return BrokersMember(one.member_id, one.client_id, one.host, one.instance_id, assigned, topics)
 
 
-def _offset_of(stored: StoredOffset) -> KafkaOffset:
+def _offset_of(stored: OffsetAndMetadata) -> KafkaOffset:
     if stored.error:
         return KafkaOffset(None, problem=error_codes.name(stored.error))
     return KafkaOffset(stored.offset, stored.metadata, stored.leader_epoch, note=note_in(stored.metadata))

@@ -254,7 +254,7 @@ class LiveMembership:
     def _write(self, ours: Mapping[TopicPartition, PartitionPosition]) -> None:
         """Commit. A failed commit is tried again only after a second: an idle query has many triggers in that time."""
         member = self.member
-        due = {tp: position.consumed for tp, position in ours.items() if position.consumed != position.committed}
+        due = {tp: position.consumed for tp, position in ours.items() if position.consumed != position.stored.committed}
         if not due or (due == self._refused and monotonic() < self._try_at):
             return
         assert member.group.committer is not None
@@ -344,7 +344,7 @@ class LiveMembership:
         )
         now = member.positions()
         self._write(now)
-        return frozenset(tp for tp, start in starts.items() if tp in now and now[tp].committed == start)
+        return frozenset(tp for tp, start in starts.items() if tp in now and now[tp].stored.committed == start)
 
     def made_anew(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return the claimed partitions whose topics are younger than the group's offsets of them."""

@@ -435,7 +435,7 @@ class GroupMember:
 
 def _not_committed(position: PartitionPosition) -> str:
     """Describe finished or held messages that are not committed after the end; empty if there are none."""
-    finished, committed = position.finished(including_held=False), position.committed
+    finished, committed = position.finished(including_held=False), position.stored.committed
     held = position.held
     in_hand = held and position.ledger is not None  # one of several: what is finished does not count it
     if finished is None or (committed == position.finished(including_held=True) and not in_hand):

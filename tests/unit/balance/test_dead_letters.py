@@ -16,6 +16,7 @@ from zkconsumer.balance.retry import Kind, RetryDecision
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.stored_offset import StoredNotes
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 
@@ -30,7 +31,7 @@ class Fixture:
         self.ended: list[int] = []
         self.fatal: list[BaseException] = []
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 10)
-        self.position.may_park = True
+        self.position.stored.notes = StoredNotes()
         stored = {offset: Pointer(offset, PointerKind.DEAD) for offset in range(1000, 1000 + pointers)}
         self.ledger = MessageLedger(self.position, 10, pointers=stored)
         self.ledger.read(range(10, 14), 14)
@@ -87,7 +88,7 @@ def test_group_without_pointers_stops_and_says_what_to_do() -> None:
 
 def test_unwritable_node_stops_the_partition_and_says_why() -> None:
     this = Fixture()
-    this.position.may_park, this.position.parking_trouble = False, "check the node's ACL"
+    this.position.stored.notes = StoredNotes(trouble="check the node's ACL")
     assert not this.bury(10)
     assert "no pointers of it can be kept: check the node's ACL" in this.letters.stopped(WHERE)
     assert this.stored_base() == 10

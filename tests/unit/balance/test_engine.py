@@ -25,6 +25,7 @@ from zkconsumer.balance.work import Work
 from zkconsumer.core.key_slots import ALL_SLOTS, slot_of_key
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.stored_offset import StoredNotes
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.streams.rate_limit import RateLimitedLease
@@ -43,7 +44,7 @@ class World:
         retry = rules.pop("retry", Retry(delays=[0.0], park_after=99, park_seconds=1e6))
         self.engine = Engine(self.lease, EngineRules(retry=retry, **rules), failed=self.errors.append)
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
-        self.position.may_park = True
+        self.position.stored.notes = StoredNotes()
         self.ledger = self.position.ledger = MessageLedger(self.position, 0, lock=Lock())
         self.wake_revocation: list[bool] = []
         self.passed: list[int] = []

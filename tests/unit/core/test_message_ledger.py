@@ -12,6 +12,7 @@ from zkconsumer.core.finished_note import Attempts, FinishedNote, decode_note, e
 from zkconsumer.core.message_ledger import CommitPoint, MessageLedger, applied
 from zkconsumer.core.message_pointers import MOST_POINTERS, Pointer, PointerKind, decode_pointers, encode_pointers
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.stored_offset import StoredNotes
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.model import ThreadId, TopicPartition
 
@@ -26,7 +27,7 @@ def slot_of(offset: int) -> int:
 
 def ledger(start: int, note: FinishedNote | None = None, **more: object) -> MessageLedger:
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("c-0"), start)
-    position.may_park = True
+    position.stored.notes = StoredNotes()
     return MessageLedger(position, start, note, **more)  # type: ignore[arg-type]
 
 

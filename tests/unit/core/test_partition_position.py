@@ -86,4 +86,4 @@ def test_a_position_starts_at_another_offset_than_committed(committed: int | Non
     """The committed offset stays, so that the next commit writes the new one where the two differ."""
     made = position(committed)
     made.start_at(7)
-    assert (made.consumed, made.fetched, made.committed) == (7, 7, committed)
+    assert (made.consumed, made.fetched, made.stored.committed) == (7, 7, committed)

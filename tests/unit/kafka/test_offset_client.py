@@ -9,7 +9,7 @@ import pytest
 
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.group_responses import OF_0_8, OF_0_9, StoredOffset, negotiated_versions
+from zkconsumer.kafka.group_responses import OF_0_8, OF_0_9, OffsetAndMetadata, negotiated_versions
 from zkconsumer.kafka.group_schemas import DELETE_GROUPS, GROUP_MESSAGES, OFFSET_COMMIT, OFFSET_FETCH, OFFSET_MESSAGES
 from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
@@ -26,7 +26,7 @@ class Search:
     group = "g"
     endpoint = Endpoint(1, "h", 9092)
 
-    def __init__(self, offsets: dict[TopicPartition, StoredOffset] | None = None) -> None:
+    def __init__(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         self.found = self.discarded = 0
         self.stored = offsets or {}
 
@@ -37,7 +37,7 @@ class Search:
     def discard(self, _: Search) -> None:
         self.discarded += 1
 
-    def offsets(self, *_: object) -> dict[TopicPartition, StoredOffset]:
+    def offsets(self, *_: object) -> dict[TopicPartition, OffsetAndMetadata]:
         return self.stored
 
 
@@ -71,12 +71,12 @@ def test_a_coordinator_is_kept_after_its_own_answers(error: BrokerError, dropped
 
 
 def test_a_partition_without_an_offset_is_left_out() -> None:
-    search = Search({T0: StoredOffset(7), T1: StoredOffset(-1)})
-    assert client_of(search).fetch([T0, T1], SOON) == {T0: StoredOffset(7)}
+    search = Search({T0: OffsetAndMetadata(7), T1: OffsetAndMetadata(-1)})
+    assert client_of(search).fetch([T0, T1], SOON) == {T0: OffsetAndMetadata(7)}
 
 
 def test_an_unknown_offset_is_an_error_and_keeps_the_connection() -> None:
-    search = Search({T0: StoredOffset(7), T1: StoredOffset(-1, error_codes.UNSTABLE_OFFSET_COMMIT)})
+    search = Search({T0: OffsetAndMetadata(7), T1: OffsetAndMetadata(-1, error_codes.UNSTABLE_OFFSET_COMMIT)})
     with pytest.raises(BrokerError, match="offset of t-1"):
         client_of(search).fetch([T0, T1], SOON)
     assert search.discarded == 0

@@ -122,7 +122,7 @@ def test_an_unreadable_offset_is_read_after_the_next_round() -> None:
 def test_without_nodes_a_refused_start_is_the_users_commit() -> None:
     """In a brokers' group there is no node to read; the user committed meanwhile, so that is where to start."""
     house = House("adopt", nodes=False, offset=None)
-    house.first.committed = 8
+    house.first.stored.committed = 8
     assert house.conflicts.handle(StartsStored({house.first: 3}, frozenset({house.first}))) is None
     assert house.first.consumed == 8
 

@@ -81,7 +81,7 @@ def test_each_move_makes_a_new_position(
     move(owned)
     new = owned.positions[T0]
     assert (new is not old, owned.holds(old), old.revoked) == (True, False, True)
-    assert (new.consumed, new.committed) == place
+    assert (new.consumed, new.stored.committed) == place
     assert recorder.log == log
 
 
@@ -155,6 +155,6 @@ def test_a_refused_start_is_doubtful() -> None:
     position = owned.positions[T0]
     assert owned.starts_stored({position: 3}, [position]) == [position]
     assert position.consumed is None
-    position.committed = 8
+    position.stored.committed = 8
     owned.begin_at_committed([position])
     assert position.consumed == 8

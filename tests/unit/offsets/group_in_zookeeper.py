@@ -55,8 +55,12 @@ class Group:
         assert done == {tp: Outcome.DONE}
         claimed = ABSENT if offset is None else KnownOffset(offset, (known.version or 0) + 1)
         if session is None:
-            self.zookeeper.track(tp, claimed)
+            self.track(tp, claimed)
         return claimed
+
+    def track(self, tp: TopicPartition, known: KnownOffset) -> None:
+        """Keep what is stored of a partition that is ours."""
+        DualStore(self.zookeeper).track(tp, PartitionPosition(tp, THREAD).stored, known)
 
     def lose(self, tp: TopicPartition) -> None:
         """Somebody else owns it, and we have not heard of it."""

@@ -146,7 +146,7 @@ def test_foreign_bytes_are_not_overwritten(server: Fake) -> None:
     ledger.finish([105])
     with pytest.raises(OffsetCommitError, match="no list of pointers"):
         one.commit()
-    assert "no list of pointers" in one.store.parking_trouble(TP)
+    assert "no list of pointers" in one.store.tracked[TP].parking_trouble
     ledger.finish([101])
     one.commit()
     node = present(server.zookeeper.node(POINTERS))
@@ -224,15 +224,15 @@ def test_a_foreign_node_that_is_removed_lets_park_again(server: Fake) -> None:
     one.session.ensure([POINTERS.rpartition("/")[0]], soon())
     server.zookeeper.put(POINTERS, b"mine")
     (position,) = one.claim()
-    assert not position.may_park
-    assert "no list of pointers" in position.parking_trouble
+    assert not position.stored.may_park
+    assert "no list of pointers" in position.stored.parking_trouble
     read(position, range(100, 110))
     ledger_of(position).point_at([Pointer(100)])
     one.commit()
     assert server.offset() == 100
     server.zookeeper.remove(POINTERS)
     one.tracker.look_at_pointers()
-    assert (position.may_park, position.parking_trouble) == (True, "")
+    assert (position.stored.may_park, position.stored.parking_trouble) == (True, "")
     one.commit()
     assert (server.offset(), server.pointers()) == (101, {100: Pointer(100)})
 
@@ -243,9 +243,9 @@ def test_a_seek_keeps_stored_pointers_alone(server: Fake) -> None:
     one.commit()
     ledger.point_at([Pointer(101)])
     assert ledger.stored_pointers == {100: Pointer(100)}
-    sought = PartitionPosition(TP, position.thread, 100)
+    sought = PartitionPosition(TP, position.thread, 100, position.stored)
     one.tracker.succeed(position, sought)
-    assert (sought.known_pointers, sought.may_park) == ({100: Pointer(100)}, True)
+    assert (sought.known_pointers, sought.stored.may_park) == ({100: Pointer(100)}, True)
     sought.ledger = MessageLedger(sought, 100, pointers=sought.known_pointers)
     assert read(sought, range(100, 110)) == list(range(101, 110))
     sought.ledger.finish([101])

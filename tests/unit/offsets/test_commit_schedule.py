@@ -15,7 +15,6 @@ from zkconsumer.offsets.commit_schedule import (
     NEVER,
     AckSchedule,
     CommitSchedule,
-    due_offset,
 )
 
 NOW = 1000.0
@@ -98,8 +97,9 @@ def test_the_offset_that_is_due(
     consumed: int | None, held_until: int, committed: int | None, counting_held: bool, ahead: bool, due: int | None
 ) -> None:
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), consumed)
-    position.held_until, position.committed = held_until, committed
-    assert due_offset(position, counting_held=counting_held, ahead=ahead) == due
+    position.held_until, position.stored.committed = held_until, committed
+    position.stored.ahead = ahead
+    assert position.stored.due_offset(counting_held=counting_held) == due
 
 
 @pytest.mark.parametrize(("committed", "due"), [(4, None), (10, None), (11, 0), (0, None)])
@@ -107,8 +107,9 @@ def test_rows_in_hand_that_were_committed_in_part(committed: int, due: int | Non
     """Ten rows are in the user's hands. A commit of some of them is not taken back."""
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
     position.held_until = position.batch_until = 10
-    position.committed = committed
-    assert due_offset(position, counting_held=False, ahead=True) == due
+    position.stored.committed = committed
+    position.stored.ahead = True
+    assert position.stored.due_offset(counting_held=False) == due
 
 
 # ---- acknowledgements

@@ -94,7 +94,7 @@ def test_what_was_answered_counts_if_the_next_answer_fails(owner: Owner) -> None
     owner.fails_from = 3
     with pytest.raises(RegistryError):
         owner.commit_by_timer()
-    noted = [position.tp.partition for position in owner.owned if position.committed == 100 + EACH]
+    noted = [position.tp.partition for position in owner.owned if position.stored.committed == 100 + EACH]
     assert noted == owner.committed()
     assert noted
     assert not any(ledger_of(owner.owned[number]).dirty for number in noted)
@@ -183,7 +183,7 @@ def test_a_success_counts_if_the_repair_of_another_fails(
     monkeypatch.setattr(commit_schedule, "LARGEST", 1000)
     with pytest.raises((RegistryError, OffsetCommitError)):
         owner.tracker.commit(NONE_HELD, Deadline(scaled(60.0)), patient=True)
-    assert server.offset(PARTITIONS[0]) == first.committed
+    assert server.offset(PARTITIONS[0]) == first.stored.committed
 
 
 def test_an_unanswered_plain_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

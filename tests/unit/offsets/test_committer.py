@@ -141,7 +141,7 @@ def test_given_offsets_are_written_as_they_are_even_backwards(group: Group) -> N
     position = member.own(T0, 5)
     member.commit_given({T0: 3})
     assert group.nodes == {0: 3}
-    assert (position.consumed, position.committed) == (5, 3)
+    assert (position.consumed, position.stored.committed) == (5, 3)
 
 
 def test_offset_zero_of_a_partition_never_seen_is_written(group: Group) -> None:
@@ -187,7 +187,7 @@ def test_a_commit_that_keeps_failing_is_logged_once_and_shown(
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
     assert member.committer.trouble == "the automatic commit failed: /consumers/g/offsets/t/0: refused"
     member.step()
-    assert (member.committer.trouble, position.committed) == ("", 10)
+    assert (member.committer.trouble, position.stored.committed) == ("", 10)
 
 
 def test_what_is_in_hand_hides_no_offset_of_somebody_else(group: Group) -> None:
@@ -273,7 +273,7 @@ def test_a_store_that_answers_nonsense_does_not_end_the_thread(group: Group) -> 
     position.begin(7)
     position.consumed = 8
     stepped.step()
-    assert position.committed == 8
+    assert position.stored.committed == 8
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()], ids=["exit", "cancelled"])
@@ -304,9 +304,9 @@ def test_no_error_of_a_store_ends_the_thread(group: Group, error: BaseException)
 
     group.store.trouble, position.consumed = failing(error), 8
     stepped.step()
-    assert position.committed == 5
+    assert position.stored.committed == 5
     stepped.step()
-    assert position.committed == 8
+    assert position.stored.committed == 8
 
 
 @pytest.mark.parametrize("offset", [-1, (1 << 63) - 1])
@@ -323,7 +323,7 @@ def test_our_commit_is_noted_if_zookeeper_fails_for_the_others(group: Group, mon
     monkeypatch.setattr(offsets, "commit_unowned", Mock(side_effect=RegistryUnavailableError("away")))
     with pytest.raises(OffsetCommitError, match=r"t-1 at 3 \(away\)"):
         stepped.committer.tracker.commit_given(stepped.given({T0: 9, T1: 3}), soon())
-    assert position.committed == 9
+    assert position.stored.committed == 9
 
 
 def test_a_bug_while_a_start_is_stored_ends_nothing(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer.core.ownership_epochs import GenerationEpochs
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerUnavailableError, IllegalGenerationError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import EpochFence, MemberOffsets
 from zkconsumer.runtime.deadline import Deadline
@@ -61,8 +62,8 @@ class Coordinator:
 def owned(identity: Identity, coordinator: Coordinator) -> DualStore:
     store = MemberOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
     made = DualStore(EpochFence(lambda: identity.held), elsewhere=store, backoff=0.001)
-    made.track(TP, ABSENT)
-    made.track(KEPT, ABSENT)
+    made.track(TP, PartitionPosition(TP, ThreadId("g_c-0")).stored, ABSENT)
+    made.track(KEPT, PartitionPosition(KEPT, ThreadId("g_c-0")).stored, ABSENT)
     return made
 
 
@@ -81,7 +82,7 @@ def test_what_was_lost_is_not_committed_in_the_next_life(code: int | None) -> No
     assert coordinator.commits == [Membership("g", 5, "first")]
     assert isinstance(failures[TP], OffsetCommitError | IllegalGenerationError)
     store.untrack(TP)
-    store.track(TP, ABSENT)
+    store.track(TP, PartitionPosition(TP, ThreadId("g_c-0")).stored, ABSENT)
     assert not store.commit({TP: 50}, {}, Deadline(10.0), patient=True)
 
 

@@ -11,7 +11,7 @@ from zkconsumer.core.finished_note import FinishedNote, encode_note, note_as_tex
 from zkconsumer.core.unfinished_offsets import Finished
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.group_channel import StoredOffset
+from zkconsumer.kafka.group_channel import OffsetAndMetadata
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.metadata_notes import MOST_CHARACTERS, MetadataNotes, Offsets, note_in
 
@@ -28,25 +28,25 @@ def broker(limit: int, sent: list[Offsets]) -> Callable[[Offsets], Mapping[Topic
         return {
             tp: error_codes.error(error_codes.OFFSET_METADATA_TOO_LARGE, "a commit")
             for tp, one in offsets.items()
-            if isinstance(one, StoredOffset) and len(one.metadata) > limit
+            if isinstance(one, OffsetAndMetadata) and len(one.metadata) > limit
         }
 
     return send
 
 
-def noted(one: int | StoredOffset) -> FinishedNote | None:
-    assert isinstance(one, StoredOffset)
+def noted(one: int | OffsetAndMetadata) -> FinishedNote | None:
+    assert isinstance(one, OffsetAndMetadata)
     assert len(one.metadata) <= MOST_CHARACTERS
     return note_in(one)
 
 
 def test_a_note_stands_beside_its_offset_and_epoch() -> None:
     sent: list[Offsets] = []
-    offsets: Offsets = {TP: StoredOffset(5, leader_epoch=3), OTHER: 7}
+    offsets: Offsets = {TP: OffsetAndMetadata(5, leader_epoch=3), OTHER: 7}
     assert MetadataNotes().commit(offsets, {TP: SMALL, OTHER: FinishedNote(7)}, broker(4096, sent)) == {}
     (one,) = sent
     assert noted(one[TP]) == SMALL
-    assert isinstance(one[TP], StoredOffset)
+    assert isinstance(one[TP], OffsetAndMetadata)
     assert one[TP].leader_epoch == 3  # type: ignore[union-attr]
     assert one[OTHER] == 7, "nothing is finished beyond it"
 
@@ -77,10 +77,10 @@ def test_other_refusals_are_returned() -> None:
 @pytest.mark.parametrize(
     "stored",
     [
-        StoredOffset(5),
-        StoredOffset(5, metadata="of another program"),
-        StoredOffset(6, metadata=note_as_text(encode_note(SMALL))),
+        OffsetAndMetadata(5),
+        OffsetAndMetadata(5, metadata="of another program"),
+        OffsetAndMetadata(6, metadata=note_as_text(encode_note(SMALL))),
     ],
 )
-def test_other_metadata_is_no_note(stored: StoredOffset) -> None:
+def test_other_metadata_is_no_note(stored: OffsetAndMetadata) -> None:
     assert note_in(stored) is None

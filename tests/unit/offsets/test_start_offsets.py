@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.stored_offset import StoredOffset
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
@@ -34,15 +35,14 @@ class Store:
     def __init__(self) -> None:
         self.up = True
         self.stored: dict[TopicPartition, int] = {}
+        self.tracked: dict[TopicPartition, StoredOffset] = {}
 
-    def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        pass
+    def track(self, partition: TopicPartition, stored: StoredOffset, known: KnownOffset) -> None:
+        self.tracked[partition] = stored
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
+        del self.tracked[partition]
         return KnownOffset(None, None)
-
-    def parking_trouble(self, partition: TopicPartition) -> str:
-        return ""
 
     def commit(self, offsets: Mapping[TopicPartition, int], *_: Any, **__: Any) -> Mapping[TopicPartition, Exception]:
         if not self.up:
@@ -86,7 +86,7 @@ def test_several_starts_that_waited_are_all_told_at_once() -> None:
     committer.step()
     assert told == dict.fromkeys(positions, True)
     assert store.stored == {position.tp: 7 for position in positions}
-    assert all(position.committed == 7 for position in positions)
+    assert all(position.stored.committed == 7 for position in positions)
     committer.close(Deadline(1.0))
 
 
@@ -213,6 +213,12 @@ def test_what_is_denied_keeps_nothing_else_waiting() -> None:
 
 class Denying:
     """A ZooKeeper that lets nobody write offset nodes."""
+
+    def __init__(self) -> None:
+        self.tracked: dict[TopicPartition, StoredOffset] = {}
+
+    def claimed(self, partition: TopicPartition) -> None:
+        pass
 
     def not_ours(self, *_: Any) -> Mapping[TopicPartition, Exception]:
         return {}

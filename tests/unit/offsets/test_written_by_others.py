@@ -38,7 +38,7 @@ def test_an_idle_member_leaves_a_reset_alone_and_tells_of_it(group: Group, reset
     for _ in range(3):
         member.step()
     assert (group.store.offsets, member.moved) == ({T0: reset}, {position: reset})
-    assert position.committed == reset
+    assert position.stored.committed == reset
 
 
 def test_a_busy_member_sees_a_reset_before_its_timers_commit(group: Group) -> None:
@@ -106,7 +106,7 @@ def test_a_commit_whose_answer_was_lost_is_nobodys_reset(group: Group) -> None:
     position.consumed = 8
     group.store.trouble = steps(lambda: None, lost)  # what is stored is looked at first
     member.step()
-    assert (group.store.offsets, member.moved, position.committed) == ({T0: 8}, {}, 8)
+    assert (group.store.offsets, member.moved, position.stored.committed) == ({T0: 8}, {}, 8)
 
 
 def steps(*actions: Callable[[], None]) -> Callable[[], None]:

@@ -20,7 +20,7 @@ from zkconsumer.core.consumer_protocol import (
 )
 from zkconsumer.errors import MemberIdRequiredError, RegistryError, ZkConsumerError
 from zkconsumer.kafka import BrokerChannel, error_codes
-from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, StoredOffset
+from zkconsumer.kafka.group_channel import DescribedMember, GroupChannel, Membership, OffsetAndMetadata
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.operations import zookeeper_reader
 from zkconsumer.operations.brokers_reader import member_of
@@ -234,7 +234,7 @@ def join(cluster: FakeCluster, group: str) -> GroupChannel:
     me = Membership(group, joined.generation, joined.member_id)
     assigned = encode_assignment(MemberAssignment((TopicPartition("t", 1),)))
     channel.sync(me, protocol="range", assignments={joined.member_id: assigned}, deadline=soon())
-    channel.commit(me, {TopicPartition("t", 0): StoredOffset(1, 0, "note")}, soon())
+    channel.commit(me, {TopicPartition("t", 0): OffsetAndMetadata(1, 0, "note")}, soon())
     return channel
 
 
