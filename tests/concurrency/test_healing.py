@@ -101,7 +101,7 @@ def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper)
     assert member.seek({tp(0): 7}) is not None
     settle([member])
     member.commit()
-    assert (offsets(server)[0], member.delivery.flowing[tp(0)].fetched) == (7, 7)
+    assert (offsets(server)[0], member.delivery.flowing[tp(0)].cursor.fetched) == (7, 7)
     assert "somebody else" not in str(member.rebalancer.state)
 
 

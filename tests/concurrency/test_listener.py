@@ -78,7 +78,7 @@ def test_the_listener_can_commit_partitions_being_released(server: FakeZooKeeper
     listener.deeds["releasing"] = lambda _: member.commit()
     second = settled(server, "b", beside=[member])
     assert offsets(server)[3] == 15
-    assert second.owned[tp(3)].fetched == 15
+    assert second.owned[tp(3)].cursor.fetched == 15
     listener.deeds.clear()
     member.stop()
 
@@ -183,7 +183,7 @@ def test_it_says_where_to_start(server: FakeZooKeeper, caplog: pytest.LogCapture
     listener = Recorder()
     listener.deeds["starting"] = lambda *_: {tp(0): 7, tp(2): 30, tp(3): -1, TopicPartition("x", 0): 1}
     member = settled(server, "a", listener=listener)
-    assert {n: member.owned[tp(n)].fetched for n in range(4)} == {0: 7, 1: 10, 2: 30, 3: None}
+    assert {n: member.owned[tp(n)].cursor.fetched for n in range(4)} == {0: 7, 1: 10, 2: 30, 3: None}
     assert offsets(server) == {0: 10, 1: 10, 2: 30}, "the one without a node has one before anything is handed out"
     assert member.delivery.flowing == dict(member.owned)
     assert "x-0 is not used" in caplog.text
@@ -204,7 +204,7 @@ def test_it_may_seek_what_is_about_to_start(server: FakeZooKeeper, member: Stepp
     listener.deeds["starting"] = seek
     settle([member])
     assert [position.tp for position in answers] == [tp(9)]
-    assert (member.owned[tp(0)].fetched, member.owned[tp(1)].fetched) == (4, 5)
+    assert (member.owned[tp(0)].cursor.fetched, member.owned[tp(1)].cursor.fetched) == (4, 5)
     assert member.delivery.flowing == dict(member.owned)
     assert [names for kind, names in member.delivery.log if kind == "start"].count((tp(0),)) <= 1
 

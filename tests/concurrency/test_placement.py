@@ -226,7 +226,7 @@ def test_loads_are_published_and_move_partitions(server: FakeZooKeeper, time_pas
         for member in members:
             for position in member.owned.values():
                 rate = 100 if before[position.partition] == "g_a-0" else 1
-                position.log_end = position.consumed = max(0, position.log_end) + 60 * rate
+                position.cursor.log_end = position.consumed = max(0, position.cursor.log_end) + 60 * rate
             member.events.put(LookAgain("a reconciliation"))
         time_passes(60.0, [])
         for member in members:

@@ -57,17 +57,17 @@ def test_without_auto_commit_a_rebalance_commits_nothing(server: FakeZooKeeper) 
     first = settled(server, "a", auto_commit=False)
     first.finish(tp(3), 5)
     second = settled(server, "b", auto_commit=False, beside=[first])
-    assert second.owned[tp(3)].fetched == 10
+    assert second.owned[tp(3)].cursor.fetched == 10
 
 
 def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKeeper) -> None:
     member = settled(server, "a")
     position = member.owned[tp(0)]
-    assert [one.fetched for one in member.owned.values()] == [None] * len(member.owned)
+    assert [one.cursor.fetched for one in member.owned.values()] == [None] * len(member.owned)
     member.events.put(StartsResolved({position: 77}))
     settle([member])
     assert offsets(server) == {0: 77}
-    assert (position.fetched, position.consumed, position.stored.committed) == (77, 77, 77)
+    assert (position.cursor.fetched, position.consumed, position.stored.committed) == (77, 77, 77)
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
@@ -155,7 +155,7 @@ def test_a_foreign_offset_is_adopted_and_reported(server: FakeZooKeeper, caplog:
     settle([member])
     assert old.revoked
     assert "somebody else set t-0 to 3 (we were at 15); going on there" in caplog.messages
-    assert member.owned[tp(0)].fetched == 3
+    assert member.owned[tp(0)].cursor.fetched == 3
     assert offsets(server)[0] == 3
     member.finish(tp(0), 1)
     member.commit()
@@ -171,7 +171,7 @@ def test_an_unreadable_offset_harms_only_its_partition(server: FakeZooKeeper, co
     assert paths.offset(GROUP, tp(2)) in str(member.rebalancer.state)
     server.put(paths.offset(GROUP, tp(2)), b"7")
     settle([member])
-    assert member.owned[tp(2)].fetched == 7
+    assert member.owned[tp(2)].cursor.fetched == 7
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_what_somebody_wrote_into_the_node_counts_alone(
         member.schedule.reconcile_at = 0.0
     settle([member])
     position = member.owned[tp(0)]
-    assert (position.consumed, position.fetched, position.paused) == (written, written, True)
+    assert (position.consumed, position.cursor.fetched, position.paused) == (written, written, True)
     assert member.delivery.flowing[tp(0)] is position
     # at once, or the next owner would start at the larger of both after all
     assert (store.offsets, offsets(server)[0]) == ({tp(0): written, tp(1): 50}, written)
@@ -82,8 +82,8 @@ def test_a_silent_store_holds_up_the_start_and_nothing_else(server: FakeZooKeepe
     for member in (first, second):
         try_again(member)
     settle([first, second])
-    assert {t.partition: p.fetched for t, p in first.delivery.flowing.items()} == {0: 7}
-    assert {t.partition: p.fetched for t, p in second.delivery.flowing.items()} == {1: 9}
+    assert {t.partition: p.cursor.fetched for t, p in first.delivery.flowing.items()} == {0: 7}
+    assert {t.partition: p.cursor.fetched for t, p in second.delivery.flowing.items()} == {1: 9}
 
 
 def test_an_unreadable_node_does_no_harm_if_it_is_not_used(

@@ -188,7 +188,7 @@ class InterruptedStreams:
 
     def _deliver(self, partition: Partition, data: bytes, span: tuple[int, int]) -> None:
         partition.fetched.append((data, span))
-        partition.position.fetched = span[1]
+        partition.position.cursor.fetched = span[1]
         self.stream_of(partition).queue.deliver(partition.position, data, span, ())
 
     def fill(self) -> None:
@@ -213,14 +213,14 @@ class InterruptedStreams:
         found = False
         for partition in self.partitions:
             position = partition.position
-            if position.fetch_from is not None:
-                position.fetched, position.fetch_from = position.fetch_from, None
+            if position.cursor.fetch_from is not None:
+                position.cursor.fetched, position.cursor.fetch_from = position.cursor.fetch_from, None
             for data, (first, end) in partition.fetched:
-                wanted = position.fetched
+                wanted = position.cursor.fetched
                 if not position.revoked and wanted is not None and wanted < end:
                     # as brokers do: from the batch on that holds the offset
                     self.stream_of(partition).queue.deliver(position, data, (max(first, wanted), end), ())
-                    position.fetched = end
+                    position.cursor.fetched = end
                     found = True
         return found
 

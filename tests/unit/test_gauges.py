@@ -20,7 +20,7 @@ from zkconsumer.wiring.member_parts import MemberParts
 
 def position(partition: int, *, consumed: int | None, log_end: int) -> PartitionPosition:
     made = PartitionPosition(TopicPartition("t", partition), ThreadId("g_a-0"), consumed)
-    made.log_end = log_end
+    made.cursor.log_end = log_end
     return made
 
 

@@ -121,11 +121,11 @@ class OpenPartition:
     def add(self, chunk: Chunk) -> None:
         """Add the next chunk that is to be read."""
         position = self.position
-        if not position.log_end_compared and position.first_log_end >= 0:
+        if not position.log_end_compared and position.cursor.first_log_end >= 0:
             # A log that was cut short and grows again gets other messages at the offsets of the note. A later run
             # compares nothing: what was finished meanwhile lies behind the first end.
             position.log_end_compared = True
-            self.ledger.forget_from(position.first_log_end)
+            self.ledger.forget_from(position.cursor.first_log_end)
         self.chunks.append(chunk)
 
     def note_pointers(self) -> None:

@@ -436,7 +436,7 @@ class Reader:
         home.queue.read_again(home.position, offset)
         if back:
             home.chunks.append(min(back, key=lambda chunk: chunk.fetch_offset))
-            home.position.fetch_from = home.chunks[0].fetch_offset
+            home.position.cursor.fetch_from = home.chunks[0].fetch_offset
             self._wake_fetchers()
 
     def _jump(self, home: OpenPartition, offset: int) -> None:

@@ -55,15 +55,15 @@ class LoadMeter:
         self, positions: Mapping[TopicPartition, PartitionPosition], now: float
     ) -> dict[TopicPartition, PartitionLoad]:
         """Return the loads of partitions that were fetched twice. ``now`` in monotonic seconds."""
-        known = {tp: one for tp, one in positions.items() if one.log_end >= 0 and one.lag >= 0}
+        known = {tp: one for tp, one in positions.items() if one.cursor.log_end >= 0 and one.lag >= 0}
         fetched = {one.thread for one in known.values() if self._was_fetched(one)}
         full = {one.thread for one in known.values() if _is_unread(one)} - fetched
         found: dict[TopicPartition, PartitionLoad] = {}
         seen: dict[PartitionPosition, _Seen] = {}
         for tp, position in known.items():
-            before, end, lag = self._before.get(position), position.log_end, float(position.lag)
+            before, end, lag = self._before.get(position), position.cursor.log_end, float(position.lag)
             if before is None or now <= before.at:
-                seen[position] = before or _Seen(end, position.fetched, now)
+                seen[position] = before or _Seen(end, position.cursor.fetched, now)
                 continue
             grown, seconds = max(0, end - before.end), now - before.at
             if (position.paused or position.thread in full) and not grown:
@@ -72,19 +72,20 @@ class LoadMeter:
                     more = 0.0 if position.paused else before.rate * seconds
                     found[tp] = PartitionLoad(lag + more, before.rate)
                 continue
-            seen[position] = _Seen(end, position.fetched, now, grown / seconds)
+            seen[position] = _Seen(end, position.cursor.fetched, now, grown / seconds)
             found[tp] = PartitionLoad(lag, grown / seconds)
         self._before = seen
         return found
 
     def _was_fetched(self, position: PartitionPosition) -> bool:
         before = self._before.get(position)
-        return before is None or (before.end, before.fetched) != (position.log_end, position.fetched)
+        return before is None or (before.end, before.fetched) != (position.cursor.log_end, position.cursor.fetched)
 
 
 def _is_unread(position: PartitionPosition) -> bool:
     """Return whether fetched messages wait for their reader."""
-    return position.fetched is not None and position.consumed is not None and position.consumed < position.fetched
+    fetched, consumed = position.cursor.fetched, position.consumed
+    return fetched is not None and consumed is not None and consumed < fetched
 
 
 def encode_loads(loads: Loads) -> bytes:

@@ -5,7 +5,7 @@ position, so that late responses, queued chunks and messages of the old one can 
 
 Threads: each field has one usual writer. The first four take no lock:
 
-* the fetcher: ``fetched``, ``log_end``, ``first_log_end``, ``epochs``
+* the fetcher: ``cursor``, see :mod:`zkconsumer.core.fetch_cursor`
 * the thread that iterates the stream: ``consumed``, ``held_until``, ``batch_until``
 * the committer: ``stored``, see :mod:`zkconsumer.core.stored_offset`
 * the group thread, and the thread that shuts down: ``revoked``, which is only ever set
@@ -13,10 +13,9 @@ Threads: each field has one usual writer. The first four take no lock:
 
 The exceptions:
 
-* The group thread sets ``fetched``, ``consumed`` and ``stored.committed`` at the start
+* The group thread sets ``consumed``, ``cursor.fetched`` and ``stored.committed`` at the start
   (:meth:`PartitionPosition.begin`, :meth:`PartitionPosition.start_at`). No message of the position is queued before
   that.
-* The reader sets ``fetch_from`` to have messages fetched again. The fetcher moves it to ``fetched`` and clears it.
 * A thread that closes the connector finishes or puts down its own message: it writes ``consumed`` and ``held_until``.
 * A streaming query has no reader: its own threads write ``consumed`` when a batch ends.
 
@@ -34,8 +33,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from zkconsumer.core.fetch_cursor import FetchCursor
 from zkconsumer.core.finished_note import FinishedNote
-from zkconsumer.core.leader_epochs import Epochs
 from zkconsumer.core.message_pointers import Pointer
 from zkconsumer.core.stored_offset import StoredOffset
 from zkconsumer.data_plane.hand_out import NOTHING_HELD, HandOutMarks
@@ -51,19 +50,14 @@ class PartitionPosition(HandOutMarks):
     """The offsets of one owned partition. Every offset is "next to ...". ``stored`` is what an earlier position of the
     same ownership had, if there was one.
 
-    * ``fetched``: the next offset to request from the broker
-    * ``fetch_from``: the offset at which the fetcher must go on instead, or None
+    * ``cursor``: where the fetcher is in the log
     * ``consumed``: the first offset that the application has not finished; None until the start is known. The hand-out
       writes it as ``finished_to``.
     * ``held_until``: the end of the batch that the stream is handing out
     * ``batch_until``: the end of the rows in the user's hands, if these are several messages (columns); otherwise never
       greater than ``consumed``
     * ``stored``: the committed offset and all else that is stored of the ownership
-    * ``log_end``: the end of the messages that may be handed out: the high watermark, or the last stable offset with
-      ``isolation.level=read_committed``; -1 if unknown
-    * ``first_log_end``: ``log_end`` as it was in the first response of this position; -1 before
-    * ``log_end_compared``: whether ``known_note`` was compared with ``first_log_end``, which is done once
-    * ``epochs``: the leader epochs of the fetched messages
+    * ``log_end_compared``: whether ``known_note`` was compared with ``cursor.first_log_end``, which is done once
     * ``from_start``: true if the topic was created anew, so that nothing of its log has been read
     * ``paused``: true while the application wants no messages of the partition
     * ``halted``: true if the partition is revoked or paused; the hand-out path looks at this
@@ -77,17 +71,13 @@ class PartitionPosition(HandOutMarks):
     __slots__ = (
         "_revoked",
         "batch_until",
+        "cursor",
         "cut",
-        "epochs",
-        "fetch_from",
-        "fetched",
-        "first_log_end",
         "from_start",
         "full",
         "known_note",
         "known_pointers",
         "ledger",
-        "log_end",
         "log_end_compared",
         "partition",
         "paused",
@@ -106,13 +96,10 @@ class PartitionPosition(HandOutMarks):
         self.topic = tp.topic
         self.partition = tp.partition
         self.thread = thread
-        self.fetched: int | None = start
-        self.fetch_from: int | None = None
+        self.cursor = FetchCursor(self, start)
         self.stored = StoredOffset(self, start) if stored is None else stored
         self.batch_until = NOTHING_HELD
-        self.log_end = self.first_log_end = -1
         self.log_end_compared = False
-        self.epochs: Epochs = ()
         self.from_start = False
         self._revoked = False
         self.paused = False
@@ -155,12 +142,12 @@ class PartitionPosition(HandOutMarks):
         """Begin at an offset that ``auto.offset.reset`` chose and that is already stored."""
         self.consumed = offset
         self.stored.committed = offset
-        self.fetched = offset
+        self.cursor.fetched = offset
 
     def start_at(self, offset: int) -> None:
         """Begin at this offset, whatever is committed. The next commit writes it if the committed one differs."""
         self.consumed = offset
-        self.fetched = offset
+        self.cursor.fetched = offset
 
     @property
     def held(self) -> bool:
@@ -183,14 +170,16 @@ class PartitionPosition(HandOutMarks):
     @property
     def lag(self) -> int:
         """Messages from ``consumed`` to the log's end, never a negative count (KAFKA-2678); -1 if unknown."""
-        if self.log_end < 0 or self.consumed is None:
+        log_end = self.cursor.log_end
+        if log_end < 0 or self.consumed is None:
             return -1
         beyond = 0 if self.ledger is None else self.ledger.finished_beyond
-        return max(0, self.log_end - self.consumed - beyond)
+        return max(0, log_end - self.consumed - beyond)
 
     def __repr__(self) -> str:
         state = " revoked" if self.revoked else ""
-        return f"<{self.tp} consumed={self.consumed} fetched={self.fetched} committed={self.stored.committed}{state}>"
+        fetched, committed = self.cursor.fetched, self.stored.committed
+        return f"<{self.tp} consumed={self.consumed} fetched={fetched} committed={committed}{state}>"
 
 
 Held = Mapping[PartitionPosition, range]

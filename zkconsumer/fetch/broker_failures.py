@@ -12,6 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from zkconsumer.core.backoff import backoff
+from zkconsumer.core.fetch_cursor import FetchCursor
 from zkconsumer.errors import BrokerAuthenticationError
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
@@ -25,6 +26,12 @@ KNOWN_FAILURES = 256
 FIRST_LOGIN_PAUSE = 0.5
 LONGEST_LOGIN_PAUSE = 30.0
 """Seconds before a refused login is tried again, at first and at most."""
+
+
+def note_trouble(cursor: FetchCursor, trouble: str) -> None:
+    """Note why fetching a partition failed. It is logged once, not at every try that fails alike."""
+    log.log(logging.DEBUG if trouble == cursor.trouble else logging.INFO, "%s", trouble)
+    cursor.trouble = trouble
 
 
 class _Failure:

@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
+from zkconsumer.core.fetch_cursor import FetchCursor, FetchRange
 from zkconsumer.errors import BrokerResponseError
-from zkconsumer.fetch.fetch_session import FULL, FetchRange, FetchSession, SessionRequest
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch
+from zkconsumer.fetch.fetch_session import FULL, FetchSession, SessionRequest
+from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
 from zkconsumer.kafka import (
     EpochEndResponse,
     FetchRequest,
@@ -41,12 +42,12 @@ _SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION
 class FetchedPart(NamedTuple):
     """One partition of a fetch: its request and its part of the response."""
 
-    fetch: PartitionFetch
+    fetch: FetchCursor
     request: FetchRange
     response: PartitionResponse
 
 
-FetchResult: TypeAlias = tuple[list[FetchedPart], Sequence[PartitionFetch] | None]
+FetchResult: TypeAlias = tuple[list[FetchedPart], Sequence[FetchCursor] | None]
 """The requested parts of a response, and the partitions whose turn it was. None stands for all that got messages. In a
 session nobody's turn counts, since the broker itself lets the partitions that it remembers take turns.
 """
@@ -68,7 +69,7 @@ GROWTH = 4
 class SizedRequest(NamedTuple):
     """The partitions to ask for and the bytes of each; ``turns`` is how many such requests serve all of them."""
 
-    asked: list[tuple[PartitionFetch, int]]
+    asked: list[tuple[FetchCursor, int]]
     turns: int
 
 
@@ -76,7 +77,7 @@ _UNCHANGED = SizedRequest([], 1)
 
 
 def size_request(
-    fetches: Sequence[PartitionFetch], limit: int, partition_bytes: int, *, capped: bool, most: int
+    fetches: Sequence[FetchCursor], limit: int, partition_bytes: int, *, capped: bool, most: int
 ) -> SizedRequest:
     """Return what to ask for, of ``fetches`` in the order of service; at least one of them, whatever the limit.
 
@@ -88,7 +89,7 @@ def size_request(
             [(fetch, partition_bytes if fetch.least <= partition_bytes else fetch.least) for fetch in fetches], 1
         )
     share = min(partition_bytes, max(min(SMALLEST_SHARE, most), limit // max(1, len(fetches))))
-    asked: list[tuple[PartitionFetch, int]] = []
+    asked: list[tuple[FetchCursor, int]] = []
     left = limit
     for fetch in fetches:
         size = max(share, fetch.least)
@@ -136,9 +137,9 @@ class FetchConnection:
         self._session = FetchSession()
         self._ends: dict[tuple[str, int], int] = {}
         # of the last request: its partitions in the order of service, and the same by their names
-        self._planned: Sequence[PartitionFetch] = ()
-        self._named: list[PartitionFetch] = []  # of these, the ones in the response
-        self._asked: dict[tuple[str, int], PartitionFetch] = {}
+        self._planned: Sequence[FetchCursor] = ()
+        self._named: list[FetchCursor] = []  # of these, the ones in the response
+        self._asked: dict[tuple[str, int], FetchCursor] = {}
         self._sized = _UNCHANGED
         self._remembered = False  # the broker remembered the partitions of the request before it
         self._reserved = 0  # bytes of the budget for the response
@@ -182,7 +183,7 @@ class FetchConnection:
         """See ``BrokerChannel.epoch_ends``. Raises BrokerError."""
         return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
 
-    def send(self, fetches: Sequence[PartitionFetch], full_for: float, *, quiet: bool = False) -> None:
+    def send(self, fetches: Sequence[FetchCursor], full_for: float, *, quiet: bool = False) -> None:
         """Send a request for the next chunks of these partitions, in the order of service; :meth:`receive` follows.
 
         Arguments: ``fetches`` is the same list as last time only if nothing has changed but the partitions of the last
@@ -241,7 +242,7 @@ class FetchConnection:
         if reserved:
             self.budget.release(reserved)
 
-    def _changes(self, fetches: Sequence[PartitionFetch]) -> SessionRequest | None:
+    def _changes(self, fetches: Sequence[FetchCursor]) -> SessionRequest | None:
         """Return the request of a session in which only partitions of the last response may have changed.
 
         So each message does not cost a look at all partitions. Returns None if more may have changed.
@@ -251,20 +252,19 @@ class FetchConnection:
         bytes_each = self._settings.partition_bytes
         changes: dict[TopicPartition, FetchRange] = {}
         for fetch in self._named:
-            position = fetch.position
-            offset = position.fetched
+            offset = fetch.fetched
             if offset is None:
                 return None
             size = bytes_each if fetch.least <= bytes_each else fetch.least
             known = fetch.range
             if known[0] != offset or known[1] != size:
                 changes[fetch.tp] = fetch.range = new_tuple(FetchRange, (offset, size))
-            if position.log_end < 0:
-                position.log_end = self._ends.get(fetch.tp, -1)
+            if fetch.log_end < 0:
+                fetch.log_end = self._ends.get(fetch.tp, -1)
         self._sized = _UNCHANGED
         return self._session.next_changes(changes)
 
-    def _all(self, fetches: Sequence[PartitionFetch], limit: int) -> SessionRequest:
+    def _all(self, fetches: Sequence[FetchCursor], limit: int) -> SessionRequest:
         """Return the request for the range of each of these partitions, as far as the limit allows."""
         settings = self._settings
         self._planned, self._asked = fetches, {}
@@ -273,16 +273,16 @@ class FetchConnection:
             fetches, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes
         )
         for fetch, size in self._sized.asked:
-            position, tp = fetch.position, fetch.tp
-            start = position.fetched
+            tp = fetch.tp
+            start = fetch.fetched
             if start is None:
                 continue
             self._asked[tp] = fetch
             wanted[tp] = fetch.range_from(start, size)
-            if position.log_end < 0:
+            if fetch.log_end < 0:
                 # In a session the broker names a log's end only when it has changed. So a new position, after a seek,
                 # takes the end that was named before.
-                position.log_end = self._ends.get(tp, -1)
+                fetch.log_end = self._ends.get(tp, -1)
         return self._session.next(wanted)
 
     def _parts(self, answer: FetchResponse) -> tuple[list[FetchedPart], int]:

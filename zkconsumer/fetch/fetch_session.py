@@ -15,6 +15,7 @@ from itertools import compress
 from operator import ne
 from typing import NamedTuple
 
+from zkconsumer.core.fetch_cursor import FetchRange
 from zkconsumer.kafka import FetchPosition
 from zkconsumer.model import TopicPartition, new_tuple
 
@@ -22,13 +23,6 @@ NO_SESSION = 0
 FULL = 0
 """The epoch of a request that names all partitions and asks for a new session."""
 _LAST_EPOCH = 2**31 - 1
-
-
-class FetchRange(NamedTuple):
-    """The part of a partition to fetch: the first offset, and the most bytes."""
-
-    offset: int
-    max_bytes: int
 
 
 class SessionRequest(NamedTuple):

@@ -17,17 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Condition, Thread
 from time import monotonic
 
+from zkconsumer.core.fetch_cursor import FetchCursor, Sink
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
-from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
+from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins, note_trouble
 from zkconsumer.fetch.broker_fetch import FetchConnection
-from zkconsumer.fetch.partition_fetch import (
-    EARLIEST,
-    LATEST,
-    FetchSettings,
-    PartitionFetch,
-    Sink,
-)
+from zkconsumer.fetch.fetch_settings import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.fetch.truncation_check import TruncationCheck
 from zkconsumer.kafka import CorruptRecordsError, ListedOffset
@@ -36,7 +31,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 
-__all__ = ["EARLIEST", "LATEST", "FetchSettings", "Fetcher", "PartitionFetch", "Sink"]
+__all__ = ["EARLIEST", "LATEST", "FetchCursor", "FetchSettings", "Fetcher", "Sink"]
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +57,7 @@ class Fetcher:
         broker: FetchConnection,
         settings: FetchSettings,
         *,
-        give_back: Callable[[Sequence[PartitionFetch]], None],
+        give_back: Callable[[Sequence[FetchCursor]], None],
         resolved: Callable[[Mapping[PartitionPosition, int]], None],
         logins: RefusedLogins,
         failures: FailureLog,
@@ -74,12 +69,12 @@ class Fetcher:
         self._settings = settings
         self._give_back = give_back
         self._resolved = resolved
-        self._fetches: dict[TopicPartition, PartitionFetch] = {}
+        self._fetches: dict[TopicPartition, FetchCursor] = {}
         self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
         self._woken = True
         # what was found when the partitions were looked at last: those to fetch, their streams, and when
-        self._ready: list[PartitionFetch] = []
+        self._ready: list[FetchCursor] = []
         self._sinks: Sequence[Sink] = ()
         self._looked_at = self._stirred_at = 0.0
         self._stopping = False
@@ -88,7 +83,7 @@ class Fetcher:
         self._handler = ResponseHandler(broker_id, settings)
         self._truncation_check = TruncationCheck(broker, self._handler, broker_id, settings)
         self._full_since: float | None = None
-        self._served: Sequence[PartitionFetch] = ()  # got chunks whose readers are not woken yet
+        self._served: Sequence[FetchCursor] = ()  # got chunks whose readers are not woken yet
         self._answered = False
         self._name = f"fetching from broker {broker_id}"
         self.thread = Thread(target=self._run, name=name, daemon=True)
@@ -113,7 +108,7 @@ class Fetcher:
             self.thread.join(deadline.remaining())
         return not self.thread.is_alive()
 
-    def add(self, fetches: Sequence[PartitionFetch]) -> None:
+    def add(self, fetches: Sequence[FetchCursor]) -> None:
         """Fetch these partitions too; one that is fetched already keeps its place."""
         with self._lock:
             for fetch in fetches:
@@ -239,18 +234,18 @@ class Fetcher:
         if self._broker.connect():
             self._logins.accepted(self)
 
-    def _sorted(self, fetches: Sequence[PartitionFetch]) -> tuple[list[PartitionFetch], list[PartitionFetch]]:
+    def _sorted(self, fetches: Sequence[FetchCursor]) -> tuple[list[FetchCursor], list[FetchCursor]]:
         """Return the partitions that can be fetched, and those whose start offset must be looked up. Ended partitions
         are dropped.
         """
         ready, unresolved, ended = [], [], False
         for fetch in fetches:
             position = fetch.position
-            if position.fetch_from is not None:  # the reader has it fetched again from there
-                position.fetched, position.fetch_from = position.fetch_from, None
+            if fetch.fetch_from is not None:  # the reader has it fetched again from there
+                fetch.fetched, fetch.fetch_from = fetch.fetch_from, None
             if position.halted and position.revoked:
                 ended = True
-            elif position.fetched is None:
+            elif fetch.fetched is None:
                 if not fetch.resolving and not fetch.parked:
                     unresolved.append(fetch)
             elif not position.paused and not position.full:
@@ -260,7 +255,7 @@ class Fetcher:
                 self._drop_revoked()
         return ready, unresolved
 
-    def _welcome(self) -> list[PartitionFetch]:
+    def _welcome(self) -> list[FetchCursor]:
         """Return the ready partitions whose streams have room now."""
         free = self._broker.budget.free()
         full = None
@@ -305,7 +300,7 @@ class Fetcher:
             self._woken = True
         self._return(fetches, trouble)
 
-    def _return(self, fetches: Sequence[PartitionFetch], trouble: str = "") -> None:
+    def _return(self, fetches: Sequence[FetchCursor], trouble: str = "") -> None:
         """Return these partitions to the leader finder. ``trouble`` is the reason of those without an own one."""
         returned = []
         with self._lock:
@@ -336,8 +331,8 @@ class Fetcher:
         self._served = outcomes.served
         for part in parts:
             self._handler.handle(part, outcomes)
-            position = part[0].position
-            if position.halted or position.full or position.fetched is None or position.fetch_from is not None:
+            fetch = part[0]
+            if fetch.position.halted or fetch.position.full or fetch.fetched is None or fetch.fetch_from is not None:
                 self._woken = True
         if outcomes.suspects or outcomes.out_of_range or outcomes.corrupt or outcomes.moved:
             self._settle(outcomes)
@@ -357,7 +352,7 @@ class Fetcher:
         if outcomes.moved:
             self._return(outcomes.moved)
 
-    def _rotate(self, served: Sequence[PartitionFetch]) -> None:
+    def _rotate(self, served: Sequence[FetchCursor]) -> None:
         """Move served partitions to the end of the next request, so that a capped response starves none (KIP-74). In a
         session the broker does the same with the partitions that it remembers.
         """
@@ -367,7 +362,7 @@ class Fetcher:
                 if self._fetches.get(fetch.tp) is fetch:
                     self._fetches[fetch.tp] = self._fetches.pop(fetch.tp)
 
-    def _corrupt(self, places: Sequence[tuple[PartitionFetch, CorruptRecordsError]]) -> None:
+    def _corrupt(self, places: Sequence[tuple[FetchCursor, CorruptRecordsError]]) -> None:
         if not self._settings.skip_corrupt:
             for fetch, error in places:
                 park(fetch, error)
@@ -381,20 +376,20 @@ class Fetcher:
                 self._return([fetch], str(error))
                 continue
             fetch.sink.skip(fetch.position, error)
-            fetch.position.fetched = fetch.reached = error.next_offset
+            fetch.fetched = fetch.reached = error.next_offset
 
-    def _resolve(self, fetches: Sequence[PartitionFetch]) -> None:
+    def _resolve(self, fetches: Sequence[FetchCursor]) -> None:
         """Look up the start offset by ``auto.offset.reset``, for partitions without an offset."""
         wanted = {fetch.tp: self._settings.reset_to for fetch in fetches}
         listed = self._broker.list_offsets(wanted, isolation_level=self._settings.isolation_level)
-        failed: list[PartitionFetch] = []
+        failed: list[FetchCursor] = []
         resolved: dict[PartitionPosition, int] = {}
         for fetch in fetches:
             answer = listed.get(fetch.tp, _UNANSWERED)
             offset = answer.offset
             if answer.error != codes.NONE or offset < 0:
                 said = f"broker {self.endpoint.broker_id} returned no start offset: {codes.name(answer.error)}"
-                fetch.note(f"{fetch.tp}: {said}")
+                note_trouble(fetch, f"{fetch.tp}: {said}")
                 failed.append(fetch)
             else:
                 fetch.resolving = True

@@ -17,12 +17,13 @@ from threading import Condition, Thread
 from time import monotonic
 
 from zkconsumer.assignors.assignor import java_hash
+from zkconsumer.core.fetch_cursor import FetchCursor, Sink
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
+from zkconsumer.fetch.fetch_settings import Budget, FetchSettings
 from zkconsumer.fetch.fetcher import Fetcher
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, Sink
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
@@ -85,7 +86,7 @@ class FetcherManager:
         self._resolved = resolved
         self._lock = InterruptibleLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
-        self._leaderless: dict[TopicPartition, PartitionFetch] = {}
+        self._leaderless: dict[TopicPartition, FetchCursor] = {}
         self._unknown: Mapping[str, tuple[float, float]] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._stopping = False
@@ -105,7 +106,7 @@ class FetcherManager:
         """Fetch these partitions from now on."""
         with self._lock:
             for position, sink in partitions:
-                self._leaderless[position.tp] = PartitionFetch(position, sink)
+                self._leaderless[position.tp] = position.cursor.deliver_to(sink)
             self._changed.notify_all()
 
     def forget(self) -> None:
@@ -251,7 +252,7 @@ class FetcherManager:
             self._put_off(missing)
         self.retire_idle()
 
-    def _due(self) -> list[PartitionFetch]:
+    def _due(self) -> list[FetchCursor]:
         """Return the partitions whose leader is to be looked for now. The caller holds the lock."""
         now = monotonic()
         return [f for f in self._leaderless.values() if f.retry_at <= now and not f.position.revoked]
@@ -260,7 +261,7 @@ class FetcherManager:
         first = min((fetch.retry_at for fetch in self._leaderless.values()), default=NEVER)
         return min(max(first - monotonic(), 0.001), REPORT_EVERY)
 
-    def _put_off(self, fetches: Iterable[PartitionFetch]) -> None:
+    def _put_off(self, fetches: Iterable[FetchCursor]) -> None:
         """Allow no new try before the back-off is over (KAFKA-1461: failed fetches were repeated at once)."""
         now = monotonic()
         for fetch in fetches:
@@ -322,9 +323,9 @@ class FetcherManager:
         first, last = self._unknown.get(topic, (0.0, 0.0))
         return last - first
 
-    def hand_over(self, found: Sequence[tuple[PartitionFetch, Endpoint]]) -> None:
+    def hand_over(self, found: Sequence[tuple[FetchCursor, Endpoint]]) -> None:
         """Give partitions to the fetchers of their leaders."""
-        batches: dict[tuple[int, int], list[PartitionFetch]] = {}
+        batches: dict[tuple[int, int], list[FetchCursor]] = {}
         for fetch, endpoint in found:
             key = (endpoint.broker_id, fetcher_number(fetch.tp, self._per_broker))
             batches.setdefault(key, []).append(fetch)
@@ -362,7 +363,7 @@ class FetcherManager:
             self._stop([known])  # the broker came back at another address (KAFKA-474)
         return fetcher
 
-    def _take_back(self, fetches: Sequence[PartitionFetch]) -> None:
+    def _take_back(self, fetches: Sequence[FetchCursor]) -> None:
         with self._lock:
             if self._stopping:
                 return

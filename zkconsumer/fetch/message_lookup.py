@@ -19,8 +19,8 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     RegistryError,
 )
+from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.fetch.offset_lookup import OffsetLookup, log_spans
-from zkconsumer.fetch.partition_fetch import FetchSettings
 from zkconsumer.kafka import BrokerChannel, CorruptRecordsError, FetchPosition, FetchRequest, batches
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 
+from zkconsumer.core.fetch_cursor import FetchCursor, FetchRange
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
+from zkconsumer.fetch.broker_failures import note_trouble
 from zkconsumer.fetch.broker_fetch import FetchedPart
-from zkconsumer.fetch.fetch_session import FetchRange
-from zkconsumer.fetch.partition_fetch import FetchSettings, PartitionFetch
+from zkconsumer.fetch.fetch_settings import FetchSettings
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.message_set_extent import (
@@ -41,10 +42,10 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.suspects: list[tuple[FetchedPart, int]] = []
-        self.served: list[PartitionFetch] = []
-        self.moved: list[PartitionFetch] = []
-        self.out_of_range: list[PartitionFetch] = []
-        self.corrupt: list[tuple[PartitionFetch, CorruptRecordsError]] = []
+        self.served: list[FetchCursor] = []
+        self.moved: list[FetchCursor] = []
+        self.out_of_range: list[FetchCursor] = []
+        self.corrupt: list[tuple[FetchCursor, CorruptRecordsError]] = []
 
 
 class ResponseHandler:
@@ -61,11 +62,7 @@ class ResponseHandler:
         """
         fetch, request, response = part
         position = fetch.position
-        if (
-            (position.halted and position.revoked)
-            or position.fetched != request.offset
-            or position.fetch_from is not None
-        ):
+        if (position.halted and position.revoked) or fetch.fetched != request.offset or fetch.fetch_from is not None:
             return  # the partition left, or moved, during the request
         if response.error == 0:
             try:
@@ -79,7 +76,7 @@ class ResponseHandler:
         elif response.error == codes.OFFSET_OUT_OF_RANGE:
             outcomes.out_of_range.append(fetch)
         else:
-            fetch.note(f"{fetch.tp}: broker {self._broker_id} answered {codes.name(response.error)}")
+            note_trouble(fetch, f"{fetch.tp}: broker {self._broker_id} answered {codes.name(response.error)}")
             outcomes.moved.append(fetch)
 
     def _take(self, part: FetchedPart, outcomes: Outcomes, *, follows: bool) -> bool:
@@ -89,9 +86,9 @@ class ResponseHandler:
         fetch, request, response = part
         position = fetch.position
         records, log_end = response.records, response.high_watermark
-        position.log_end = response.end(self._settings.isolation_level)
-        if position.first_log_end < 0:
-            position.first_log_end = position.log_end
+        fetch.log_end = response.end(self._settings.isolation_level)
+        if fetch.first_log_end < 0:
+            fetch.first_log_end = fetch.log_end
         if log_end < 0:
             log_end = NO_END
         reach = extent(records, fetch.tp, request.offset, log_end) if records else NOTHING
@@ -101,7 +98,7 @@ class ResponseHandler:
         follows = follows or (known != b"" and records[EPOCH_AT:EPOCH_END] == known)
         same = follows and records[last : last + 4] == known
         read = () if same else epochs_in(records, request.offset, last_batch)
-        if read and not follows and NO_EPOCH < epoch_before(position.epochs, request.offset) != read[0][1]:
+        if read and not follows and NO_EPOCH < epoch_before(fetch.epochs, request.offset) != read[0][1]:
             outcomes.suspects.append((part, read[0][1]))
             return False
         fetch.trouble, fetch.refusals = "", 0
@@ -110,18 +107,18 @@ class ResponseHandler:
                 self._grow(fetch, request, wanted, records)
             return False
         if read:
-            position.epochs = with_epochs(position.epochs, read)
+            fetch.epochs = with_epochs(fetch.epochs, read)
             fetch.epoch = records[last : last + 4]
         span = (request.offset, next_offset)
         fetch.sink.deliver(position, records, span, response.aborted, messages, wake=False)
         # only now: an interruption before this line fetches the chunk again, and after it nothing is lost (KAFKA-154)
-        position.fetched = fetch.reached = next_offset
+        fetch.fetched = fetch.reached = next_offset
         # after one huge message the next are of normal size
         if fetch.least > self._settings.partition_bytes:
             fetch.least = self._settings.partition_bytes
         return True
 
-    def _grow(self, fetch: PartitionFetch, request: FetchRange, wanted: int, records: bytes) -> None:
+    def _grow(self, fetch: FetchCursor, request: FetchRange, wanted: int, records: bytes) -> None:
         """Ask for more bytes if only a part of a message came, because it is larger than the request (KAFKA-160,
         KAFKA-994). Raises: CorruptRecordsError if the whole message would have fitted and did not come twice: more of
         it will not come.
@@ -150,11 +147,11 @@ class ResponseHandler:
         )
 
 
-def park(fetch: PartitionFetch, error: UnreadableMessageError | LogTruncatedError) -> None:
+def park(fetch: FetchCursor, error: UnreadableMessageError | LogTruncatedError) -> None:
     """Stop fetching the partition at an unreadable place, and have its stream raise ``error`` there.
 
     It is fetched again once the application gives the place up.
     """
     fetch.parked = True
-    fetch.position.fetched = None  # first: giving the place up sets it
+    fetch.fetched = None  # first: giving the place up sets it
     fetch.sink.fail(fetch.position, error)

@@ -14,10 +14,12 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from zkconsumer.core.fetch_cursor import FetchCursor
 from zkconsumer.core.leader_epochs import NO_EPOCH, EpochEnd, completed, cut_at, epoch_before, first_divergence
 from zkconsumer.errors import LogTruncatedError
+from zkconsumer.fetch.broker_failures import note_trouble
 from zkconsumer.fetch.broker_fetch import FetchConnection, FetchedPart
-from zkconsumer.fetch.partition_fetch import EARLIEST, LATEST, FetchSettings, PartitionFetch
+from zkconsumer.fetch.fetch_settings import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.kafka import ListedOffset
 from zkconsumer.kafka import error_codes as codes
@@ -37,7 +39,7 @@ _KEPT_FROM_US = (
 class _DoubtfulLog(NamedTuple):
     """A partition whose log may be another one, and the end of the epoch that was read last; None: there is none."""
 
-    fetch: PartitionFetch
+    fetch: FetchCursor
     end: EpochEnd | None
     suspect: FetchedPart | None = None
 
@@ -76,7 +78,7 @@ class TruncationCheck:
             fetch, reached = suspect.fetch, suspect.request.offset
             if fetch.tp not in ends:
                 continue
-            end, epochs = ends[fetch.tp], fetch.position.epochs
+            end, epochs = ends[fetch.tp], fetch.epochs
             backwards = epoch < epoch_before(epochs, reached)
             if end is None and not backwards:
                 # most likely only a new leader
@@ -89,11 +91,11 @@ class TruncationCheck:
                 self._handler.handle(suspect, outcomes, follows=True)
         return doubts
 
-    def _ends(self, fetches: Sequence[PartitionFetch], outcomes: Outcomes) -> dict[object, EpochEnd | None]:
+    def _ends(self, fetches: Sequence[FetchCursor], outcomes: Outcomes) -> dict[object, EpochEnd | None]:
         """Return the end of the epoch in which each partition was read last, None if the broker does not tell it. A
         partition that another broker must be asked about is left out.
         """
-        epochs = {fetch.tp: epoch_before(fetch.position.epochs, fetch.position.fetched or 0) for fetch in fetches}
+        epochs = {fetch.tp: epoch_before(fetch.epochs, fetch.fetched or 0) for fetch in fetches}
         answers = self._broker.epoch_ends({tp: epoch for tp, epoch in epochs.items() if epoch > NO_EPOCH})
         found: dict[object, EpochEnd | None] = {}
         for fetch in fetches:
@@ -116,10 +118,10 @@ class TruncationCheck:
         ends = self._broker.list_offsets(dict.fromkeys(wanted, LATEST), isolation_level=settings.isolation_level)
         shorter = []
         for fetch in outcomes.out_of_range:
-            position, offset = fetch.position, fetch.position.fetched or 0
+            position, offset = fetch.position, fetch.fetched or 0
             start, end = starts.get(fetch.tp, _UNANSWERED), ends.get(fetch.tp, _UNANSWERED)
             failed = next((one for one in (start, end) if one.error != codes.NONE or one.offset < 0), None)
-            known = epoch_before(position.epochs, offset) > NO_EPOCH
+            known = epoch_before(fetch.epochs, offset) > NO_EPOCH
             read = known or offset <= fetch.reached or position.stored.committed == offset
             if failed is not None:
                 self._put_off(fetch, f"returned no start offset: {codes.name(failed.error)}", outcomes)
@@ -133,11 +135,11 @@ class TruncationCheck:
         found = self._ends(shorter, outcomes) if shorter else {}
         return [_DoubtfulLog(fetch, found[fetch.tp]) for fetch in shorter if fetch.tp in found]
 
-    def _go_on(self, fetch: PartitionFetch, offset: int, outcomes: Outcomes) -> None:
+    def _go_on(self, fetch: FetchCursor, offset: int, outcomes: Outcomes) -> None:
         log.warning(
             "%s: offset %s is not in the log; continuing at %d by auto.offset.reset",
             fetch.tp,
-            fetch.position.fetched,
+            fetch.fetched,
             offset,
         )
         self._move(fetch, offset, outcomes)
@@ -148,7 +150,7 @@ class TruncationCheck:
         """Find the first offset at which the log differs, and continue there."""
         starts = self._broker.list_offsets({doubt.fetch.tp: EARLIEST for doubt in doubts})
         asked = {
-            doubt.fetch.tp: epoch_before(doubt.fetch.position.epochs, doubt.fetch.position.fetched or 0)
+            doubt.fetch.tp: epoch_before(doubt.fetch.epochs, doubt.fetch.fetched or 0)
             for doubt in doubts
             if doubt.end is not None and doubt.end.offset >= 0
         }
@@ -169,10 +171,10 @@ class TruncationCheck:
                 self._decide(_DoubtfulLog(fetch, end, suspect), start.offset, outcomes, later_epochs=continues)
 
     def _decide(self, doubt: _DoubtfulLog, start: int, outcomes: Outcomes, *, later_epochs: bool) -> None:
-        fetch, position = doubt.fetch, doubt.fetch.position
-        reached = position.fetched or 0
+        fetch = doubt.fetch
+        reached = fetch.fetched or 0
         end = _KNOWS_NOTHING if doubt.end is None else doubt.end
-        differs = first_divergence(reached, position.epochs, end, later_epochs=later_epochs, log_start=start)
+        differs = first_divergence(reached, fetch.epochs, end, later_epochs=later_epochs, log_start=start)
         if differs is None and doubt.suspect is not None:
             self._handler.handle(doubt.suspect, outcomes, follows=True)
         elif differs is None:
@@ -182,7 +184,7 @@ class TruncationCheck:
             shorter = "its log is shorter than what was read" if doubt.end is None else "its topic was made anew"
             self._rewind(fetch, reached, differs, "its log was truncated" if truncated else shorter, outcomes)
 
-    def _rewind(self, fetch: PartitionFetch, reached: int, differs: int, reason: str, outcomes: Outcomes) -> None:
+    def _rewind(self, fetch: FetchCursor, reached: int, differs: int, reason: str, outcomes: Outcomes) -> None:
         if self._settings.raise_truncated:
             error = LogTruncatedError(fetch.tp, reached, differs, reason)
             log.error("%s", error)
@@ -196,23 +198,23 @@ class TruncationCheck:
             reached,
             differs,
         )
-        fetch.position.epochs = cut_at(fetch.position.epochs, differs)
+        fetch.epochs = cut_at(fetch.epochs, differs)
         self._move(fetch, differs, outcomes)
 
-    def _move(self, fetch: PartitionFetch, offset: int, outcomes: Outcomes) -> None:
+    def _move(self, fetch: FetchCursor, offset: int, outcomes: Outcomes) -> None:
         """Continue at ``offset``: at once, or after a pause if the broker refused the last offset as well."""
-        fetch.position.fetched, fetch.epoch, fetch.reached = offset, b"", offset
+        fetch.fetched, fetch.epoch, fetch.reached = offset, b"", offset
         fetch.sink.jump(fetch.position, offset)
         fetch.refusals += 1
         if fetch.refusals > 1:
             fetch.trouble = f"{fetch.tp}: broker {self._broker_id} refuses one offset of its log after the other"
             outcomes.moved.append(fetch)
 
-    def _contradicts(self, fetch: PartitionFetch, what: str, outcomes: Outcomes) -> None:
+    def _contradicts(self, fetch: FetchCursor, what: str, outcomes: Outcomes) -> None:
         """Ask again, at growing intervals: the broker contradicts itself."""
         fetch.refusals += 1
         self._put_off(fetch, f"says {what}", outcomes)
 
-    def _put_off(self, fetch: PartitionFetch, said: str, outcomes: Outcomes) -> None:
-        fetch.note(f"{fetch.tp}: broker {self._broker_id} {said}")
+    def _put_off(self, fetch: FetchCursor, said: str, outcomes: Outcomes) -> None:
+        note_trouble(fetch, f"{fetch.tp}: broker {self._broker_id} {said}")
         outcomes.moved.append(fetch)

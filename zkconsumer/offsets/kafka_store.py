@@ -139,15 +139,15 @@ class MemberOffsets(NotingStore):
         for tp, stored in found.items():
             position = positions.get(tp)
             # nobody fetches the partition before it begins there
-            if position is not None and position.fetched is None and stored.leader_epoch >= 0:
-                position.epochs = ((stored.offset - 1, stored.leader_epoch),)
+            if position is not None and position.cursor.fetched is None and stored.leader_epoch >= 0:
+                position.cursor.epochs = ((stored.offset - 1, stored.leader_epoch),)
         return _noted(found)
 
     def _with_epochs(self, offsets: Offsets) -> dict[TopicPartition, int | OffsetAndMetadata]:
         positions = self._positions()
         found: dict[TopicPartition, int | OffsetAndMetadata] = dict(offsets)
         for tp, offset in offsets.items():
-            epoch = epoch_before(positions[tp].epochs, offset) if tp in positions else NO_EPOCH
+            epoch = epoch_before(positions[tp].cursor.epochs, offset) if tp in positions else NO_EPOCH
             if epoch > NO_EPOCH:
                 found[tp] = OffsetAndMetadata(offset, leader_epoch=epoch)
         return found

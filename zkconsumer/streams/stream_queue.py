@@ -274,7 +274,7 @@ class StreamQueue:
             if back is not None and start is not None and back.fetch_offset >= start:
                 back = None  # by auto.offset.reset, or behind a corrupt place: the fetcher finds it again
             # first: an interrupt after this line only costs another fetch, and one before it has changed nothing
-            position.fetch_from = start if back is None else back.fetch_offset
+            position.cursor.fetch_from = start if back is None else back.fetch_offset
             if self.end is not None:
                 position.full = False  # else it would not be fetched again, if it was fetched up to its end
             kept = [] if back is None else [back]

@@ -86,11 +86,11 @@ class _Reader:
                 self._queue.pop(0)
 
     def _fetch(self, position: PartitionPosition, end: int) -> None:
-        assert position.fetched is not None
-        position.log_end = end
-        if end > position.fetched:
-            position.fetched = min(end, position.fetched + CHUNK)
-            self._queue.append((position, position.fetched))
+        assert position.cursor.fetched is not None
+        position.cursor.log_end = end
+        if end > position.cursor.fetched:
+            position.cursor.fetched = min(end, position.cursor.fetched + CHUNK)
+            self._queue.append((position, position.cursor.fetched))
 
 
 def skewed_load(case: str, *, noise: float = 0.5, hours: float = 8.0, seed: int = 1) -> Skewed:

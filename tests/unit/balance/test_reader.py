@@ -93,7 +93,7 @@ def test_a_gap_is_read_again(world: World) -> None:
     world.deliver(0, 2)
     world.deliver(5, 2)
     assert world.offsets() == [0, 1]
-    assert world.position.fetch_from == 2
+    assert world.position.cursor.fetch_from == 2
 
 
 def test_a_chunk_that_comes_twice_gives_its_messages_once(world: World) -> None:
@@ -138,7 +138,7 @@ def test_a_jump_back_keeps_what_is_unfinished_before_it(world: World) -> None:
     world.queue.jump(world.position, 4)
     world.deliver(4, 2)
     world.read()
-    assert (world.position.consumed, world.position.fetch_from) == (0, 0)
+    assert (world.position.consumed, world.position.cursor.fetch_from) == (0, 0)
     world.deliver(0, 6)
     again = world.take()
     assert [work.offset for work in again] == [0, 2, 3, 4, 5]
@@ -199,7 +199,7 @@ def test_a_jump_back_that_waits_outlives_another_read(world: World) -> None:
     world.deliver(9, 1)  # a gap: it is read again from 4
     world.queue.jump(world.position, 2)
     world.read()
-    assert world.position.fetch_from == 2
+    assert world.position.cursor.fetch_from == 2
     world.deliver(2, 1)
     assert world.offsets() == [2]
 
@@ -216,7 +216,7 @@ def test_a_chunk_that_is_read_again_is_not_held_for_ever(world: World) -> None:
 def test_a_note_says_nothing_after_the_end_of_the_log(world: World) -> None:
     """The log was cut short, and has new messages where the note tells of finished ones."""
     world.position.known_note = FinishedNote(0, (Finished(0, 9, (1,)),))
-    world.position.first_log_end, world.position.log_end = 3, 6
+    world.position.cursor.first_log_end, world.position.cursor.log_end = 3, 6
     world.deliver(0, 3)
     world.deliver(3, 3)
     assert world.offsets() == [1, 3, 4, 5]
@@ -271,7 +271,7 @@ def test_a_corrupt_place_is_skipped_where_that_is_wanted() -> None:
     world.deliver(0, 2)
     world.queue.fail(world.position, CorruptRecordsError(TP, 2, 5, "bits"))
     works = world.take()
-    assert (world.queue.skipped, world.position.fetch_from) == (1, 5)
+    assert (world.queue.skipped, world.position.cursor.fetch_from) == (1, 5)
     world.deliver(5, 1)
     works += world.take()
     world.finish(works)
@@ -297,7 +297,7 @@ def test_a_second_reader_begins_at_the_base(world: World) -> None:
     second = World()
     second.position = world.position
     second.read()
-    assert world.position.fetch_from == 1
+    assert world.position.cursor.fetch_from == 1
     second.deliver(1, 3)
     assert second.offsets() == [1]
 

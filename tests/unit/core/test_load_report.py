@@ -15,14 +15,14 @@ TP = TopicPartition("t", 3)
 
 def position(log_end: int, consumed: int | None = 100) -> PartitionPosition:
     made = PartitionPosition(TP, ThreadId("g_a-0"), consumed)
-    made.log_end = log_end
+    made.cursor.log_end = log_end
     return made
 
 
 def test_a_rate_needs_two_looks_at_one_stay() -> None:
     meter, owned = LoadMeter(), position(150)
     assert meter.measure({TP: owned}, 10.0) == {}
-    owned.log_end = 250
+    owned.cursor.log_end = 250
     assert meter.measure({TP: owned}, 30.0) == {TP: PartitionLoad(150, 5.0)}
     assert meter.measure({TP: position(400)}, 50.0) == {}, "another stay at the partition"
 
@@ -30,13 +30,13 @@ def test_a_rate_needs_two_looks_at_one_stay() -> None:
 def test_a_log_that_was_cut_short_has_no_negative_rate() -> None:
     meter, owned = LoadMeter(), position(150)
     meter.measure({TP: owned}, 10.0)
-    owned.log_end = 120
+    owned.cursor.log_end = 120
     assert meter.measure({TP: owned}, 20.0) == {TP: PartitionLoad(20, 0.0)}
 
 
 def owned_of(number: int, *, log_end: int, fetched: int, consumed: int) -> PartitionPosition:
     made = PartitionPosition(TopicPartition("t", number), ThreadId("g_a-0"), consumed)
-    made.log_end, made.fetched = log_end, fetched
+    made.cursor.log_end, made.cursor.fetched = log_end, fetched
     return made
 
 
@@ -46,13 +46,13 @@ def test_a_stuck_reader_does_not_look_idle() -> None:
     hot, other = owned_of(0, log_end=100, fetched=90, consumed=50), owned_of(1, log_end=10, fetched=10, consumed=10)
     owned = {one.tp: one for one in (hot, other)}
     meter.measure(owned, 0.0)
-    hot.log_end, hot.fetched, other.log_end, other.fetched = 400, 300, 40, 40
+    hot.cursor.log_end, hot.cursor.fetched, other.cursor.log_end, other.cursor.fetched = 400, 300, 40, 40
     hot.consumed, other.consumed = 100, 40
     assert meter.measure(owned, 30.0) == {hot.tp: PartitionLoad(300, 10.0), other.tp: PartitionLoad(0, 1.0)}
     assert meter.measure(owned, 60.0) == {hot.tp: PartitionLoad(600, 10.0), other.tp: PartitionLoad(30, 1.0)}
     hot.consumed = 200
     assert meter.measure(owned, 90.0)[hot.tp] == PartitionLoad(800, 10.0), "slow is like stuck"
-    hot.fetched, hot.log_end, hot.consumed, other.log_end = 600, 1300, 300, 40
+    hot.cursor.fetched, hot.cursor.log_end, hot.consumed, other.cursor.log_end = 600, 1300, 300, 40
     found = meter.measure(owned, 120.0)
     assert found == {hot.tp: PartitionLoad(1000, 10.0), other.tp: PartitionLoad(0, 0.0)}, "the mean of the whole time"
 
@@ -69,7 +69,7 @@ def test_a_paused_partition_keeps_its_load() -> None:
     meter = LoadMeter()
     paused = owned_of(0, log_end=100, fetched=100, consumed=100)
     meter.measure({paused.tp: paused}, 0.0)
-    paused.log_end, paused.fetched = 400, 400
+    paused.cursor.log_end, paused.cursor.fetched = 400, 400
     meter.measure({paused.tp: paused}, 30.0)
     paused.paused = True
     assert meter.measure({paused.tp: paused}, 330.0) == {paused.tp: PartitionLoad(300, 10.0)}

@@ -277,7 +277,7 @@ def test_pointer_changes_tell_what_others_wrote() -> None:
 def test_lag_counts_what_is_finished_beyond_the_base() -> None:
     owner = ledger(100, FinishedNote(100, (Finished(100, 110, (100, 105)),)))
     assert owner.finished_beyond == 8
-    owner.position.ledger, owner.position.log_end = owner, 120
+    owner.position.ledger, owner.position.cursor.log_end = owner, 120
     assert owner.position.lag == 12
     owner.read([100, 105, 110], 111)
     assert owner.finished_beyond == 8

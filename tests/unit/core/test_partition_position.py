@@ -12,7 +12,7 @@ def position(
     consumed: int | None = 10, *, held_until: int = NOTHING_HELD, batch_until: int = NOTHING_HELD, log_end: int = -1
 ) -> PartitionPosition:
     made = PartitionPosition(TopicPartition("events", 3), ThreadId("g_a-0"), consumed)
-    made.held_until, made.batch_until, made.log_end = held_until, batch_until, log_end
+    made.held_until, made.batch_until, made.cursor.log_end = held_until, batch_until, log_end
     return made
 
 
@@ -86,4 +86,4 @@ def test_a_position_starts_at_another_offset_than_committed(committed: int | Non
     """The committed offset stays, so that the next commit writes the new one where the two differ."""
     made = position(committed)
     made.start_at(7)
-    assert (made.consumed, made.fetched, made.stored.committed) == (7, 7, committed)
+    assert (made.consumed, made.cursor.fetched, made.stored.committed) == (7, 7, committed)

@@ -11,13 +11,14 @@ from tests.streams import new_stream, valid_lease
 from tests.timing import scaled
 from tests.unit.kafka.scripted import Peer, Script, ScriptedBroker, fetched, response
 from tests.unit.kafka.sets import WHERE
+from zkconsumer.core.fetch_cursor import FetchCursor
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
 from zkconsumer.fetch.broker_fetch import FetchConnection
-from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, PartitionFetch
+from zkconsumer.fetch.fetch_settings import Budget
+from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
-from zkconsumer.fetch.partition_fetch import Budget
 from zkconsumer.kafka.broker_schemas import FETCH, LIST_OFFSETS
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.runtime.deadline import Deadline
@@ -51,7 +52,7 @@ class OnePartition:
 
     def __init__(self, *, start: int = 0, skip_corrupt: bool = False, check_crc: bool = True, **settings: Any) -> None:
         self.asked: list[tuple[int, int]] = []
-        self.returned: list[PartitionFetch] = []
+        self.returned: list[FetchCursor] = []
         self.resolved: list[int] = []
         self.listed = (0, 0)  # error, offset
         self.log_start: int | None = None  # the offset that is answered for EARLIEST, if it is another
@@ -113,11 +114,11 @@ class OnePartition:
             failures=FailureLog(),
         )
 
-    def flow(self, *, waiting: bool = False) -> PartitionFetch:
+    def flow(self, *, waiting: bool = False) -> FetchCursor:
         """Return what a fetcher has of the partition. A ``waiting`` one waits for its start, and is not asked for."""
-        fetch = PartitionFetch(self.position, self.queue)
+        fetch = self.position.cursor.deliver_to(self.queue)
         if waiting:
-            self.position.fetched = None
+            self.position.cursor.fetched = None
             fetch.resolving = True
         return fetch
 

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.kafka.sets import WHERE
+from zkconsumer.core.fetch_cursor import FetchCursor
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.fetch.broker_fetch import SMALLEST_SHARE, poll_seconds, size_request
-from zkconsumer.fetch.partition_fetch import PartitionFetch
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import StreamQueue
 
 MB = 1_000_000
 
 
-def fetches(*least: int) -> list[PartitionFetch]:
+def fetches(*least: int) -> list[FetchCursor]:
     """Flows whose next messages are known to take so many bytes."""
-    made = [PartitionFetch(PartitionPosition(WHERE, ThreadId("g-0"), 0), StreamQueue(1, lambda: None)) for _ in least]
+    made = [PartitionPosition(WHERE, ThreadId("g-0"), 0).cursor.deliver_to(StreamQueue(1, lambda: None)) for _ in least]
     for fetch, size in zip(made, least, strict=True):
         fetch.least = size
     return made
@@ -49,7 +49,7 @@ def test_requests_keep_the_limit_and_partitions_take_turns(
     most = min(limit * more, 30 * MB)  # the limit is what is left of it where memory is short
     smallest = min(SMALLEST_SHARE, partition_bytes, most)
     waiting = fetches(*least)
-    served: list[PartitionFetch] = []
+    served: list[FetchCursor] = []
     for _ in range(len(waiting)):
         asked, turns = size_request(waiting, limit, partition_bytes, capped=False, most=most)
         assert asked

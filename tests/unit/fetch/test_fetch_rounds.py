@@ -17,7 +17,7 @@ from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerAuthenticationError
 from zkconsumer.fetch import fetcher as fetcher_module
-from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
+from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import ThreadId, TopicPartition
@@ -77,7 +77,7 @@ class Rounds:
 
         with ScriptedBroker(script) as broker:
             self.fetcher = self.it.fetcher(broker.endpoint())
-            self.fetcher.add([PartitionFetch(position, self.queue) for position in self.positions])
+            self.fetcher.add([position.cursor.deliver_to(self.queue) for position in self.positions])
             try:
                 yield self
             finally:

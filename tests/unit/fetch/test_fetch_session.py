@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.scripted import Peer, response
 from tests.unit.kafka.sets import Batch
+from zkconsumer.core.fetch_cursor import FetchRange
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
-from zkconsumer.fetch.fetch_session import FetchRange, FetchSession, SessionRequest
-from zkconsumer.fetch.fetcher import PartitionFetch
+from zkconsumer.fetch.fetch_session import FetchSession, SessionRequest
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_schemas import FETCH
 from zkconsumer.model import TopicPartition
@@ -183,10 +183,10 @@ def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
             fetcher.step()
         it.position.revoked = True
         moved = PartitionPosition(it.position.tp, it.position.thread, 2)
-        fetcher.add([PartitionFetch(moved, it.queue)])
+        fetcher.add([moved.cursor.deliver_to(it.queue)])
         fetcher.step()
     assert broker.said[-1] == Said(55, 3, {}, []), "nothing was said of it, and nothing answered"
-    assert (moved.log_end, moved.lag) == (2, 0)
+    assert (moved.cursor.log_end, moved.lag) == (2, 0)
 
 
 @pytest.mark.parametrize("refusal", [error_codes.FETCH_SESSION_ID_NOT_FOUND, error_codes.INVALID_FETCH_SESSION_EPOCH])
@@ -245,7 +245,7 @@ def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
 def test_a_partition_without_room_is_forgotten_and_named_again() -> None:
     it, broker = OnePartition(), Remembering()
     other = OnePartition()
-    other.position.tp = TopicPartition("t", 9)
+    other.position.tp = other.position.cursor.tp = TopicPartition("t", 9)
     with it.fetching_from(broker) as fetcher:
         fetcher.add([other.flow()])
         fetcher.step()

@@ -46,7 +46,7 @@ def test_kafka_693_a_reset_error_harms_only_its_partition() -> None:
         fetcher.step()
         assert [fetch.tp for fetch in it.returned] == [WHERE]
         assert "returned no start offset: NOT_LEADER" in it.returned[0].trouble
-        assert it.position.fetched == 9, "it is not guessed where to go on"
+        assert it.position.cursor.fetched == 9, "it is not guessed where to go on"
 
 
 def test_kafka_832_a_full_queue_holds_up_nobody() -> None:

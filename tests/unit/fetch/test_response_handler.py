@@ -6,9 +6,8 @@ import pytest
 
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import WHERE, Batch, Written
+from zkconsumer.core.fetch_cursor import FetchRange
 from zkconsumer.fetch.broker_fetch import FetchedPart
-from zkconsumer.fetch.fetch_session import FetchRange
-from zkconsumer.fetch.partition_fetch import PartitionFetch
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler
 from zkconsumer.kafka import PartitionResponse
 
@@ -21,7 +20,7 @@ def part(error: int = 0) -> PartitionResponse:
 
 
 def handled(it: OnePartition, *parts: PartitionResponse) -> Outcomes:
-    outcomes, handle, fetch = Outcomes(), ResponseHandler(7, it.settings), PartitionFetch(it.position, it.queue)
+    outcomes, handle, fetch = Outcomes(), ResponseHandler(7, it.settings), it.position.cursor.deliver_to(it.queue)
     for each in parts:
         handle.handle(FetchedPart(fetch, ASKED, each), outcomes)
     return outcomes
@@ -30,7 +29,7 @@ def handled(it: OnePartition, *parts: PartitionResponse) -> Outcomes:
 def test_a_partition_that_is_told_twice_is_queued_once() -> None:
     it = OnePartition()
     assert len(handled(it, part(), part()).served) == 1
-    assert (it.read(), it.position.fetched) == ([0, 1], 2)
+    assert (it.read(), it.position.cursor.fetched) == ([0, 1], 2)
 
 
 @pytest.mark.parametrize(("level", "stable", "lag"), [(0, 4, 9), (1, 4, 4), (1, -1, 9), (1, 0, 0)])
@@ -46,10 +45,10 @@ def test_lag_ends_where_the_isolation_level_lets_us_read(level: int, stable: int
 def test_an_answer_for_a_position_that_was_left_is_dropped(error: int, revoked: bool) -> None:
     """As after a seek: neither its records nor its error are of the place where we are now."""
     it = OnePartition()
-    it.position.fetched, it.position.revoked = 0 if revoked else 5, revoked
+    it.position.cursor.fetched, it.position.revoked = 0 if revoked else 5, revoked
     outcomes = handled(it, part(error))
     assert [*outcomes.served, *outcomes.moved, *outcomes.out_of_range, *outcomes.corrupt] == []
-    assert (len(it.queue), it.position.fetched, it.position.log_end) == (0, 0 if revoked else 5, -1)
+    assert (len(it.queue), it.position.cursor.fetched, it.position.cursor.log_end) == (0, 0 if revoked else 5, -1)
 
 
 @pytest.mark.parametrize("length", [5, 12, 40, len(RECORDS) - 1])
@@ -62,5 +61,5 @@ def test_a_batch_cut_off_although_it_would_fit_is_corrupt(length: int) -> None:
     it = OnePartition()
     outcomes = handled(it, cut, cut)
     ((_, error),) = outcomes.corrupt
-    assert (error.offset, it.position.fetched, len(it.queue)) == (0, 0, 0)
+    assert (error.offset, it.position.cursor.fetched, len(it.queue)) == (0, 0, 0)
     assert f"sent only {length} of" in str(error)

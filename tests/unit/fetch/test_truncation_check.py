@@ -15,7 +15,7 @@ from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import LogTruncatedError
-from zkconsumer.fetch.partition_fetch import LATEST
+from zkconsumer.fetch.fetch_settings import LATEST
 from zkconsumer.kafka import error_codes
 from zkconsumer.testing import FakeCluster
 

@@ -68,7 +68,7 @@ def test_a_message_beyond_the_largest_fetch_can_be_skipped(magic: int, last: int
                 it.stream.get(timeout=0)
         assert (caught.value.where, caught.value.offset, caught.value.next_offset) == (WHERE, 1, last + 1)
         assert it.position.finished(including_held=True) == 1, "nothing beyond the place is committed"
-        assert it.position.fetched is None, "and nothing fetched"
+        assert it.position.cursor.fetched is None, "and nothing fetched"
         assert it.stream.skip() == last + 1
         assert (it.room, it.queue.skipped, it.position.finished(including_held=True)) == (1, 1, last + 1)
         fetcher.step()
@@ -175,7 +175,7 @@ def test_a_broker_that_cannot_read_its_own_log(policy: str) -> None:
     it = OnePartition(skip_corrupt=policy == "skip")
     it.listed = (0, 6)
     with it.fetching(lambda offset, _: batch(5) if offset == 5 else error_codes.CORRUPT_MESSAGE) as fetcher:
-        it.position.fetched = it.position.consumed = 3
+        it.position.cursor.fetched = it.position.consumed = 3
         for _ in range(2):
             fetcher.step()
             if policy == "raise":
@@ -202,7 +202,7 @@ def test_a_batch_that_claims_to_pass_the_log_moves_nothing(before: int) -> None:
 
     with it.fetching(log) as fetcher:
         fetcher.step()
-        assert it.position.fetched == (before or None)
+        assert it.position.cursor.fetched == (before or None)
         if before:
             assert it.read() == [0]
             fetcher.step()
@@ -219,7 +219,7 @@ def test_skipping_never_passes_the_end_of_the_log() -> None:
     it.listed = (0, 5)
     with it.fetching(lambda *_: error_codes.CORRUPT_MESSAGE) as fetcher:
         fetcher.step()
-        assert it.position.fetched == 5
+        assert it.position.cursor.fetched == 5
         assert [fetch.tp for fetch in it.returned] == [WHERE]
     assert it.queue.skipped == 0
 

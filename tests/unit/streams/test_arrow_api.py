@@ -372,7 +372,7 @@ def test_an_interrupt_keeps_a_jump_back(bench: Bench, monkeypatch: pytest.Monkey
         patched.setattr(column_reader.ColumnReader, "release", interrupted)
         with pytest.raises(KeyboardInterrupt):
             bench.stream.to_arrow(timeout=0)
-    assert where.fetch_from == back
+    assert where.cursor.fetch_from == back
     bench.queue.resume(where)
     bench.put(where, back, 3)
     assert offsets(bench.stream.to_arrow(timeout=0)) == [back, back + 1, back + 2]
@@ -383,7 +383,7 @@ def test_a_jump_forward_is_found_again(bench: Bench) -> None:
     where = position(start=100)
     bench.queue.jump(where, 200)
     bench.queue.read_again(where)
-    assert where.fetch_from == 100
+    assert where.cursor.fetch_from == 100
     bench.put(where, 100, 2)
     assert offsets(bench.stream.to_arrow(timeout=0)) == [100, 101]
 

@@ -58,7 +58,7 @@ def test_a_large_message_that_was_not_returned_is_fetched_again(world: World) ->
     world.stream.return_last()
     with pytest.raises(ConsumerTimeoutException):
         next(world.stream)
-    assert world.position.fetch_from == 0
+    assert world.position.cursor.fetch_from == 0
     assert world.position.consumed == 0
     assert not world.position.held
     world.put_values(0, VALUE)
@@ -84,7 +84,7 @@ def test_a_large_message_is_kept_while_the_lease_is_closed(world: World) -> None
             next(world.stream)
     taken = present(world.queue.taken)
     assert len(taken.records) == size
-    assert world.position.fetch_from is None
+    assert world.position.cursor.fetch_from is None
     world.lease.renew(monotonic(), 3600.0)
     world.lease.resume(world.lease.epoch)
     assert next(world.stream).value == VALUE

@@ -28,6 +28,7 @@ from zkconsumer.balance.sharing.lent_partition import LentPartition, slots_in_ha
 from zkconsumer.balance.sharing.loan_nodes import LoanReport
 from zkconsumer.balance.sharing.loan_store import GroupSight, LoanStore
 from zkconsumer.balance.sharing.slot_plan import SharingMember, slot_quotas
+from zkconsumer.core.fetch_cursor import Sink
 from zkconsumer.core.key_slots import NO_SLOTS, SLOTS
 from zkconsumer.core.message_ledger import MessageLedger
 from zkconsumer.core.partition_position import PartitionPosition
@@ -35,7 +36,6 @@ from zkconsumer.core.registration import AdvertisedShare, advertised_share
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
 from zkconsumer.errors import NotPermittedError, RegistryError
-from zkconsumer.fetch.partition_fetch import Sink
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock, WakeFlag
