@@ -16,7 +16,7 @@ from zkconsumer.testing import FakeCluster
 PARTITIONS = 3
 EACH = 10
 cluster = cluster_with({"events": [[b"%d" % number for number in range(EACH)]] * PARTITIONS})
-join = connectors_with({"consumer.timeout.ms": int(scaled(0.4) * 1000), "auto.commit.interval.ms": 60_000})
+join = connectors_with({"consumer.timeout.ms": int(scaled(10) * 1000), "auto.commit.interval.ms": 60_000})
 
 
 def workers_left() -> list[str]:
@@ -48,7 +48,7 @@ def test_an_exception_of_a_handler_is_raised_by_run(
             raise error
         taken.append((message.partition, message.offset))
 
-    connector = join(**{"consumer.timeout.ms": int(scaled(10) * 1000)})
+    connector = join()
     with pytest.raises(type(error)) as raised:
         connector.run(handle, "events", workers=workers)
     assert raised.value is error
@@ -58,7 +58,7 @@ def test_an_exception_of_a_handler_is_raised_by_run(
     assert workers_left() == []
     assert committed(cluster)[1] == 4
     with pytest.raises(ConsumerTimeoutException):
-        join().run(handle, "events", workers=workers)
+        join(**{"consumer.timeout.ms": int(scaled(1) * 1000)}).run(handle, "events", workers=workers)
     assert sorted(taken) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)]
 
 
