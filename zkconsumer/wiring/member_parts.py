@@ -267,7 +267,7 @@ class MemberParts:
         queue = StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget, why)
         return kind(
             ChunkReader(name, queue, self.gate, settings, self._count),
-            timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
+            timeout=read_timeout(config),
             ends_on_timeout=config.consumer_timeout_action == "end",
             message_class=message,
             ended=ended,
@@ -344,6 +344,11 @@ def reachable(brokers: Iterable[RegisteredBroker], config: ConsumerConfig) -> li
     if not found and unreachable is not None:
         raise unreachable
     return found
+
+
+def read_timeout(config: ConsumerConfig) -> float | None:
+    """Return the seconds that a read waits for a message, None for ever."""
+    return config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None
 
 
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:
