@@ -23,23 +23,25 @@ from zkconsumer.balance.executors import Decoders, executor_named
 from zkconsumer.balance.failure_limit import FailureLimit
 from zkconsumer.balance.forked_child import ends_forked_child
 from zkconsumer.balance.handler_check import check_handler, check_workers
-from zkconsumer.balance.lanes import kept_order
+from zkconsumer.balance.lanes import Order, kept_order
 from zkconsumer.balance.run_summary import RunEnd, RunSummary
+from zkconsumer.balance.sharing.sharing_thread import SharingAccess
 from zkconsumer.balance.until import RunEndRequest, watch_end
+from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.partition_control import commit
 from zkconsumer.connector.shutdown import Lifecycle
 from zkconsumer.connector.signal_shutdown import ShutdownOnSignal
 from zkconsumer.connector.subscription import Subscription
-from zkconsumer.core.registration import SHARE_KEY
+from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.core.topic_filter import TopicFilter
-from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.errors import ConfigException, ConsumerTimeoutException
 from zkconsumer.runtime.deadline import Deadline
 from zkconsumer.runtime.interruptible_wait import InterruptibleLock
 from zkconsumer.streams import KafkaStream
 from zkconsumer.streams.message import message_class
 from zkconsumer.wiring import GroupMember
 from zkconsumer.wiring.member_parts import read_timeout
-from zkconsumer.wiring.sharing_access import sharing_access
+from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 
 if TYPE_CHECKING:
     pass
@@ -328,3 +330,41 @@ class WorkerRun:
                 self._timeout = error
         if over:
             self._stop()
+
+
+# ---- sharing
+
+
+def share_keys(config: ConsumerConfig, options: BalancedOptions | None) -> Mapping[str, str]:
+    """Return the extra keys of a registration by which a member says that it shares; none if it does not.
+
+    Arguments: ``options`` of the run, None without ``concurrency``. Raises ConfigException if it cannot share.
+    """
+    if options is None or not config.share_partitions:
+        return {}
+    if options.order is Order.PARTITION:
+        raise ConfigException("share.partitions", "has no meaning with order='partition': a partition is one lane")
+    return {SHARE_KEY: str(AdvertisedShare(options.order.value, options.concurrency))}
+
+
+def sharing_access(
+    member: GroupMember, registration: Callable[[], Registration], *, shares: bool
+) -> SharingAccess | None:
+    """Return what sharing needs of a member, None if its group is not in ZooKeeper.
+
+    Arguments: ``registration`` returns the present one; ``shares``: it advertises that it lends and borrows.
+    """
+    coordination, fetching = member.coordination, member.fetching
+    if not isinstance(coordination, ZooKeeperCoordination):
+        return None
+    return SharingAccess(
+        session=coordination.session,
+        group=coordination.group,
+        consumer=member.consumer,
+        topics=lambda: None if registration().is_wildcard else registration().subscription,
+        positions=member.positions,
+        stream=member.parts.borrowing_stream,
+        fetch=lambda position, sink: fetching.start([(position, sink)]),
+        forget=fetching.forget,
+        shares=shares,
+    )

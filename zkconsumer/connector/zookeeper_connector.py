@@ -30,7 +30,7 @@ from zkconsumer.balance.until import checked_end
 from zkconsumer.balance.work import Executor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.cluster_queries import ClusterQueries
-from zkconsumer.connector.handler_loop import DEFAULT_LIMIT, Handler, HandlerLoop
+from zkconsumer.connector.handler_loop import DEFAULT_LIMIT, Handler, HandlerLoop, share_keys
 from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.partition_control import PartitionControl
 from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle
@@ -48,7 +48,6 @@ from zkconsumer.streams.message import message_class
 from zkconsumer.streams.message_iterator import public_names
 from zkconsumer.wiring import consumer_id
 from zkconsumer.wiring.member_parts import read_timeout
-from zkconsumer.wiring.sharing_access import share_keys
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

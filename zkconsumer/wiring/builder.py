@@ -10,7 +10,7 @@ import time
 import uuid
 from functools import partial
 
-from zkconsumer.assignors.strategy_agreement import assignment_strategy
+from zkconsumer.assignors.group_strategy import assignment_strategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import ConfigException
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from zkconsumer.assignors.strategy_agreement import GroupStrategy, advertisement
+from zkconsumer.assignors.group_strategy import GroupStrategy, advertisement
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import CONFLICT_KEY, PROCESS_KEY, Registration
