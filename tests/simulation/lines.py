@@ -25,7 +25,7 @@ _ALSO = (
     "zkconsumer.connector.zookeeper_connector",
     "zkconsumer.connector.partition_control",
     "zkconsumer.connector.shutdown",
-    "zkconsumer.connector.subscription",
+    "zkconsumer.connector.subscribed_streams",
 )
 _CALL = "__before_statement__"
 

@@ -27,7 +27,7 @@ from zkconsumer.connector.cluster_queries import ClusterQueries
 from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.partition_control import PartitionControl, begin_commit, given_offsets, seek_to, seek_to_time
 from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle, check_seconds, in_signal_handler
-from zkconsumer.connector.subscription import Subscription
+from zkconsumer.connector.subscribed_streams import Subscription
 from zkconsumer.core.other_clients import NamesMissingCoroutines
 from zkconsumer.core.partition_position import NONE_HELD, Held, PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter

@@ -31,7 +31,7 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector.partition_control import commit
 from zkconsumer.connector.shutdown import Lifecycle
 from zkconsumer.connector.signal_shutdown import ShutdownOnSignal
-from zkconsumer.connector.subscription import Subscription
+from zkconsumer.connector.subscribed_streams import Subscription
 from zkconsumer.core.registration import SHARE_KEY, AdvertisedShare, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import ConfigException, ConsumerTimeoutException
@@ -127,8 +127,6 @@ class HandlerLoop:
         """Run to the end, and return its cause. Raises what went wrong."""
         life = self._lifecycle
         life.running = run
-        if isinstance(run, BalancedRun):
-            self._subscription.serving_member().settle_balanced = run.settle_in_hand
         try:
             run.until_the_end()
             life.end.raise_failure()

@@ -163,7 +163,8 @@ class Lifecycle:
         """The call of ``run`` that is under way."""
         self.readings: WeakSet[PartitionReading] = WeakSet()
         """The reads of partitions that are open, or were; they end with the connector."""
-        self._restorers: list[Callable[[], None]] = []
+        self.restorers: list[Callable[[], None]] = []
+        """Called when the main thread has shut the connector down, and in a forked process."""
 
     def begin(self, member: GroupMember) -> None:
         """Have this member from now on."""
@@ -231,13 +232,14 @@ class Lifecycle:
         elif not self._shutting_down_below():  # a handler that interrupted it would wait for itself
             if self.end.closer != thread:
                 if self.member is not None:
+                    self._settle_balanced(finished)
                     self.member.settle_in_hand(thread, finished=finished)
                 self.end.wait()
             if self.end.left_undone(thread):
                 # else threads would run on for ever, and a session that keeps partitions from other members
                 self._close(finished, Deadline(timeout))
         if current_thread() is main_thread():
-            for restore in self._restorers:
+            for restore in self.restorers:
                 restore()
 
     def _interrupting(self) -> bool:
@@ -272,9 +274,11 @@ class Lifecycle:
         if run is not None:
             run.hurry()
 
-    def restores(self, restore: Callable[[], None]) -> None:
-        """Have this called when the main thread has shut the connector down."""
-        self._restorers.append(restore)
+    def _settle_balanced(self, finished: bool) -> None:
+        """Settle the messages of the calling handler, in a run with ``concurrency``: it asks for no more."""
+        running = self.running  # once, as in _close
+        if isinstance(running, BalancedRun):
+            running.settle_in_hand(get_native_id(), finished)
 
     def _close_in_background(self) -> None:
         closing = Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False)
@@ -293,6 +297,7 @@ class Lifecycle:
                 running = self.running  # once: the thread of the run sets it to None when the run ends
                 if isinstance(running, BalancedRun):
                     running.give_back()  # while the session still lives
+                self._settle_balanced(finished)
                 self.member.close(deadline or Deadline(self.end.remaining), finished=finished)
                 if self.member.not_committed:
                     failure = OffsetCommitError(
@@ -314,7 +319,7 @@ class Lifecycle:
         self.member, self.end = None, Closing()
         self.end.begin(0, 0.0)
         self.end.end()
-        for restore in self._restorers:
+        for restore in self.restorers:
             restore()
         if isinstance(self.running, BalancedRun):
             self.running.left_to_parent()

@@ -232,7 +232,7 @@ def shutdown_on_signal(connector: Stoppable, *signals: int, timeout: float = CLO
             raise ValueError(f"{number!r} is no signal of this system; signal.SIGTERM is one")
     check_seconds(timeout)
     guard = ShutdownOnSignal(connector.lifecycle, tuple(dict.fromkeys(signals)), timeout)
-    connector.lifecycle.restores(guard.restore)
+    connector.lifecycle.restorers.append(guard.restore)
     return guard
 
 

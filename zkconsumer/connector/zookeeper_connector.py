@@ -35,7 +35,7 @@ from zkconsumer.connector.health import Health, health_of
 from zkconsumer.connector.partition_control import PartitionControl
 from zkconsumer.connector.shutdown import CLOSE_WITHIN, Lifecycle
 from zkconsumer.connector.signal_shutdown import shutdown_on_signal
-from zkconsumer.connector.subscription import Subscription
+from zkconsumer.connector.subscribed_streams import Subscription
 from zkconsumer.core.other_clients import NamesMissingMethods
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.errors import ConnectorClosedException
