@@ -115,7 +115,7 @@ class PartitionControl:
         (milliseconds) and :class:`~zkconsumer.runtime.metrics.HistogramValue`. Cheap enough to be asked every second.
         """
         member = self.lifecycle.member
-        return {} if member is None else member.metrics.snapshot()
+        return {} if member is None else member.parts.metrics.snapshot()
 
     # ---- pausing ----
 

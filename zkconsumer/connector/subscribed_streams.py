@@ -125,7 +125,7 @@ class Subscription:
             member.parts.balanced, member.parts.slots_by_key = self.balanced, self.run_order in (None, Order.KEY)
             # the member lives as long as its threads: it must not keep a connector that was dropped
             mine = ref(life)
-            member.metrics.gauges(lambda: member_gauges(member, None if (one := mine()) is None else one.balance))
+            member.parts.metrics.gauges(lambda: member_gauges(member, None if (one := mine()) is None else one.balance))
             life.begin(member)
             return member
 

@@ -110,7 +110,6 @@ class GroupMember:
         self.consumer = parts.consumer
         self.lease = parts.lease
         self.events = parts.events
-        self.metrics = parts.metrics
         self.fetching = parts.fetching
         self.delivery = parts.delivery
         self.lookup = parts.lookup
